@@ -206,29 +206,32 @@ class Pictures:
     def __init__(self, page: Page, folder: Path) -> None:
         self._page, self._folder = page, folder
 
-    def take(self, name: str, *, clip: FloatRect | None = None) -> None:
-        """Keep what the window shows, or a part of it, in 256 colours."""
+    def take(self, name: str, *, clip: FloatRect | None = None, has_photos: bool = False) -> None:
+        """Keep what the window shows, or a part of it, in 256 colours if there are no photos."""
         self._page.wait_for_timeout(1500)  # animations, and pictures that are being decoded
         data = self._page.screenshot(clip=clip, animations="disabled", caret="hide")
-        image = Image.open(io.BytesIO(data)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        if not has_photos:
+            image = image.quantize(256, dither=Image.Dither.NONE)
         path = self._folder / f"dagster-{name}.png"
         image.save(path, optimize=True)
         print(f"{path.name}: {image.width} x {image.height}, {path.stat().st_size / 1000:.0f} kB", flush=True)
 
     def take_rows(self, name: str, asset: str, first: str, last: str) -> None:
         """Keep the rows of an asset's metadata from one key to another."""
-        self._page.set_viewport_size({"width": WIDTH, "height": 4000})
+        self._page.set_viewport_size({"width": 1900, "height": 4000})
         self._page.goto(f"/assets/{asset}?view=overview")
         begin, end = (_box(metadata_row(self._page, key)) for key in (first, last))
-        height = end["y"] + end["height"] - begin["y"]
-        self.take(name, clip={"x": begin["x"], "y": begin["y"], "width": begin["width"], "height": height})
+        right = _box(self._page.get_by_text("Plots", exact=True))  # the rows are wider than the pane that shows them
+        width, height = right["x"] + right["width"] - begin["x"], end["y"] + end["height"] - begin["y"]
+        self.take(name, clip={"x": begin["x"], "y": begin["y"], "width": width, "height": height})
         self._page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
     def take_dialog(self, name: str, dialog: Locator, *, height: float | None = None) -> None:
         """Keep an open dialog, or its upper part."""
         self._page.wait_for_timeout(500)  # it is being unfolded
         box = _box(dialog)
-        self.take(name, clip={**box, "height": height or box["height"]})
+        self.take(name, clip={**box, "height": height or box["height"]}, has_photos=name == "gallery")
 
 
 def _box(shown: Locator) -> FloatRect:
@@ -256,11 +259,14 @@ def make_pictures(page: Page, pictures: Pictures, photos: Path, *, epochs: int) 
     page.set_viewport_size({"width": 1440, "height": HEIGHT})
     pictures.take("sensor")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    ticks.get_by_role("link", name=_RUN).first.click()
+    _open_requested(page, ticks)
     wait_for_run(page, "Success")
     fill_launchpad(page, "tokens_reshard_job", {})
     launch(page)
-    _wait_for_request(page, "flowers_train_sensor").get_by_role("link", name=_RUN).first.click()
+    _open_requested(page, _wait_for_request(page, "flowers_train_sensor"))
+    wait_for_run(page, "Success")
+    fill_launchpad(page, "flowers_promote_job", {})
+    launch(page)
     wait_for_run(page, "Success")
     page.goto("/locations/smalti/sensors/flowers_watch_sensor")
     pictures.take_dialog("tick", open_tick(page, _ticks(page).filter(has_text="0 runs").last), height=190)
@@ -274,11 +280,18 @@ def _wait_for_request(page: Page, sensor: str) -> Locator:
     return ticks
 
 
+def _open_requested(page: Page, ticks: Locator) -> None:
+    """Open the page of the run that a tick has requested, in this window."""
+    page.goto(ticks.get_by_role("link", name=_RUN).first.get_attribute("href") or "")
+
+
 def take_assets(page: Page, pictures: Pictures) -> None:
     """Take pictures of what was made."""
-    page.set_viewport_size({"width": 2100, "height": 700})
     page.goto("/locations/smalti/asset-groups/flowers/lineage")
-    page.get_by_text("Materialized").nth(3).wait_for()
+    page.get_by_text("Hide navigation").click()
+    page.set_viewport_size({"width": 1840, "height": 440})
+    page.reload()
+    page.get_by_text("Materialized").nth(4).wait_for()
     pictures.take("graph")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     pictures.take_dialog("gallery", open_picture(page, "flowers/prepared", "gallery"))

@@ -72,17 +72,19 @@ def _small_panel(place: int, name: str, values: Sequence[float]) -> str:
 
 
 def _large_panel(place: int, name: str, series: Curves, earlier: Mapping[str, Curves], size: tuple[int, int]) -> str:
-    colour, top, (width, height), epochs = COLOURS[place % len(COLOURS)], place * size[1], size, len(series[name])
+    colour, top, (width, height) = COLOURS[place % len(COLOURS)], place * size[1], size
     values, others = thinned(series[name]), [thinned(each.get(name, ())) for each in earlier.values()]
+    epochs = max(len(series[name]), *map(len, others)) if others else len(series[name])
     low, high = limits = _range([values, *others])
     left, right, upper, lower = _MARGIN, width - 12, top + 28, top + height - 30
     area = (right - left, lower - upper)
     behind = "".join(
-        f"<polyline points='{_points(each, (left, upper), area, limits)}' stroke='{_GREYS[at]}' fill='none'/>"
+        f"<polyline points='{_points(each, (left, upper), _part(area, each, epochs), limits)}' "
+        f"stroke='{_GREYS[at]}' fill='none'/>"
         for at, each in enumerate(others)
         if each
     )
-    points = _points(values, (left, upper), area, limits)
+    points = _points(values, (left, upper), _part(area, series[name], epochs), limits)
     dots = "".join("<circle cx='{}' cy='{}' r='2.5' fill='{}'/>".format(*p.split(","), colour) for p in points.split())
     return (
         f"<text x='{left}' y='{top + 18}' font-weight='bold'>{escape(name)}: {series[name][-1]:.4g}</text>"
@@ -94,6 +96,13 @@ def _large_panel(place: int, name: str, series: Curves, earlier: Mapping[str, Cu
         f"<polyline points='{points}' stroke='{colour}' stroke-width='2' fill='none'/>"
         f"{dots if len(values) <= _MAX_DOTTED else ''}"
     )
+
+
+def _part(area: tuple[int, int], values: Sequence[float], epochs: int) -> tuple[int, int]:
+    """Return the part of an area that a run of fewer epochs takes; how many a thinned one had is not known."""
+    if len(values) == MAX_POINTS or epochs < 2:
+        return area
+    return round(area[0] * (len(values) - 1) / (epochs - 1)), area[1]
 
 
 def _points(
