@@ -84,5 +84,6 @@ def test_the_cursor_keeps_everything_and_a_damaged_one_starts_afresh() -> None:
     listing = Listing("roses/1.jpg", "00ff", count=7)
     watch = WatchState(requested="a", tries=2, seen="b", since=12.5, messages="m", listing=listing)
     assert WatchState.from_cursor(watch.to_cursor()) == watch
+    assert WatchState(tries=2).to_cursor() == '{"tries": 2}'
     for text in (None, "", "12345", "{", '{"unknown": 1}', "[]", '{"listing": 3}'):
         assert WatchState.from_cursor(text) == WatchState()

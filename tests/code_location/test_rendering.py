@@ -89,6 +89,21 @@ def test_earlier_runs_are_drawn_in_grey_behind_in_one_range_and_named_in_the_leg
     assert texts(text)[-2:] == ["run a", "run b"]
 
 
+def test_an_earlier_run_of_fewer_epochs_ends_where_it_ended() -> None:
+    text = curve_picture({"loss": [3.0, 2.0, 1.0]}, {"run a": {"loss": [3.0, 1.0]}})
+    earlier, own = svg_of(text).findall(f"{_SVG}polyline")
+    # The panel is 584 wide, so that the second of three epochs is at 44 + 292.
+    assert (earlier.attrib["points"], own.attrib["points"]) == ("44,28 336,170", "44,28 336,99 628,170")
+    assert "epoch 3" in texts(text)
+
+
+def test_the_axis_has_the_epochs_of_the_longest_run() -> None:
+    text = curve_picture({"loss": [3.0, 1.0]}, {"run a": {"loss": [3.0, 2.0, 1.0]}})
+    earlier, own = svg_of(text).findall(f"{_SVG}polyline")
+    assert (earlier.attrib["points"], own.attrib["points"]) == ("44,28 336,99 628,170", "44,28 336,170")
+    assert "epoch 3" in texts(text)
+
+
 def test_the_curves_of_very_many_epochs_stay_small() -> None:
     series = {name: [math.sin(e) for e in range(50_000)] for name in ("a", "b", "c")}
     assert len(curve_picture(series, {f"run {n}": series for n in range(9)})) < 40_000
