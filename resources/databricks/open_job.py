@@ -30,7 +30,7 @@ from resources.databricks.messages import (
 from resources.signals import held_signals
 from smalti.storage.redact import redact
 
-PAGE = "page of the run on Databricks"
+PAGE = "databricks_run"
 """In the metadata of what was made there."""
 
 _OUTAGE_SECONDS = 600.0  # for which the workspace may not answer about a run
