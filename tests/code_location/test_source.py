@@ -9,7 +9,7 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.declaration import Automation, Declaration, Partitions, Source, Watch
+from assets.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
 from assets.running import run_stage
 from assets.source import WATCHED, look, observe, recorded_versions
 from assets.sources.rows_config import rows_config
@@ -150,7 +150,9 @@ class Elsewhere(DatabricksResource):
 def test_the_state_of_rows_that_a_cluster_reads_is_what_dagster_sees_and_the_sensor_compares(
     storage: StorageResource,
 ) -> None:
-    declared = declare(source=Source(sql="select 1", version="tests.code_location.test_source:version"), train=None)
+    source = Source(sql="select 1", version="tests.code_location.test_source:version")
+    notify = Notify(slack="${VISION_SLACK}")  # which the cluster does not need
+    declared = declare(source=source, train=None, automation=Automation(notify=notify))
     config = rows_config(declared)()
     step, cluster = StageInput(declared, "run", logging.getLogger()), Elsewhere(volume="/Volumes/a/b/c")
     cluster.packages.append("tests")
@@ -188,5 +190,5 @@ def test_a_source_that_is_gone_fails_the_observe_job(
         flow.observe()
     table = Source(table=str(tmp_path / "table"), format="delta")
     declared = declare(source=table, train=None)
-    with pytest.raises(StoreNotFound, match="there is no file of a table"):
+    with pytest.raises(StoreNotFound, match="has no file of a table"):
         observe(instance, declared, storage)
