@@ -312,8 +312,8 @@ class Automation(dg.Model, dg.Resolvable):
             raise ValueError("`condition: on_cron` needs `reshard`, the cron expression")
         if self.watch is not None and self.watch.queue and (self.reshard is None or self.condition is not None):
             raise ValueError(
-                "`watch.queue` needs the schedule `reshard`, which finds changes whose message was lost, and no "
-                "`condition`"
+                "`watch.queue` needs the schedule `reshard`, which finds changes whose message was lost, "
+                "and no `condition`"
             )
         return self
 

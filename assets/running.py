@@ -186,8 +186,9 @@ def _refuse_what_differs(
     Raises:
         dg.Failure: one is missing there; says how to give it.
     """
-    needed = declared.model_dump(mode="json", exclude={"automation"})
-    texts = json.dumps([needed, config.model_dump(mode="json") if config else None])
+    texts = json.dumps(
+        [declared.model_dump(mode="json", exclude={"automation"}), config.model_dump(mode="json") if config else None]
+    )
     for name in REFERENCE.findall(texts):
         if name not in databricks.environment:
             raise _refusal(f"the declaration refers to the variable {name}: name it in `environment`")
