@@ -142,6 +142,11 @@ def test_every_check_was_made(opened: dg.DagsterInstance) -> None:
     assert found == CHECKS
 
 
+def test_j9_outputs_are_records_and_nothing_is_pickled(demo: Demo) -> None:
+    kept = {path.relative_to(demo.home) for path in (demo.home / "storage").rglob("*") if path.is_file()}
+    assert [path for path in kept if "compute_logs" not in path.parts and path.suffix != ".db"] == []
+
+
 def test_each_epoch_is_an_observation_with_the_curves_so_far(opened: dg.DagsterInstance) -> None:
     [record] = opened.fetch_observations(dg.AssetKey(["flowers", "model"]), limit=10).records
     observation = record.event_log_entry.asset_observation
