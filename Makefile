@@ -52,6 +52,7 @@ test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from 
 	@$(BIN)/python tools/debian_servers.py
 	@$(BIN)/pip install -q -c constraints.txt playwright
 	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py tests/benchmarks/test_graph_run.py -q
+	@SMALTI_NIGHTLY=1 $(PYTEST) -m nightly -q
 
 test-durations: $(READY) ## every test, and how long each file takes into tests/durations.json
 	@SMALTI_TEST_DURATIONS=1 $(PYTEST)

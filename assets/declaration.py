@@ -310,12 +310,11 @@ class Automation(dg.Model, dg.Resolvable):
     def _has_times(self) -> "Automation":
         if self.condition == "on_cron" and self.reshard is None:
             raise ValueError("`condition: on_cron` needs `reshard`, the cron expression")
-        if (
-            self.watch is not None
-            and self.watch.queue
-            and (self.reshard is None or self.condition not in {None, "on_cron"})
-        ):
-            raise ValueError("`watch.queue` needs the schedule `reshard`: it finds changes whose message was lost")
+        if self.watch is not None and self.watch.queue and (self.reshard is None or self.condition is not None):
+            raise ValueError(
+                "`watch.queue` needs the schedule `reshard`, which finds changes whose message was lost, "
+                "and no `condition`"
+            )
         return self
 
 

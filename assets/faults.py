@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from resources.storage import StorageResource
-from smalti.errors import StoreError
+from smalti.errors import StoreError, TrainingError
 from smalti.storage.errors import is_transient
 
 STORE_RETRIES = 2
@@ -25,7 +25,7 @@ def retrying(function: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
     def tried(context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any) -> Iterator[Any]:
         try:
             yield from function(context, storage=storage, **others)
-        except StoreError as error:
+        except (StoreError, TrainingError) as error:
             if not is_transient(error):
                 raise
             wait = storage.retry_seconds * 4**context.retry_number

@@ -10,7 +10,7 @@ from assets.configuration import overrides
 from assets.declaration import Declaration
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import ROWS, show_classes, show_images, show_rows, shown_again, throughput
-from assets.source import WATCHED, file_mark, watched_address, watched_fact
+from assets.source import WATCHED, file_mark, source_config, watched_address, watched_fact
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
@@ -61,7 +61,9 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
     if not config.source:
         step.log.info("drawing %d flowers of each class, unless they are there", config.images_per_class)
     address = watched_address(config, {})
-    mark = file_mark(declared, address, storage) if address is not None else None  # before the images are listed
+    is_declared = config.described == source_config(declared).described  # no other source has the watched file
+    is_marked = is_declared and address is not None
+    mark = file_mark(declared, str(address), storage) if is_marked else None  # before the images are listed
     partitions: dict[str, str] = {}
     place = inventories_of(declared, storage)
     if step.partitions is None:
@@ -100,7 +102,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
 
 
 def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResource, spark: SparkResource) -> StageResult:
-    state = _state_of(step, config, storage)  # before the rows are read, so that no change is missed
+    state = state_of(step, config, storage)  # before the rows are read, so that no change is missed
     is_known = state is not None and state.is_certain and step.last.get(UNCHANGED_WHILE) == state.digest
     if is_known and step.partitions is None and not overrides(config):
         news = "nothing changed: no rows were read, and no Spark was started"
@@ -108,8 +110,7 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
     else:
         found = _read_rows(step, config, storage, spark)
         news = "read again: the same rows" if step.last.get("digest") == found["digest"] else "read: other rows"
-        if state is not None and state.is_certain and certain_state(step.declared, config, storage) == state.digest:
-            found[UNCHANGED_WHILE] = state.digest
+        found |= state_facts(state, step, config, storage)
     step.log.info(news)
     digest = str(found["digest"])
     return StageResult(
@@ -127,8 +128,18 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
     )
 
 
-def _state_of(step: StageInput, config: RowsConfig, storage: StorageResource) -> TableState | None:
-    """Return the state of the source; None if only Spark knows it."""
+def state_facts(
+    before: TableState | None, step: StageInput, config: RowsConfig, storage: StorageResource
+) -> dict[str, str]:
+    """Return what `raw` says about the state of its source, given that from before the rows were read."""
+    if before is None:
+        return {}
+    is_same = before.is_certain and certain_state(step.declared, config, storage) == before.digest
+    return {WATCHED: before.digest, **({UNCHANGED_WHILE: before.digest} if is_same else {})}
+
+
+def state_of(step: StageInput, config: RowsConfig, storage: StorageResource) -> TableState | None:
+    """Return the state of the source of rows; None if only Spark knows it."""
     try:
         return source_state(step.declared, config, storage)
     except StoreError as error:

@@ -26,9 +26,11 @@ import dagster as dg
 from assets.declaration import Declaration, Stage
 from assets.places import REFERENCE
 from assets.prepared import prepared_config, prepared_stage
-from assets.raw import raw_config, raw_stage
+from assets.raw import raw_config, raw_stage, state_facts, state_of
 from assets.shards import shards_config, shards_stage
+from assets.source import WATCHED
 from assets.sources.inventory import inventories_of
+from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import RunPartitions, StageInput, StageResult
 from resources.databricks.compute import REFERENCE as SECRET
 from resources.databricks.compute import DatabricksResource
@@ -99,6 +101,7 @@ def run_stage(
     _refuse_what_differs(step.declared, config, storage, spark)
     arguments = _encode(stage, step, config, storage)
     probe, place = f"probe-{secrets.token_hex(8)}", inventories_of(step.declared, storage).store()
+    state = state_of(step, config, storage) if stage == "raw" else None
     place.put(probe, b"")
     try:
         made, shown = spark.run(context, f"{__name__}:run_on_cluster", {**arguments, "probe": probe}, is_last=is_last)
@@ -106,6 +109,9 @@ def run_stage(
         with contextlib.suppress(OSError, SmaltiError):  # it is empty, and what the stage has made counts
             place.delete(probe)
     metadata = dg.deserialize_value(made.pop("metadata"), dict)
+    if stage == "raw":  # as this process sees the source, and the watch sensor: the cluster's mounts have other times
+        metadata = {name: each for name, each in metadata.items() if name not in (WATCHED, UNCHANGED_WHILE)}
+        metadata |= state_facts(state, step, config, storage)
     return StageResult(metadata={**metadata, **shown}, **made)
 
 
@@ -180,12 +186,14 @@ def _refuse_what_differs(
     Raises:
         dg.Failure: one is missing there; says how to give it.
     """
-    texts = json.dumps([declared.model_dump(mode="json"), config.model_dump(mode="json") if config else None])
+    texts = json.dumps(
+        [declared.model_dump(mode="json", exclude={"automation"}), config.model_dump(mode="json") if config else None]
+    )
     for name in REFERENCE.findall(texts):
         if name not in databricks.environment:
             raise _refusal(f"the declaration refers to the variable {name}: name it in `environment`")
     installed = packages_distributions()
-    for path in filter(None, (declared.function, declared.source.dataframe)):
+    for path in filter(None, (declared.function, declared.source.dataframe, declared.source.version)):
         package = re.split(r"[.:]", path)[0]
         if package not in {each.partition(".")[0] for each in databricks.packages} and package not in installed:
             raise _refusal(f"the cluster has no package {package!r} of {path}: name it in `packages`")

@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 
 from assets.checks.check import CheckInput
+from assets.checks.declared import checks_before_shards
 from assets.lineage import evaluations
 from assets.places import Place
 from assets.runs import is_going_on
@@ -115,12 +116,18 @@ def _said(
 
 
 def _failed_before(step: CheckInput) -> str | None:
-    """Return the blocking check that the prepared rows of a version have failed, where the stages ran one by one."""
-    if "table" not in step.facts:
-        return None
-    check = dg.AssetCheckKey(step.declared.key("prepared"), "few_images_were_left_out")
-    said = _said(step.instance, check, {"digest": step.facts["table"]})
-    return check.name if said is not None and said.blocking and not _lets_pass(said) else None
+    """Return the blocking check that the rows of a version have failed, where the stages ran one by one.
+
+    Which rows a check was of is known of prepared images alone. Of others, its last evaluation counts.
+    """
+    for stage in step.declared.stages[: step.declared.stages.index("shards")]:
+        is_known = stage == "prepared" and "table" in step.facts
+        about = {"digest": step.facts["table"]} if is_known else {}
+        for name in checks_before_shards(step.declared.source.kind, step.declared.checks.severity):
+            said = _said(step.instance, dg.AssetCheckKey(step.declared.key(stage), name), about)
+            if said is not None and not _lets_pass(said):
+                return name
+    return None
 
 
 def advance(store: Store, version: int, *, bases: Collection[int] = ()) -> int:

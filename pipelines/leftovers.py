@@ -13,9 +13,11 @@ import socket
 
 import dagster as dg
 
-from pipelines.automation.states import UNFINISHED
 from pipelines.home import detect_home
 from resources.run_worker import HOST_TAG, is_alive, report_lost
+
+# A queued re-execution has the tags of the run before it, and no process yet.
+_EXECUTED = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ def end_leftovers(instance: dg.DagsterInstance) -> list[str]:
     One that a daemon can start again has failed, and the daemon frees its places when its training has had time to
     save. Any other, such as the demo's, is cancelled, and its places are free at once.
     """
-    ours = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=UNFINISHED)
+    ours = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=_EXECUTED)
     dead = [run for run in instance.get_runs(ours) if not is_alive(run.tags)]
     for run in dead:
         if run.remote_job_origin is not None:

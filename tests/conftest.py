@@ -52,6 +52,8 @@ def pytest_collection_modifyitems(items):
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.search)
         waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("nightly") is not None and "SMALTI_NIGHTLY" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="`make test-nightly` runs it"))
         if waits or item.get_closest_marker("process") is not None:
             item.add_marker(pytest.mark.slow)
     if "PYTEST_XDIST_WORKER" in os.environ:

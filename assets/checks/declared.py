@@ -59,6 +59,12 @@ def blocking_checks(kind: Kind, chosen: Mapping[CheckName, Severity]) -> tuple[s
     return (*INTEGRITY[kind], *(name for name in names if severity_of(name, chosen) == "block"))
 
 
+def checks_before_shards(kind: Kind, chosen: Mapping[CheckName, Severity]) -> list[CheckName]:
+    """Return the checks of raw and prepared data that stop a run."""
+    names = (name for name, each in _DEFAULTS.items() if each.kind in (kind, None) and each.stage != "shards")
+    return [name for name in names if severity_of(name, chosen) == "block"]
+
+
 def refuse_of_other_kind(kind: Kind, chosen: Mapping[CheckName, Severity]) -> None:
     """Raise a ValueError about a severity of a check that a data set of this kind does not have."""
     known = [name for name, each in _DEFAULTS.items() if each.kind in (kind, None)]

@@ -61,7 +61,7 @@ def _few_near_duplicates(given: VersionInput) -> dg.AssetCheckResult:
         "be.",
         metadata={
             "content": content,
-            "near-duplicates": found.alike,
+            "near_duplicates": found.alike,
             "share": round(share, 4),
             "equal_images": found.equal,
             "like_one_of_another_class": found.of_other_class,
@@ -85,7 +85,7 @@ def _no_split_leakage(given: VersionInput) -> dg.AssetCheckResult:
         f"trained on; at most {most:.2%} may be.",
         metadata={
             "content": content,
-            "held-out images": found.held_out,
+            "held_out_images": found.held_out,
             "like_one_that_is_trained_on": found.leaked,
             "share": round(share, 4),
             **_shown(prepared, found, found.leaks),
@@ -116,7 +116,7 @@ def _no_equal_rows(given: VersionInput) -> dg.AssetCheckResult:
         f"at most {most:.2%} may be.",
         metadata={
             "content": content,
-            "held-out rows": found.held_out,
+            "held_out_rows": found.held_out,
             "equal_to_one_that_is_trained_on": found.leaked,
             "share": round(share, 4),
             **({"rows": table(rows)} if rows else {}),

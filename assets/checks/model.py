@@ -40,7 +40,7 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
             "accuracy": accuracy,
             "chance": chance,
             "needed": round(chance + luck if least is None else least, 4),
-            "held-out images": images,
+            "held_out_images": images,
             **_about(step),
         },
     )

@@ -36,7 +36,7 @@ def source_state(declared: Declaration, config: RowsConfig, storage: StorageReso
         found, is_certain = state.digest, state.is_certain
     else:
         return None
-    facts = [found, config.form, config.source, declared.digest("source")]
+    facts = [found, config.form, expand(config.source), declared.digest("source")]
     return TableState(hashlib.sha256(json.dumps(facts).encode()).hexdigest(), is_certain=is_certain)
 
 

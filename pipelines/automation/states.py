@@ -16,7 +16,7 @@ UNFINISHED = [
 
 
 _READERS: tuple[JobKind, ...] = ("reshard", "everything")
-_OTHERS: tuple[JobKind, ...] = ("train", "observe")
+_OTHERS: tuple[JobKind, ...] = ("train", "promote", "observe")
 
 
 def unfinished_reader(instance: dg.DagsterInstance, declared: Declaration) -> dg.DagsterRun | None:

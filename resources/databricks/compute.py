@@ -62,6 +62,7 @@ class DatabricksResource(ComputeResource):
 
         Raises:
             dg.Failure: the run was refused, got no cluster, failed, was cancelled there or sent no result.
+            StoreError: the function failed by a fault of a storage that is likely to pass.
         """
         if self._job is None or not self._job.is_of(context):
             self._job = self._start(context)

@@ -30,6 +30,7 @@ from dagster_pipes import (
 )
 
 from resources.databricks.code import DISTRIBUTION
+from smalti.storage.errors import is_transient
 from smalti.storage.redact import detect_secrets, redact
 
 _REFERENCE = re.compile(r"\{\{secrets/([^/{}]+)/([^/{}]+)\}\}")
@@ -145,6 +146,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "message": redact(message, secrets),
         "traceback": redact(trace, secrets),
         "allow_retries": bool(getattr(error, "allow_retries", True)),
+        "is_transient": is_transient(error),
     }
 
 

@@ -168,4 +168,4 @@ def outcome_of(messages: Any, call: int) -> dict[str, Any] | None:
 def metadata_of(outcome: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of the error in a message."""
     trace = str(outcome["error"].get("traceback", ""))
-    return {"traceback on the cluster": dg.MetadataValue.md(f"```\n{trace}\n```")} if trace else {}
+    return {"traceback_on_the_cluster": dg.MetadataValue.md(f"```\n{trace}\n```")} if trace else {}

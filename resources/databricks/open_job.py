@@ -28,9 +28,10 @@ from resources.databricks.messages import (
     outcome_of,
 )
 from resources.signals import held_signals
+from smalti.errors import StoreError
 from smalti.storage.redact import redact
 
-PAGE = "page of the run on Databricks"
+PAGE = "databricks_run"
 """In the metadata of what was made there."""
 
 _OUTAGE_SECONDS = 600.0  # for which the workspace may not answer about a run
@@ -192,13 +193,17 @@ class OpenJob:
 
         Raises:
             dg.Failure: there is none; says why.
+            StoreError: there is none because of a fault of a storage that is likely to pass.
         """
         run = self._run
         page = f" ({run.page})" if run.page else ""
         if outcome is not None and "error" in outcome and run.result != "CANCELED":
             error = outcome["error"]
+            said = f"{function} failed on Databricks: {error['type']}: {redact(error['message'])}{page}"
+            if error.get("is_transient"):
+                raise StoreError(said, is_transient=True)
             raise dg.Failure(
-                f"{function} failed on Databricks: {error['type']}: {redact(error['message'])}{page}",
+                said,
                 metadata={**metadata_of(dict(outcome)), **_metadata(run)},
                 allow_retries=bool(error.get("allow_retries", True)),
             )

@@ -85,6 +85,7 @@ def fresh(tmp_path, task):
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.spark
+@pytest.mark.nightly
 def test_a_frame_is_written_and_checked_in_a_session_of_its_own(tmp_path):
     (row,) = (row for row in SPARK_ROWS if row.key == "spark-rows")
     task = task_of(row, row.entrants[0], SCALES["smoke"], str(tmp_path))

@@ -131,6 +131,7 @@ def test_memory_of_children_counts():
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_the_harness_runs_with_smalti_alone(tmp_path):
     rows = "write-tiny,write-tokens-zstd,read-tiny,read-jpeg-decoded,read-tokens-2w,access-tiny,open-1e5"
     command = [

@@ -180,6 +180,7 @@ def test_a_floor_reads_every_byte_and_its_server_is_told_apart(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_the_rows_over_the_link_run_with_smalti_alone(tmp_path):
     command = [
         sys.executable, "-m", "benchmarks", "--scale", "smoke", "--peers", "smalti", "--name", "test", "--only",

@@ -79,6 +79,7 @@ def test_what_cannot_be_prepared_because_a_library_has_no_counterpart_is_no_fail
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.torch
+@pytest.mark.nightly
 def test_rows_about_starts_and_orders_run_and_share_a_table(tmp_path):
     rows = "open-1e6,open-1e10,resume-1e10,order-start-1e10,order-memory,order-late"
     command = [

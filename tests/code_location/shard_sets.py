@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from assets.checks.shards import build_shard_checks
 from assets.data import build_data
+from assets.declaration import Declaration
 from assets.places import shards_of
 from assets.prepared import prepared_of
 from resources.spark import SparkResource
@@ -124,11 +125,13 @@ def execute_checks(
     storage: StorageResource,
     *names: str,
     run_config: Mapping[str, Any] | None = None,
+    declared: Declaration = FLOWERS,
 ) -> dict[str, dg.AssetCheckEvaluation]:
     """Execute checks of the newest version as a person does, and return their results; all checks by default."""
     keys = [dg.AssetCheckKey(FLOWERS.key("shards"), name) for name in names or ALL_CHECKS]
     job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*keys))
-    here = dg.Definitions(assets=[DATA], jobs=[job], resources={"storage": storage, "spark": SparkResource()})
+    data = DATA if declared is FLOWERS else build_data(declared)
+    here = dg.Definitions(assets=[data], jobs=[job], resources={"storage": storage, "spark": SparkResource()})
     done = here.resolve_job_def("check_job").execute_in_process(
         instance=instance, raise_on_error=False, run_config=run_config
     )

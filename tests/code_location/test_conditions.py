@@ -153,6 +153,7 @@ IMAGES = "name: a\nsource: {folder: x}\n"
         (f"{IMAGES}automation: {{condition: on_missing}}", "needs `partitions`"),
         (f"{IMAGES}automation: {{watch: {{file: a, queue: 'https://q/b'}}}}", "give one of .* found file and queue"),
         (f"{IMAGES}automation: {{reshard: null, watch: {{queue: 'https://q/b'}}}}", "needs the schedule `reshard`"),
+        (f"{IMAGES}automation: {{condition: on_cron, watch: {{queue: 'https://q/b'}}}}", "and no `condition`"),
         ("name: a\nsource: {manifest: a.csv}\nautomation: {watch: {listing: paged}}", "give `watch.file`"),
         ("name: a\nsource: {table: t}\nautomation: {watch: {file: a}}", "needs a source of images without partitions"),
     ],

@@ -86,7 +86,7 @@ def test_copies_of_photos_are_shown_once_and_an_unchanged_run_repeats_the_warnin
     near, leaks = checks["few_near_duplicates"], checks["no_split_leakage"]
     assert (near.passed, leaks.passed) == (False, False)
     assert near.severity is leaks.severity is dg.AssetCheckSeverity.WARN
-    assert near.metadata["near-duplicates"].value == 20  # at 16 pixels, two of the twelve copies differ in nine bits
+    assert near.metadata["near_duplicates"].value == 20  # at 16 pixels, two of the twelve copies differ in nine bits
     assert near.metadata["like_one_of_another_class"].value == 2
     shown: Any = near.metadata["pairs"]
     first = shown.records[0].data

@@ -30,7 +30,7 @@ STAGES = ("raw", "prepared", "shards")
 def test_every_check_can_be_executed_by_itself_and_every_asset_too() -> None:
     """The UI offers a check alone if its execution set is the check alone."""
     graph = define(FLOWERS).resolve_asset_graph()
-    assert len(graph.asset_check_keys) == 10
+    assert len(graph.asset_check_keys) == 11
     for key in (*graph.asset_check_keys, *graph.get_all_asset_keys()):
         assert graph.get_execution_set_asset_and_check_keys(key) == {key}
 
@@ -58,7 +58,7 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
     spec = dg.AssetCheckSpec("is_good", asset=FLOWERS.key("raw"), blocking=is_blocking)
     checks = {"raw": [Check(spec, lambda _: dg.AssetCheckResult(passed=False))]}
 
-    def data(context: dg.AssetExecutionContext, config: Any) -> Iterator[Any]:
+    def data(context: dg.AssetExecutionContext, config: Any, storage: StorageResource) -> Iterator[Any]:
         for each in specs:
             yield dg.MaterializeResult(asset_key=each.key)
             checked = checks.get(each.key.path[-1], [])
@@ -70,7 +70,7 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
         """Train."""
 
     op = stage_op("flowers__data", specs, [spec], config=RowsConfig, pool="spark")(data)
-    done = dg.materialize([op, model], instance=instance, raise_on_error=False)
+    done = dg.materialize([op, model], instance=instance, resources={"storage": storage}, raise_on_error=False)
     assert done.success is not is_blocking
     assert [event.asset_key.path[-1] for event in done.get_asset_materialization_events()] == made
 

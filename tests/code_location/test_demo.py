@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
 from pipelines.leftovers import end_leftovers
 from pipelines.progress import progress_logger
-from resources.run_worker import process_tags
+from resources.run_worker import HOST_TAG, PROCESS_TAG, process_tags
 from smalti.errors import BadImageError, SmaltiError
 
 
@@ -155,6 +156,18 @@ def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> 
         statuses = {run.run_id: run.status for run in instance.get_runs()}
     assert statuses[dead.run_id] is dg.DagsterRunStatus.CANCELED
     assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED
+
+
+@pytest.mark.slow
+def test_a_retry_that_waits_is_not_ended_because_it_has_the_tags_of_the_run_that_was_killed(
+    instance: dg.DagsterInstance,
+) -> None:
+    """Dagster copies the tags when it executes a run again."""
+    dead = {HOST_TAG: socket.gethostname(), PROCESS_TAG: "1 0"}
+    waiting = [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
+    for status in waiting:
+        instance.create_run_for_job(defs.resolve_job_def("flowers_train_job"), tags=dead, status=status)
+    assert end_leftovers(instance) == []
 
 
 def demo(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -126,6 +126,13 @@ def test_no_secret_stands_in_the_compose_file_and_every_variable_is_in_the_examp
     assert required <= set(re.findall(r"^(\w+)=", example, re.MULTILINE))
 
 
+def test_the_code_server_which_evaluates_sensors_has_every_variable_that_is_filled_in() -> None:
+    """Also those of notifications and of stores other than S3, none of which the compose file names."""
+    code = compose()["services"]["code"]
+    assert code["env_file"] == ".env"
+    assert code["environment"].keys() - {"SMALTI_STAGE", "SMALTI_ROOT"} == compose()["x-dagster"]["environment"].keys()
+
+
 def test_all_containers_have_the_settings_and_variables_of_postgresql() -> None:
     services = compose()["services"]
     wanted = {each["env"] for each in BY_VARIABLE.values() if isinstance(each, dict)}

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
 from tests.code_location.documented_keys import documented_keys
+from tests.code_location.events import end, materialise
 from tests.code_location.graph import Graph, draw, draw_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -53,10 +56,12 @@ def trainings(graph: Graph) -> list[dg.RunRequest]:
 
 
 def train(graph: Graph) -> None:
-    """Launch the sensor's request as the daemon does, up to the training itself."""
+    """Launch the sensor's request as the daemon does, and record a training that ended well."""
     [request] = trainings(graph)
     job = graph.defs().resolve_job_def("flowers_train_job")
-    graph.instance.create_run_for_job(job, tags=dict(request.tags), run_config=dict(request.run_config))
+    run = graph.instance.create_run_for_job(job, tags=dict(request.tags), run_config=dict(request.run_config))
+    materialise(graph.instance, "model", {}, run)
+    end(graph.instance, run, dg.DagsterRunStatus.SUCCESS)
 
 
 def test_a_run_after_five_of_twenty_photos_changed_prepares_five_and_writes_five_without_spark(
@@ -152,6 +157,23 @@ def test_a_rewrite_writes_everything_and_is_then_built_on(graph: Graph) -> None:
 
 
 @pytest.mark.process
+def test_j7_a_version_whose_run_recorded_nothing_is_found_and_recorded_by_the_next_run(graph: Graph) -> None:
+    first = graph.run()["shards"]
+    with dg.DagsterInstance.ephemeral() as fresh:  # what Dagster knew of that run is lost
+        again = replace(graph, instance=fresh).run(spark=NoSpark())["shards"]
+    assert (again["version"], again["digest"]) == (1, first["digest"])
+    assert again["what_was_done"].startswith("nothing changed since version 1")
+
+
+def test_j7_a_recorded_version_that_is_not_in_the_store_is_made_again(graph: Graph) -> None:
+    graph.run()
+    before = graph.rows()
+    shutil.rmtree(graph.place)
+    again = graph.run()["shards"]
+    assert (again["version"], again["rows_written"]) == (1, 20)
+    assert graph.rows() == before
+
+
 def test_a_run_that_was_killed_before_it_published_leaves_the_old_version_and_the_next_one_is_right(
     graph: Graph, tmp_path: Path
 ) -> None:

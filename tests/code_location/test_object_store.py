@@ -67,6 +67,7 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
         assert facts["dagster/uri"] == "s3://lake/root/flowers/shards"
     found = keys_of(client)
     assert {key.rsplit("/", maxsplit=1)[0].split("/")[2] for key in found} == {
+        "checks",
         "drawn",
         "inventories",
         "prepared",

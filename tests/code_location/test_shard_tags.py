@@ -9,7 +9,7 @@ import pytest
 from assets.checks.drift import class_shares, class_shift, column_losses
 from assets.checks.shards import build_shard_checks
 from assets.checks.sums import find_losses
-from assets.declaration import Checks, Source
+from assets.declaration import Checks, Source, Stage
 from assets.model import build_model
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
@@ -176,16 +176,27 @@ def test_a_check_that_cannot_read_its_version_has_failed_and_its_earlier_pass_do
     assert checked(storage) == 1
 
 
-def test_rows_whose_bad_images_are_too_many_are_not_checked_where_the_shards_are_made_by_themselves(
-    instance: dg.DagsterInstance, storage: StorageResource
+@pytest.mark.parametrize("is_mended", [True, False])
+@pytest.mark.parametrize(
+    ("stage", "name", "metadata"),
+    [("prepared", "few_images_were_left_out", {"digest": "table1"}), ("raw", "every_class_can_be_split", {})],
+)
+def test_a_version_whose_rows_failed_a_blocking_check_is_not_checked_where_the_shards_are_made_by_themselves(
+    instance: dg.DagsterInstance,
+    storage: StorageResource,
+    stage: Stage,
+    name: str,
+    metadata: dict[str, Any],
+    is_mended: bool,
 ) -> None:
+    """Until the check passes, or is not declared any more."""
     make_version(instance, storage, {"train": rows_of(2, 2)})
-    key = dg.AssetCheckKey(FLOWERS.key("prepared"), "few_images_were_left_out")
-    for passed, moved in ((False, None), (True, 1)):
+    for passed, severity, moved in ((False, "block", None), (is_mended, "block" if is_mended else "none", 1)):
         instance.report_runless_asset_event(
-            dg.AssetCheckEvaluation(key.asset_key, key.name, passed, {"digest": "table1"}, blocking=True)
+            dg.AssetCheckEvaluation(FLOWERS.key(stage), name, passed, metadata, blocking=True)
         )
-        execute_checks(instance, storage)
+        chosen: Any = {name: severity}
+        execute_checks(instance, storage, declared=declare(checks=Checks(severity=chosen)))
         assert checked(storage) == moved
 
 

@@ -1,5 +1,6 @@
 """The external asset of a source: its data versions, who records them, and what the UI then says about `raw`."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,13 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.declaration import Automation, Declaration, Partitions, Source, Watch
-from assets.source import observe, recorded_versions
+from assets.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
+from assets.running import run_stage
+from assets.source import WATCHED, look, observe, recorded_versions
+from assets.sources.rows_config import rows_config
+from assets.sources.unchanged import UNCHANGED_WHILE, certain_state
+from assets.stage import StageInput
+from resources.databricks.compute import DatabricksResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
 from tests.code_location.declared import declare, define
@@ -117,6 +123,58 @@ def test_a_run_of_another_source_records_no_version_of_the_declared_one(
     assert flow.observed == 0
 
 
+def test_a_run_of_another_source_needs_no_file_that_is_watched_in_the_declared_one(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    put(tmp_path, "photos/roses/1.jpg", "photos/_SUCCESS", "others/roses/1.jpg")
+    watch = Watch(file="_SUCCESS")
+    declared = declare(source=Source(folder=str(tmp_path / "photos")), automation=Automation(watch=watch))
+    flow = Flow(instance, storage, declared)
+    flow.read(run_config={"ops": {"flowers__data": {"config": {"raw": {"source": str(tmp_path / "others")}}}}})
+    assert flow.observed == 0
+
+
+def version() -> str:
+    """Return the version of rows that never change."""
+    return "1"
+
+
+class Elsewhere(DatabricksResource):
+    """A cluster that sees another state of the source, as through a mount."""
+
+    def run(self, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
+        facts = {"digest": "rows", WATCHED: "there", UNCHANGED_WHILE: "there"}
+        return {"metadata": dg.serialize_value(facts), "data_version": "rows", "tags": {}}, {}
+
+
+def test_the_state_of_rows_that_a_cluster_reads_is_what_dagster_sees_and_the_sensor_compares(
+    storage: StorageResource,
+) -> None:
+    source = Source(sql="select 1", version="tests.code_location.test_source:version")
+    notify = Notify(slack="${VISION_SLACK}")  # which the cluster does not need
+    declared = declare(source=source, train=None, automation=Automation(notify=notify))
+    config = rows_config(declared)()
+    step, cluster = StageInput(declared, "run", logging.getLogger()), Elsewhere(volume="/Volumes/a/b/c")
+    cluster.packages.append("tests")
+    context: Any = None
+    made = run_stage(context, "raw", step, config, storage, cluster, is_last=True)
+    seen = look(declared, storage, {})
+    assert seen is not None
+    assert {made.metadata[WATCHED], made.metadata[UNCHANGED_WHILE]} == {seen.digest}
+
+
+def test_a_query_whose_variable_has_another_value_is_another_source(
+    storage: StorageResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = "select * from orders where tenant = '${TENANT}'"
+    declared = declare(source=Source(sql=sql, version="tests.code_location.test_source:version"), train=None)
+    found = set()
+    for tenant in ("one", "other"):
+        monkeypatch.setenv("TENANT", tenant)
+        found.add(certain_state(declared, rows_config(declared)(), storage))
+    assert len(found) == 2
+
+
 def test_the_observe_job_of_a_set_that_is_drawn_says_that_a_run_has_to_draw_it_first(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
@@ -132,5 +190,5 @@ def test_a_source_that_is_gone_fails_the_observe_job(
         flow.observe()
     table = Source(table=str(tmp_path / "table"), format="delta")
     declared = declare(source=table, train=None)
-    with pytest.raises(StoreNotFound, match="there is no file of a table"):
+    with pytest.raises(StoreNotFound, match="has no file of a table"):
         observe(instance, declared, storage)

@@ -12,7 +12,7 @@ from assets.model import build_model
 from resources.storage import LocalStorage, StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import tags, vacuum
-from smalti.errors import StoreAuthError, StoreError, StoreTimeout
+from smalti.errors import StoreAuthError, StoreError, StoreTimeout, TrainingError
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of, shards
@@ -20,6 +20,7 @@ from tests.code_location.shard_sets import make_version, rows_of, shards
 assert FLOWERS.train is not None
 MODEL = build_model(FLOWERS, FLOWERS.train)
 OUTAGE, BRIEF = StoreTimeout("no answer"), StoreError("reset by peer", is_transient=True)
+OF_RANK = TrainingError("rank 1 of 2 ended with exit code 75", is_transient=True)
 
 
 class Trainer(TrainerResource):
@@ -68,7 +69,7 @@ def train(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("fault", [OUTAGE, BRIEF])
+@pytest.mark.parametrize("fault", [OUTAGE, BRIEF, OF_RANK])
 def test_a_training_goes_on_in_the_same_folder_and_on_the_same_version_after_an_outage_of_the_storage(
     instance: dg.DagsterInstance, quick: StorageResource, fault: Exception
 ) -> None:
@@ -92,7 +93,9 @@ def test_an_outage_that_lasts_ends_the_step_after_its_retries(
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("fault", [StoreAuthError("refused"), StoreError("the disk is full"), ValueError("wrong")])
+@pytest.mark.parametrize(
+    "fault", [StoreAuthError("refused"), StoreError("the disk is full"), TrainingError("rank 1"), ValueError("wrong")]
+)
 def test_other_faults_are_not_tried_again(
     instance: dg.DagsterInstance, quick: StorageResource, fault: Exception
 ) -> None:

@@ -85,8 +85,9 @@ def test_j2_a_change_waits_for_the_run_of_a_schedule_and_needs_none_if_that_has_
     assert watcher.follow(5) == 0
 
 
-def test_j2_a_training_is_not_waited_for(watcher: Watcher) -> None:
-    new_run(watcher.instance, "train")
+@pytest.mark.parametrize("job", ["train", "promote"])
+def test_j2_a_run_that_reads_no_source_is_not_waited_for(watcher: Watcher, job: str) -> None:
+    new_run(watcher.instance, job)
     watcher.add("roses/2.jpg", b"two")
     assert watcher.follow(5) == 1
 

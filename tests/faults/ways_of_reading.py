@@ -35,8 +35,8 @@ FEW_WAYS = [
 """One consumer, two threads, two processes."""
 WAYS = [
     *FEW_WAYS,
-    *(way(number, "thread", pytest.mark.slow) for number in (1, 4)),
-    *(way(number, "process", pytest.mark.process, pytest.mark.slow) for number in (1, 4)),
+    *(way(number, "thread", pytest.mark.slow, pytest.mark.nightly) for number in (1, 4)),
+    *(way(number, "process", pytest.mark.process, pytest.mark.slow, pytest.mark.nightly) for number in (1, 4)),
 ]
 
 

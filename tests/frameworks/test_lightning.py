@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
 ]
 
-WORKERS = [(0, "auto"), (2, "thread"), pytest.param(2, "process", marks=pytest.mark.slow)]
+WORKERS = [(0, "auto"), (2, "thread"), pytest.param(2, "process", marks=[pytest.mark.slow, pytest.mark.nightly])]
 
 
 @pytest.fixture

@@ -204,11 +204,18 @@ class _PlanBuilder:
         self.columns.append(column)
 
 
+def _value_in_words(value: pa.Scalar) -> str:
+    try:
+        return str(value.as_py())
+    except (OverflowError, ValueError):  # a time that Python cannot hold
+        return f"{value.value} as {value.type}"
+
+
 def _row_in_words(batch: pa.RecordBatch, row: int) -> str:
     """Return the plain values of a row, shortened, to find it by; bytes and nested values are left out."""
     plain = [name for name in batch.schema.names if not _is_long(batch.schema.field(name).type)]
-    values = (f"{name}={str(batch.column(name)[row].as_py())[:_SHOWN_CHARACTERS]}" for name in plain[:_SHOWN_COLUMNS])
-    return ", ".join(values) or "one without plain values"
+    words = {name: _value_in_words(batch.column(name)[row]) for name in plain[:_SHOWN_COLUMNS]}
+    return ", ".join(f"{name}={text[:_SHOWN_CHARACTERS]}" for name, text in words.items()) or "one without plain values"
 
 
 def _is_long(kind: pa.DataType) -> bool:

@@ -27,7 +27,7 @@ class TableState:
     digest: str
     """Another one whenever the table changes."""
     is_certain: bool
-    """False if the rows may change while the digest stays: it does not tell whether to read them again."""
+    """False if the rows may change while the digest stays, so that they have to be read again."""
 
 
 def table_state(
@@ -68,7 +68,7 @@ def table_state(
 
 
 def _delta_commit(log: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the file of the newest commit, or the checkpoint of its version; nothing if the log does not tell."""
+    """Return the file of the newest commit, or the checkpoint of its version; empty if it is not in the log."""
     version = newest_delta_version([item.key for item in log])
     if version is None:
         return []

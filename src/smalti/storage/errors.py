@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout, TrainingError
 from smalti.storage.schemes import Scheme
 
 _WHO_NEEDS_CREDENTIALS = (
@@ -177,8 +177,11 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a fault of a store is likely to pass: no answer in time, or one of its client's kinds. Pure."""
-    faults = [link for link in _chain(error) if isinstance(link, StoreError)]
+    """Return whether a fault of a store is likely to pass: no answer in time, or one of its client's kinds. Pure.
+
+    The error of a training's rank says so of the fault that the rank has met.
+    """
+    faults = [link for link in _chain(error) if isinstance(link, StoreError | TrainingError)]
     return any(isinstance(link, StoreTimeout) or link.facts.get("is_transient") for link in faults)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from smalti.errors import StoreTimeout
+
 
 def add(report, one, two):
     """Say and return a sum, and where the code is from."""
@@ -18,6 +20,11 @@ def add(report, one, two):
 def fail(report):
     """Fail with a message for people, which holds a secret."""
     raise dg.Failure(f"no such table; {os.environ['AWS_SECRET_ACCESS_KEY']}", allow_retries=False)
+
+
+def lose(report):
+    """Fail as a storage that does not answer."""
+    raise StoreTimeout("the store has not answered for 120 s")
 
 
 def wait(report, path):

@@ -125,7 +125,18 @@ def test_a_function_that_fails_on_the_cluster_fails_the_step_with_its_error_with
     assert "failed on Databricks: Failure: no such table; ***" in error_of(done)
     assert "#job/run/100" in error_of(done)
     assert SECRET not in error_of(done) + lines_of(done, instance) + workspace.output(100)
-    assert failure_of(done).step_failure_data.user_failure_data.metadata["traceback on the cluster"]
+    assert failure_of(done).step_failure_data.user_failure_data.metadata["traceback_on_the_cluster"]
+
+
+def test_an_outage_of_the_storage_on_the_cluster_is_one_that_lets_the_step_be_tried_again(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    done = materialise(compute(workspace), "lose", instance)
+    found = failure_of(done).step_failure_data.error
+    assert found is not None
+    caused = found.cause or found
+    assert caused.cls_name == "StoreError"
+    assert "failed on Databricks: StoreTimeout: the store has not answered for 120 s" in caused.message
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,10 @@ def test_an_interrupted_op_cancels_its_job_and_leaves_nothing(
     [
         ({"source": Source(sql="select '${LAKE_KEY}'")}, "refers to the variable LAKE_KEY: name it in `environment`"),
         (
+            {"source": Source(sql="select 1", version="tests.code_location.declared:declare")},
+            "no package 'tests' of tests.code_location.declared:declare: name it in `packages`",
+        ),
+        (
             {"source": Source(sql="select 1"), "prepare": Prepare(function="tests.code_location.declared:declare")},
             "no package 'tests' of tests.code_location.declared:declare: name it in `packages`",
         ),

@@ -21,13 +21,15 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.errors import TrainingError
+from smalti.errors import StoreError, TrainingError
 from smalti.process import end_with_parent
+from smalti.storage.errors import is_transient
 from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.program import Program
 from smalti.torch.train.ranks import meeting_store
@@ -38,6 +40,8 @@ _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""
 _STOPPED_EXIT_CODE = 143
 """Exit code of a rank that SIGTERM stopped after it saved a checkpoint; the same as if the signal had killed it."""
+_OUTAGE_EXIT_CODE = 75
+"""Exit code of a rank that failed by a fault of a store that is likely to pass."""
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 15.0  # between SIGTERM and SIGKILL, and the longest wait for a killed rank
 _READER_SECONDS = 5.0  # longest wait for the rest of a rank's output
@@ -120,6 +124,7 @@ class _Rank:
             rank=self.number,
             exit_code=code,
             output=output,
+            **({"is_transient": True} if code == _OUTAGE_EXIT_CODE else {}),
         )
 
 
@@ -210,12 +215,14 @@ def _deliver(ranks: Sequence[_Rank], tail: EventTail | None, on_event: OnEvent |
 def _first_failed(ranks: Sequence[_Rank]) -> _Rank | None:
     """Return the rank that caused the failure, or None; the others may have failed because they lost it.
 
-    A rank that was killed by a signal is taken first, then one that exited with status 0, then any other.
+    A rank that was killed by a signal is taken first, then one that exited with status 0, then one that a store did not
+    answer, then any other.
     """
     failed = [rank for rank in ranks if rank.has_failed]
     killed = [rank for rank in failed if rank.process.returncode < 0]
     exited = [rank for rank in failed if rank.process.returncode == 0]
-    return next(iter(killed or exited or failed), None)
+    without_store = [rank for rank in failed if rank.process.returncode == _OUTAGE_EXIT_CODE]
+    return next(iter(killed or exited or without_store or failed), None)
 
 
 def _describe_exit(code: int) -> str:
@@ -240,6 +247,11 @@ def _main() -> int:
             raise
         sys.stderr.write(f"{error}\n")
         return _STOPPED_EXIT_CODE
+    except StoreError as error:
+        if not is_transient(error):
+            raise
+        traceback.print_exc()
+        return _OUTAGE_EXIT_CODE
     return _FINISHED_EXIT_CODE
 
 

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
 from smalti.process import end_with_parent, use_driver_python
 from smalti.storage import Place, Store, open_store
+from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.events import OnEvent, following
@@ -181,6 +182,7 @@ def _as_error(config: RunConfig, error: Exception) -> TrainingError:
         f"{failure.reason}\n{_last_lines(failure.trace)}",
         rank=failure.rank,
         output=failure.trace,
+        **({"is_transient": True} if failure.is_transient else {}),
     )
 
 
@@ -197,6 +199,8 @@ class Failure:
     """The error in one line."""
     trace: str
     """The end of the traceback; empty if there is none."""
+    is_transient: bool = False
+    """True if it is a fault of a store that is likely to pass."""
 
 
 def _place(config: RunConfig) -> Store:
@@ -215,6 +219,7 @@ def failures_recorded(run_dir: Place) -> Iterator[None]:
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
+            "is_transient": is_transient(error),
             "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
         }
         with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
@@ -237,11 +242,15 @@ def read_failure(run_dir: Place, num_ranks: int) -> Failure | None:
     records = sorted(_records(open_store(run_dir), num_ranks), key=lambda record: record["time"])
     own = [record for record in records if not record["lost_peer"]]
     if own:
-        return Failure(own[0]["rank"], own[0]["reason"], own[0]["trace"])
+        return _failure_of(own[0])
     silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
     if records and silent:
         return Failure(silent[0], "it was killed: the other ranks lost the connection to it", "")
-    return Failure(records[0]["rank"], records[0]["reason"], records[0]["trace"]) if records else None
+    return _failure_of(records[0]) if records else None
+
+
+def _failure_of(record: Mapping[str, Any]) -> Failure:
+    return Failure(record["rank"], record["reason"], record["trace"], is_transient=bool(record.get("is_transient")))
 
 
 def _records(store: Store, num_ranks: int) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smalti.errors import SchemaError, TrainingError
+from smalti.errors import SchemaError, StoreTimeout, TrainingError
 from smalti.torch.train.spark import failures_recorded, read_failure, remove_failures
 
 pytestmark = pytest.mark.torch
@@ -29,6 +29,13 @@ def test_a_rank_that_only_lost_another_is_not_reported(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 0, TrainingError("rank 0 of 3 waited ..., and one is gone or late"))
     fail(monkeypatch, tmp_path, 2, SchemaError("label 9"))
     assert read_failure(tmp_path, 3).rank == 2
+
+
+def test_an_outage_of_a_store_is_noted_and_other_faults_are_none(tmp_path, monkeypatch):
+    fail(monkeypatch, tmp_path, 1, StoreTimeout("no answer for 120 s"))
+    assert read_failure(tmp_path, 3).is_transient
+    fail(monkeypatch, tmp_path, 1, SchemaError("label 9"))
+    assert not read_failure(tmp_path, 3).is_transient
 
 
 def test_a_rank_without_a_record_was_killed(tmp_path, monkeypatch):

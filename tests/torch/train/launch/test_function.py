@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingError, WorldMismatch
+from smalti.errors import CheckpointError, CursorError, SchemaError, StoreTimeout, TrainingError, WorldMismatch
+from smalti.storage.errors import is_transient
 from smalti.torch.train import launch, read_sample_order
 from smalti.torch.train.events import read_lines
 from smalti.writer import MDSWriter
@@ -153,6 +154,18 @@ def test_a_batch_that_does_not_divide_over_the_ranks_is_refused(options):
 
 def _five_each(context):
     return len(context.dataloader("train", batch_size=5))
+
+
+def test_an_outage_of_a_store_on_one_rank_is_said_to_pass(options):
+    with pytest.raises(TrainingError, match="no answer for 120 s") as caught:
+        launch(_without_store, launcher="processes", num_processes=2, **options)
+    assert (caught.value.facts["rank"], is_transient(caught.value)) == (1, True)
+
+
+def _without_store(context):
+    if context.rank == 1:
+        raise StoreTimeout("no answer for 120 s")
+    context.should_stop()  # waits for all
 
 
 def test_an_unknown_option_is_refused_by_name(options):

@@ -87,6 +87,12 @@ def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeyp
         assert result.steps == 14
         assert heard == read_lines(Path(config.run_dir) / "metrics.jsonl")
         assert (heard[0]["num_ranks"], heard[0]["num_hosts"]) == (2, 1)
+
+
+@pytest.mark.nightly
+def test_a_failed_or_killed_local_process_is_named(config, tmp_path, monkeypatch):
+    with session("local[1]", tmp_path, monkeypatch):
+        spread = replace(config, launcher="spark-local", num_processes=2)
         broken = replace(spread, run_dir=str(tmp_path / "broken"), model="tests.torch.train.tiny_models:broken")
         with pytest.raises(TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the model's own fault 4711"):
             train(broken)
