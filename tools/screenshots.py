@@ -138,7 +138,7 @@ def launch(page: Page) -> str:
     page.get_by_role("button", name="Launch Run").click()
     page.wait_for_url("**/runs/*")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    return page.url.rsplit("/", 1)[1]
+    return str(page.url).rsplit("/", 1)[1]
 
 
 def wait_for_run(page: Page, *states: str, seconds: float = RUN_SECONDS) -> str:
@@ -150,7 +150,7 @@ def wait_for_run(page: Page, *states: str, seconds: float = RUN_SECONDS) -> str:
     ends = ("Success", "Failure", "Canceled")
     shown = page.get_by_text(re.compile(f"^({'|'.join({*states, *ends})})$")).first
     shown.wait_for(timeout=seconds * 1000)
-    found = shown.inner_text()
+    found: str = shown.inner_text()
     if found not in states:
         raise RuntimeError(f"{page.url}: the run was expected to be {' or '.join(states)}, and is {found}")
     return found
