@@ -17,8 +17,7 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.checkpoint import Loaded, Snapshot
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.events import OnEvent
-from smalti.torch.train.life import Life, begun_life
+from smalti.torch.train.life import Life
 from smalti.torch.train.state import pack_state, unpack_state
 from smalti.world import World
 
@@ -32,7 +31,7 @@ class Checkpoint:
 
     step: int
     state: Any
-    """What the function saved; tensors are on the CPU."""
+    """The value that the function saved; tensors are on the CPU."""
     address: str
 
 
@@ -43,7 +42,7 @@ class Context:
         self.config = config
         """The `config` that `launch` was called with."""
         self.run = run
-        """Where the run lies, and how it was launched."""
+        """The place of the run, and the way in which it was launched."""
         self.log = logging.getLogger("smalti.train")
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
@@ -273,31 +272,20 @@ class Context:
         return str(self._checkpoints.save(Snapshot(step, {"state": tensors}, rest)))
 
 
-def run_function(
-    function: Callable[[Context], Any],
-    argument: Any,
-    config: RunConfig,
-    on_event: OnEvent | None,
-    *,
-    meeting_port: int | None = None,
-    scratch: str | None = None,
-) -> dict[str, Any]:
+def run_function(function: Callable[[Context], Any], argument: Any, config: RunConfig, life: Life) -> dict[str, Any]:
     """Call a function as one rank, and return its result, that of rank 0 on all ranks. Collective.
 
     Args:
         function: called with a context.
         argument: the context's `config`.
         config: the run.
-        on_event: called with the events of rank 0.
-        meeting_port: port on this machine at which the ranks meet; None: as the environment says.
-        scratch: the local folder for files that are put to a store, made by the process that started this one.
+        life: a life of it.
 
     Raises:
         TrainingError: the run was stopped by SIGTERM, a rank is gone, or the value cannot be stored.
     """
-    with begun_life(config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
-        context = Context(life, config, argument)
-        return context.end(function(context))
+    context = Context(life, config, argument)
+    return context.end(function(context))
 
 
 def _figure(name: str, value: Any, step: int) -> float:

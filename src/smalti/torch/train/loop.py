@@ -1,4 +1,4 @@
-"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `launch`."""
+"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `program`."""
 
 import math
 import time
@@ -16,31 +16,20 @@ from smalti.torch.train.checkpoint import (
 )
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import DeviceBatch, RunData, to_device
-from smalti.torch.train.events import OnEvent
-from smalti.torch.train.life import Life, begun_life
+from smalti.torch.train.life import Life
 from smalti.torch.train.run_folder import MODEL_FOLDER
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 
-def train_here(
-    config: TrainConfig,
-    on_event: OnEvent | None = None,
-    meeting_port: int | None = None,
-    scratch: str | None = None,
-) -> TrainResult:
-    """Train as one rank: that of the process group, of the environment, or the only one. Collective.
-
-    `scratch` is the local folder for files that are put to a store, made by the process that started this one.
+def train_here(config: TrainConfig, life: Life) -> TrainResult:
+    """Train as one rank of a life of the run. Collective.
 
     Raises:
-        TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), another process trains in the same
-            folder, the run was started again elsewhere, a rank is gone, or the gradient is not a number.
+        TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), a rank is gone, or the gradient is not a
+            number.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    with (
-        begun_life(config, on_event, meeting_port=meeting_port, scratch=scratch) as life,
-        private_randomness(life.ranks.device),
-    ):
+    with private_randomness(life.ranks.device):
         return TrainingRun(config, life).train()
 
 

@@ -51,18 +51,24 @@ class Program:
             on_event: called with the events of rank 0.
             meeting_port: port on this machine at which the ranks meet; None: as the environment says.
             scratch: the local folder for files that are put to a store, made by the process that started this one.
+
+        Raises:
+            TrainingError: the run was stopped by SIGTERM, another process trains in the same folder, the run was
+                started again elsewhere, a rank is gone, or the function's result cannot be stored.
+            SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
         """
-        if isinstance(self.config, TrainConfig):
-            from smalti.torch.train.loop import train_here
+        from smalti.torch.train.life import begun_life
 
-            return train_here(self.config, on_event, meeting_port, scratch).to_json()
-        from smalti.torch.train.context import run_function
+        with begun_life(self.config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
+            if isinstance(self.config, TrainConfig):
+                from smalti.torch.train.loop import train_here
 
-        if self.function is None:
-            raise TrainingError("there is nothing to run: neither a TrainConfig nor a function.")
-        return run_function(
-            self.function, self.argument, self.config, on_event, meeting_port=meeting_port, scratch=scratch
-        )
+                return train_here(self.config, life).to_json()
+            from smalti.torch.train.context import run_function
+
+            if self.function is None:
+                raise TrainingError("there is nothing to run: neither a TrainConfig nor a function.")
+            return run_function(self.function, self.argument, self.config, life)
 
     def in_one_rank(self, **changes: Any) -> "Program":
         """Return the program as one rank that was started by something else runs it."""
