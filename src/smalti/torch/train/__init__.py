@@ -1,8 +1,8 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` trains a model for a `Task`; `launch(function, ...)` runs a function of your own on the same
-ranks, which `launchers` start. Start reading at `launchers.program`, then `loop` or `context`. Names are imported on first
-use, so that `config` can be read without torch.
+ranks, which `launchers` start. Start reading at `launchers.program`, then `loop` or `context`. Names are imported on
+first use, so that `config` can be read without torch.
 """
 
 from importlib import import_module

@@ -302,10 +302,8 @@ class TrainConfig(RunConfig):
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         yield from super()._rules()
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
-        is_given = self.num_classes >= (1 if self.task == IMAGES else 0)
-        yield "num_classes", is_given, "at least 1" if self.task == IMAGES else "0 or more"
         yield from ((name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width"))
-        not_negative = ("weight_decay", "num_workers", "clip_norm", "milestone_factor")
+        not_negative = ("num_classes", "weight_decay", "num_workers", "clip_norm", "milestone_factor")
         yield from ((name, getattr(self, name) >= 0, "0 or more") for name in not_negative)
         yield "task", self.task in TASKS or ":" in self.task, f"one of {', '.join(TASKS)}, or 'module:Class'"
         yield "optimizer", self.optimizer == "adamw" or ":" in self.optimizer, "'adamw' or 'module:Class'"

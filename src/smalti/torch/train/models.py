@@ -30,7 +30,7 @@ def build_model(config: TrainConfig) -> nn.Module:
         TrainingError: the weights cannot be loaded.
     """
     if ":" in config.model:
-        return _from_function(config)
+        return model_from_function(config)
     if config.weights is not None:
         return _with_usual_momentum(_pretrained(config))
     if config.model == "mobilenet_v2":
@@ -123,15 +123,20 @@ def _draw_weights(model: nn.Module) -> None:
 
 
 def _pretrained(config: TrainConfig) -> nn.Module:
-    transformers = _import("transformers", "smalti[torch]")
+    # The pretrained head has other classes: a new head is drawn where the shapes differ.
+    return pretrained(config, "AutoModelForImageClassification", ignore_mismatched_sizes=True, **_labels(config))
+
+
+def pretrained(config: TrainConfig, kind: str, **options: Any) -> nn.Module:
+    """Return the model of transformers with the weights that `config.weights` names, of an `Auto` class.
+
+    Raises:
+        TrainingError: they cannot be loaded.
+    """
+    auto = getattr(_import("transformers", "smalti[torch]"), kind)
     try:
-        model: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
-            config.weights,
-            # The pretrained head has other classes: a new head is drawn where the shapes differ.
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            **_labels(config),
+        model: nn.Module = auto.from_pretrained(
+            config.weights, use_safetensors=True, trust_remote_code=False, **options
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise TrainingError(
@@ -142,7 +147,12 @@ def _pretrained(config: TrainConfig) -> nn.Module:
     return model
 
 
-def _from_function(config: TrainConfig) -> nn.Module:
+def model_from_function(config: TrainConfig) -> nn.Module:
+    """Return the model of the function that `config.model` names.
+
+    Raises:
+        SchemaError: it cannot be imported, or does not return an nn.Module.
+    """
     model = find_named(config.model, field="model")(config)
     if not isinstance(model, nn.Module):
         raise SchemaError(

@@ -31,7 +31,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
             shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
             raise SchemaError(f"`freeze` '{pattern}' is no parameter of the model; it has {shown}.", freeze=pattern)
         for name in found:
-            model.get_parameter(name).requires_grad_(requires_grad=False)
+            model.get_parameter(name).requires_grad = False
     if patterns and not any(parameter.requires_grad for parameter in model.parameters()):
         raise SchemaError(f"`freeze` {list(patterns)} leaves no parameter to train.", freeze=patterns)
 

@@ -46,7 +46,7 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
                 report.add(batch, outcome)
     total = ranks.total(sums.sums, "sum their scores")
     means = sums.means(total)
-    figures = {"loss": means["loss"], **task.figures(means), **_computed(metrics, ranks, updated=updated)}
+    figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
     return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
 
 
@@ -80,7 +80,7 @@ def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
         metric.to(batch.weights.device).update(outcome.outputs[real], outcome.targets[real])
 
 
-def _computed(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -> dict[str, float]:
+def merged_metrics(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -> dict[str, float]:
     """Return the values of metrics over all ranks. Collective.
 
     Their states are merged here: torchmetrics' own exchange waits for ever for a rank that had no samples.

@@ -138,7 +138,8 @@ class Learner:
 
     def _distributed(self, *, find_unused: bool) -> nn.Module:
         if self.ranks.num_ranks == 1:
-            return self.model
+            model: nn.Module = self.model
+            return model
         on_gpu = self.ranks.device.type == "cuda"
         return DistributedDataParallel(
             self.model,

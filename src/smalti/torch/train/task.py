@@ -209,7 +209,9 @@ def judged(task: Task, model: nn.Module, batch: Batch, config: TrainConfig) -> O
     """
     found = task.loss(model, batch, config)
     outcome = found if isinstance(found, Outcome) else Outcome(found)
-    for name, values in (("the loss", outcome.losses), *((f"score `{name}`", v) for name, v in outcome.scores.items())):
+    named: dict[str, Any] = {"the loss": outcome.losses}
+    named |= {f"score `{name}`": values for name, values in outcome.scores.items()}
+    for name, values in named.items():
         if not isinstance(values, Tensor) or values.shape != (len(batch),):
             shape = f"of shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
             raise TrainingError(

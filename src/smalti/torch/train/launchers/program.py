@@ -95,8 +95,8 @@ class Program:
     def from_json(cls, obj: Mapping[str, Any]) -> "Program":
         """Return the program that `to_json` wrote; from trusted sources only, because it unpickles the function."""
         config = config_from_json(obj)
-        function = (None, None) if obj["function"] is None else _unpickled(obj["function"])
-        return cls(config, *function, None if obj["task"] is None else _unpickled(obj["task"]))
+        function, argument = (None, None) if obj["function"] is None else _unpickled(obj["function"])
+        return cls(config, function, argument, None if obj["task"] is None else _unpickled(obj["task"]))
 
 
 def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:

@@ -35,7 +35,9 @@ class ImageClassification(Task):
         return build_model(config)
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
-        """Check that there are images and labels."""
+        """Check that there are images and labels, of a known number of classes."""
+        if config.num_classes < 1:
+            raise SchemaError(f"`num_classes` must be at least 1 for task '{config.task}', not {config.num_classes}.")
         for role, name in (("image_column", config.image_column), ("label_column", config.label_column)):
             if name not in columns:
                 raise SchemaError(
