@@ -6,12 +6,11 @@ from typing import Any
 
 import dagster as dg
 
-from assets.checks.check import Check, CheckInput, declared_check
+from assets.checks.check import Check, CheckInput, declared_check, prepared_rows
 from assets.checks.columns import build_column_checks
 from assets.declaration import Declaration
 from assets.lineage import entered_config
 from assets.reports.tables import Value, table
-from assets.shards import prepared_table
 from assets.sources.inventory import load_counts
 
 _MAX_NAMED = 10
@@ -57,7 +56,7 @@ def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     about: dict[str, Any] = {"digest": step.facts["digest"], "left_out": bad, "may_be_left_out": most}
     if not bad:
         return dg.AssetCheckResult(passed=True, metadata=about)
-    files = prepared_table(step.declared, step.facts, step.storage).bad
+    files = step.once(prepared_rows).bad
     shown: list[dict[str, Value]] = [{"file": path, "reason": reason} for path, reason in files]
     what = f"{bad} of {bad + rows} files are no usable images: {_named([path for path, _ in files])}."
     op, share = step.declared.data_op, math.ceil(10_000 * bad / (bad + rows)) / 10_000
