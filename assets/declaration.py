@@ -271,7 +271,7 @@ class Watch(dg.Model, dg.Resolvable):
 
     @property
     def is_full(self) -> bool:
-        """Whether each look lists the whole source."""
+        """True if each look lists the whole source."""
         return self.listing == "full" and not self.file and not self.queue
 
 

@@ -32,7 +32,7 @@ class CheckInput:
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
     shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
-    """What the checks of one materialisation have found, by the function that found it."""
+    """Findings that the checks of one materialisation share, by the function that found each."""
 
     def once(self, find: Callable[["CheckInput"], T]) -> T:
         """Return what a function finds of the materialisation: it is called by the first check that needs it."""

@@ -54,7 +54,7 @@ class _Finding:
     what: str
     """Images or rows."""
     alike: str
-    """What they are, in words."""
+    """The text that follows `are` in the description of the result."""
     numbers: Mapping[str, int]
     shown: Mapping[str, Any]
 

@@ -61,7 +61,7 @@ def build_watch_sensor(
 
 @dataclass(frozen=True)
 class _Sight:
-    """What a tick has found of the source."""
+    """The state of the source as a tick has found it."""
 
     state: WatchState
     place: str

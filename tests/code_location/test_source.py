@@ -39,7 +39,7 @@ class Flow:
         return sum(event.event_type_value == "ASSET_OBSERVATION" for event in done.all_events)
 
     def status(self, partition: str | None = None) -> str:
-        """What the UI says about `raw`: its status, and the causes if it is out of date."""
+        """Return the words of the UI about `raw`: its status, and the causes if it is out of date."""
         graph = self.defs.resolve_asset_graph()
         resolver = CachingStaleStatusResolver(self.instance, graph, LoadingContextForTest(self.instance))
         key = self.declared.key("raw")

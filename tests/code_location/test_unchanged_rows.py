@@ -99,7 +99,7 @@ def test_a_function_tells_the_version_of_rows_and_they_are_read_when_it_is_anoth
     rows = Rows(instance, storage, source=source, split=Split(validation=0))
 
     def raw() -> tuple[str, int]:
-        """What the first stage says, and how often it has read the rows so far."""
+        """Return the news of the first stage, and how often it has read the rows so far."""
         assert rows.run_raw().success
         return rows.facts("raw")[NEWS], len((tmp_path / "reads").read_text().splitlines())
 
