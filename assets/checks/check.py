@@ -9,7 +9,7 @@ import dagster as dg
 
 from assets.checks.declared import CheckName, severity_of
 from assets.declaration import Declaration, Stage
-from assets.shards import prepared_table
+from assets.places import prepared_table
 from assets.stage import Facts
 from resources.storage import StorageResource
 from smalti.errors import SmaltiError
