@@ -10,11 +10,11 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from assets.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
-from assets.running import run_stage
-from assets.source import WATCHED, look, observe, recorded_versions
 from assets.sources.rows_config import rows_config
 from assets.sources.unchanged import UNCHANGED_WHILE, certain_state
 from assets.stage import StageInput
+from assets.stages.running import run_stage
+from assets.stages.source import WATCHED, look, observe, recorded_versions
 from resources.databricks.compute import DatabricksResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound

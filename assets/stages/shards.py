@@ -9,12 +9,12 @@ from pydantic import Field
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
 from assets.places import Place, prepared_table, shards_of
-from assets.prepared import rows_digest
 from assets.reports.shown import throughput
 from assets.reports.versions import HISTORY, show_history, show_shards
 from assets.sources.row_shards import WriteRows, publish_partitions, publish_rows
 from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
+from assets.stages.prepared import rows_digest
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog.diff import compare
