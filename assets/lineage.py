@@ -3,6 +3,7 @@
 Stages hand over addresses, versions and digests, never data: a DataFrame or tensor does not go through Dagster.
 """
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ DECLARATION_TAG = "smalti/declaration"
 
 SOURCE_TAG = "smalti/source"
 """Tag of a run that reads a source: the digest of what it read."""
+
+READS_TAG = "smalti/reads"
+"""Tag of a run that reads a source: a digest of where it reads, by which the last run that read there is found."""
 
 VERSION_TAG = "smalti/version"
 """Tag of a run that publishes a version or trains on one: its number."""
@@ -39,6 +43,11 @@ CHECKED_IN = "checked_in_run"
 _NO_RUN = "none"  # in a tag, in place of a run's id: the materialisation was reported outside of any run
 _RECENT = 25  # times that a check was made which are looked through
 _PAGE = 25  # materialisations that are asked for at once
+
+
+def reads(described: str) -> str:
+    """Return what the tag `READS_TAG` holds for a source, given by its description."""
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:

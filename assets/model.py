@@ -14,8 +14,8 @@ from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
 from assets.lineage import facts_of, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
-from assets.reports.evaluation import EARLIER_RUNS, HISTORY, show_confusion, show_curves, show_most_wrong
-from assets.reports.tables import table
+from assets.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_confusion, show_curves, show_most_wrong
+from assets.reports.tables import rounded, table
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.stage import stage_op, stage_spec
@@ -185,7 +185,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
     counts = manifest.metadata["counts"].get("validation") or manifest.metadata["counts"]["train"]
     return {
         "accuracy": round(result.accuracy, 4),
-        "loss": round(result.loss, 4),
+        "loss": rounded(result.loss),
         "chance": round(chance_level(counts), 4),
         "held_out_images": int(last["eval_samples"]),
         **show_confusion(last.get("confusion") or [], manifest.metadata["classes"]),
@@ -213,9 +213,9 @@ def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> di
     """Return the curves of the trainings before this one, newest first, by a text for the legend."""
     newest = (facts_of(event) | {"run": event.run_id} for event in materialisations(context.instance, model))
     return {
-        f"run {str(each['run'])[:8]}, version {each.get('shards_version')}: accuracy {each.get('accuracy')}": each[
-            HISTORY
-        ]
+        f"run {str(each['run'])[:8]}, version {each.get('shards_version')}: accuracy {each.get('accuracy')}": kept_curves(
+            each[HISTORY]
+        )
         for each in itertools.islice(newest, EARLIER_RUNS)
         if HISTORY in each
     }

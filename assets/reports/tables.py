@@ -1,8 +1,12 @@
 """Tables for Dagster's UI, made from plain values; nothing here knows an asset."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
+
+DIVERGED = "diverged"
+"""What is shown of a training's value that is infinite or no number."""
 
 MAX_TABLE_ROWS = 30
 """Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""
@@ -28,6 +32,11 @@ def table_of_ends(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataVal
     if left_out <= 0:
         return table(records)
     return _table([*records[:half], _gap(records[0], f"… {left_out} more …"), *records[-half:]])
+
+
+def rounded(value: float, digits: int = 4) -> float | str:
+    """Return a value rounded; a text for one that is infinite or no number, which neither JSON nor the UI can hold."""
+    return round(float(value), digits) if math.isfinite(value) else DIVERGED
 
 
 def _gap(record: Mapping[str, Value], text: str) -> dict[str, Value]:
