@@ -212,12 +212,12 @@ def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
 def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:
     """Return the curves of the trainings before this one, newest first, by a text for the legend."""
     newest = (facts_of(event) | {"run": event.run_id} for event in materialisations(context.instance, model))
+    runs = [each for each in itertools.islice(newest, EARLIER_RUNS) if HISTORY in each]
     return {
-        f"run {str(each['run'])[:8]}, version {each.get('shards_version')}: accuracy {each.get('accuracy')}": kept_curves(
-            each[HISTORY]
+        f"run {str(run['run'])[:8]}, version {run.get('shards_version')}: accuracy {run.get('accuracy')}": kept_curves(
+            run[HISTORY]
         )
-        for each in itertools.islice(newest, EARLIER_RUNS)
-        if HISTORY in each
+        for run in runs
     }
 
 
