@@ -15,7 +15,7 @@ from assets.declaration import Declaration, Train
 from assets.lineage import facts_of, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
 from assets.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_confusion, show_curves, show_most_wrong
-from assets.reports.tables import rounded, table
+from assets.reports.tables import rounded, table_of_facts
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.stage import stage_op, stage_spec
@@ -205,8 +205,8 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
 def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
     """Return from which source and version, and in which run, a model was made."""
     source = str(manifest.lineage.get("source", ""))
-    row = {"source": source, "version": manifest.version, "run": run_id, "model": result.model_dir}
-    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table([row])}
+    facts = {"source": source, "version": manifest.version, "run": run_id[:8], "model": result.model_dir}
+    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table_of_facts({"this model": facts})}
 
 
 def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:
