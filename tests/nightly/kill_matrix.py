@@ -131,7 +131,7 @@ def hit(made: LiveDeployment, killed: str, run_id: str) -> None:
     elif killed == "step":
         kill(made.step_of(run_id))
     elif killed == "Java or rank":
-        names = ("SparkSubmit", "smalti.torch.train.processes")
+        names = ("SparkSubmit", "smalti.torch.train.launchers.processes")
         kill(next(pid for pid, command in made.of_runs().items() if any(name in command for name in names)))
     elif killed == "everything":
         kill(*(part.pid for part in made.parts.values()), *made.of_runs())

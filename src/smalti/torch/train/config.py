@@ -34,22 +34,22 @@ class Launcher:
 # To add a launcher, write its function and enter it here.
 LAUNCHERS: Mapping[str, Launcher] = {
     "inline": Launcher(
-        "smalti.torch.train.program:run_inline",
+        "smalti.torch.train.launchers.program:run_inline",
         starts_processes=False,
         description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
     "processes": Launcher(
-        "smalti.torch.train.processes:run_in_processes",
+        "smalti.torch.train.launchers.processes:run_in_processes",
         starts_processes=True,
         description="child processes on this machine",
     ),
     "spark-local": Launcher(
-        "smalti.torch.train.spark:run_on_driver",
+        "smalti.torch.train.launchers.spark:run_on_driver",
         starts_processes=True,
         description="child processes that Spark's TorchDistributor starts on the driver",
     ),
     "spark": Launcher(
-        "smalti.torch.train.spark:run_on_executors",
+        "smalti.torch.train.launchers.spark:run_on_executors",
         starts_processes=True,
         description="one task per process on Spark's executors",
     ),

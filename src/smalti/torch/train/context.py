@@ -15,10 +15,10 @@ import torch
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.train.checkpoint import Loaded, Snapshot
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.life import Life
-from smalti.torch.train.state import pack_state, unpack_state
+from smalti.torch.train.run.checkpoint import Loaded, Snapshot
+from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.world import World
 
 _KIND = "function"

@@ -2,21 +2,20 @@
 
 import contextlib
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from smalti.errors import TrainingError
-from smalti.storage import LocalStore, open_store
+from smalti.storage import open_store
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.data import PixelsAndLabels, to_device
 from smalti.torch.train.models import load_model, logits_of
 from smalti.torch.train.ranks import joined_ranks
+from smalti.torch.train.run.folder import local_files
 
 _NO_CLASS = -1  # of the set: a class that only the model knows
 
@@ -48,7 +47,7 @@ def measure_saved_model(
         TrainingError: there is no model with names of classes, or the split has no samples.
         StoreError: model or data cannot be read.
     """
-    with _local_folder(model_dir, model_options) as folder:
+    with local_files(open_store(model_dir, model_options)) as folder:
         model, trained = load_model(folder)
     if not trained.class_names:
         raise TrainingError(f"{model_dir} does not name its classes: they cannot be compared with those of {data}")
@@ -98,18 +97,3 @@ def _count(model: torch.nn.Module, labels: torch.Tensor, config: TrainConfig, sp
                 right += int(((predicted == batch.labels) & is_real).sum())
                 samples += int(is_real.sum())
     return right, samples
-
-
-@contextlib.contextmanager
-def _local_folder(address: str, options: Mapping[str, Any] | None) -> Iterator[Path]:
-    """Yield a local folder with the files at an address."""
-    store = open_store(address, options)
-    if isinstance(store, LocalStore):
-        yield store.root
-        return
-    with tempfile.TemporaryDirectory(prefix="smalti-model-") as folder:
-        for info in store.list():
-            path = Path(folder, *info.key.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(store.get(info.key))
-        yield Path(folder)

@@ -12,10 +12,10 @@ from types import FrameType, TracebackType
 
 from smalti.ledger import LedgerWriter
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run_folder import SAMPLES_FOLDER
-from smalti.torch.train.run_store import LocalRun, opened_run
+from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
+from smalti.torch.train.run.folder import SAMPLES_FOLDER
+from smalti.torch.train.run.store import LocalRun, opened_run
 
 
 class StopSignal:

@@ -1,12 +1,17 @@
-"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `program`."""
+"""The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
 
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from smalti.errors import TrainingError
-from smalti.torch.train.checkpoint import (
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.data import DeviceBatch, RunData, to_device
+from smalti.torch.train.life import Life
+from smalti.torch.train.models import save_model
+from smalti.torch.train.run.checkpoint import (
     RunState,
     Snapshot,
     check_same_run,
@@ -14,10 +19,7 @@ from smalti.torch.train.checkpoint import (
     restore_state,
     split_state,
 )
-from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.data import DeviceBatch, RunData, to_device
-from smalti.torch.train.life import Life
-from smalti.torch.train.run_folder import MODEL_FOLDER
+from smalti.torch.train.run.folder import MODEL_FOLDER
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 
@@ -73,7 +75,8 @@ class TrainingRun:
             self._end_epoch()
         result = self._result()
         self.ranks.run_on_first(
-            lambda: self.run.write_result(self.config, self.learner.model, result), "write the model and the result"
+            lambda: self.run.write_result(result, partial(save_model, self.learner.model, self.config)),
+            "write the model and the result",
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
         self.life.events.emit("end", life=self.life.number, **figures)

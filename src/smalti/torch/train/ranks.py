@@ -17,6 +17,8 @@ from smalti.torch.train.config import RunConfig
 from smalti.world import World, detect_world
 
 T = TypeVar("T")
+_LOST_RANK = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
+"""Texts of errors of gloo, of torch's store and of `Ranks` about a rank that does not answer."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,13 @@ def joined_ranks(config: RunConfig, meeting_port: int | None = None) -> Iterator
     finally:
         if is_own_group:
             dist.destroy_process_group()
+
+
+def has_lost_rank(error: BaseException) -> bool:
+    """Return whether an error only says that another rank did not answer, which is then the one that failed first."""
+    if isinstance(error, dist.DistError):
+        return True
+    return isinstance(error, RuntimeError | TrainingError) and any(words in str(error) for words in _LOST_RANK)
 
 
 def meeting_store(port: int | None, config: RunConfig, num_ranks: int) -> TCPStore:

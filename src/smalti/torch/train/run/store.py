@@ -30,11 +30,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
 from smalti.storage import Store, open_store
-from smalti.torch.train.checkpoint import (
+from smalti.torch.train.config import RunConfig, TrainResult
+from smalti.torch.train.run.checkpoint import (
     CHECKSUMS_FILE,
     CheckpointFolder,
     CheckState,
@@ -45,9 +44,8 @@ from smalti.torch.train.checkpoint import (
     newest_verified,
     replace_json,
 )
-from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
-from smalti.torch.train.events import METRICS_FILE
-from smalti.torch.train.run_folder import MODEL_FOLDER, RESULT_FILE, begin_life, run_lock, write_result
+from smalti.torch.train.run.events import METRICS_FILE
+from smalti.torch.train.run.folder import MODEL_FOLDER, RESULT_FILE, WriteModel, begin_life, run_lock, write_result
 
 CHECKPOINTS = "checkpoints"
 _LIVES = "lives"
@@ -96,13 +94,13 @@ class LocalRun:
     def put_log(self) -> None:
         """Publish the log of events so far. For rank 0."""
 
-    def write_result(self, config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
-        """Publish the model and the result. For rank 0.
+    def write_result(self, result: TrainResult, write_model: WriteModel) -> None:
+        """Publish the model that `write_model` writes, and the result. For rank 0.
 
         Raises:
             CheckpointError: they cannot be written.
         """
-        write_result(config, model, result, self.path)
+        write_result(self.path, result, write_model)
 
     def write_value(self, value: Mapping[str, Any]) -> None:
         """Publish the result of a function. For rank 0.
@@ -216,7 +214,7 @@ class StoreRun(LocalRun):
             self.store.put_file(METRICS_FILE, path)
             self._log_bytes = size
 
-    def write_result(self, config: TrainConfig, model: nn.Module, result: TrainResult) -> None:
+    def write_result(self, result: TrainResult, write_model: WriteModel) -> None:
         """Put the model, and `result.json` last; it does not exist while a model is being replaced.
 
         Raises:
@@ -224,7 +222,7 @@ class StoreRun(LocalRun):
             TrainingError: the run was started again elsewhere.
             StoreError: the store cannot be written.
         """
-        write_result(config, model, result, self.path)
+        write_result(self.path, result, write_model)
         self.check_current()
         self.store.delete(RESULT_FILE)
         folder = self.path / MODEL_FOLDER

@@ -17,7 +17,7 @@ import cloudpickle
 
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
-from smalti.torch.train.events import OnEvent
+from smalti.torch.train.run.events import OnEvent
 from smalti.world import detect_world
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ Intended behaviour:
 2. Model, optimiser and cursor are one unit; they cannot be of different steps.
 3. Loading takes the newest folder whose files all have their checksums, and reports the newer ones that it skipped.
 4. Nothing is deleted before the newest checkpoint was read back and verified; broken checkpoints are deleted then, too.
-5. One process writes at a time (see `run_folder.run_lock`). What a killed process left is hidden, and removed by the
+5. One process writes at a time (see `folder.run_lock`). What a killed process left is hidden, and removed by the
    next save.
 
 Tensors are stored as safetensors, everything else as JSON. Nothing is pickled or unpickled, so a file from an unknown
