@@ -21,26 +21,19 @@ from assets.declaration import (
     Train,
     Watch,
 )
-from assets.stages.data import build_data
-from assets.stages.model import build_model
-from assets.stages.promotion import build_promotion
-from assets.stages.source import build_source
 from pipelines.automation.training import build_train_sensor
-from pipelines.automation.watch import build_watch_sensor
-from pipelines.jobs import build_jobs
+from pipelines.data_set import build_definitions
 from pipelines.stages import detect_resources
 
-TRAIN = Train(architecture=f"{__name__}:model", epochs=1, batch_size=4, launcher="inline")
-WATCH = Watch(quiet_seconds=1, interval_seconds=1)
 DECLARED = Declaration(
     name="photos",
     source=Source(folder=os.environ.get("SMALTI_TEST_PHOTOS", "photos")),
     prepare=Prepare(image=Image(size=16)),
     split=Split(validation=0.25),
     shards=Shards(size_limit="3kb"),
-    train=TRAIN,
+    train=Train(architecture=f"{__name__}:model", epochs=1, batch_size=4, launcher="inline"),
     checks=Checks(min_accuracy=0.0, max_accuracy_drop=1.0),  # any model is good enough, and compared
-    automation=Automation(watch=WATCH),
+    automation=Automation(watch=Watch(quiet_seconds=1, interval_seconds=1), train_on_new_version=False),
 )
 
 
@@ -53,10 +46,11 @@ def model(config: Any) -> Any:
     return convolution(config)
 
 
-defs = dg.Definitions(
-    assets=[build_source(DECLARED), build_data(DECLARED), build_model(DECLARED, TRAIN), build_promotion(DECLARED)],
-    jobs=build_jobs(DECLARED),
-    sensors=[build_watch_sensor(DECLARED, WATCH), build_train_sensor(DECLARED, interval_seconds=1)],
-    resources=detect_resources(),
-    executor=dg.in_process_executor,
+defs = dg.Definitions.merge(
+    build_definitions(DECLARED),
+    dg.Definitions(
+        sensors=[build_train_sensor(DECLARED, interval_seconds=1)],
+        resources=detect_resources(),
+        executor=dg.in_process_executor,
+    ),
 )
