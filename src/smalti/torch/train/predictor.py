@@ -45,9 +45,7 @@ class Predictor:
         StoreError: it cannot be read.
     """
 
-    def __init__(
-        self, model: str | Path, options: Mapping[str, Any] | None = None, *, batch_size: int = 64
-    ) -> None:
+    def __init__(self, model: str | Path, options: Mapping[str, Any] | None = None, *, batch_size: int = 64) -> None:
         self.address, self._options, self.batch_size = str(model), dict(options or {}), batch_size
         with local_files(open_store(self.address, self._options)) as folder:
             self.digest = _digest_of(folder, self.address)
@@ -162,7 +160,7 @@ def _digest_of(folder: Path, address: str) -> str:
     files = _files_in(folder) if folder.is_dir() else []
     if "smalti.json" not in {path.name for path in files}:
         raise TrainingError(
-            f"{address} holds no model of a training run: smalti.json is missing. Expected the folder `model` of a run.",
+            f"{address} holds no model of a training run: smalti.json is missing. Give the folder `model` of a run.",
             model=address,
         )
     digest = hashlib.sha256()
