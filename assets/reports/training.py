@@ -12,7 +12,7 @@ import dagster as dg
 
 from assets.reports.curves import curve_teaser
 from assets.reports.evaluation import curves_of
-from assets.reports.tables import MAX_TABLE_ROWS, Value, table
+from assets.reports.tables import MAX_TABLE_ROWS, Value, rounded, table
 
 _SECONDS = 3.0  # between two lines; each is a row in the event log
 
@@ -96,9 +96,9 @@ def describe_epochs(
     rows: list[dict[str, Value]] = [
         {
             "epoch": each["epoch"] + 1,
-            "training loss": round(float(each["train_loss"]), 4),
-            "held-out loss": round(float(each["loss"]), 4),
-            **{name: round(value, 4) for name, value in figures_of(each).items()},
+            "training loss": rounded(each["train_loss"]),
+            "held-out loss": rounded(each["loss"]),
+            **{name: rounded(value) for name, value in figures_of(each).items()},
             f"{samples}/s": round(float(each["images_per_second"]), 1),
         }
         for each in history[-MAX_TABLE_ROWS:]
