@@ -31,6 +31,8 @@ class Line(Task):
 class Scheduled(Line):
     """The same with an optimiser of two groups, and a scheduler, of its own."""
 
+    main_metric = "loss"
+
     def optimizer(self, model, config):
         return torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 0.2}], lr=0.05, momentum=0.9)
 
