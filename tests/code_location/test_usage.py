@@ -67,7 +67,6 @@ def test_each_materialisation_has_its_own_time_and_memory(
 
 
 def test_an_event_of_a_run_that_is_over_is_not_recorded(instance: dg.DagsterInstance, storage: StorageResource) -> None:
-    took: list[float] = []
     specs = [dg.AssetSpec("first"), dg.AssetSpec("second")]
 
     @stage_op("make", specs, [], config=Options, pool="spark")
