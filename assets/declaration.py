@@ -1,7 +1,7 @@
 """The declaration of a data set: everything that decides its assets, checks, jobs, schedule and sensors.
 
 Here: the typed fields that a `defs.yaml` holds, their validation, and the names that follow from them. Not here: what
-is built from them (`assets.raw` to `assets.model`, `pipelines.data_set`), credentials and places (`resources`).
+is built from them (`assets.stages`, `pipelines.data_set`), credentials and places (`resources`).
 """
 
 import hashlib
@@ -271,7 +271,7 @@ class Watch(dg.Model, dg.Resolvable):
 
     @property
     def is_full(self) -> bool:
-        """Whether each look lists the whole source."""
+        """True if each look lists the whole source."""
         return self.listing == "full" and not self.file and not self.queue
 
 
@@ -281,6 +281,9 @@ class Notify(dg.Model, dg.Resolvable):
     webhook: str = Field(default="", description="URL that takes JSON; ${NAME} of a variable that holds it.")
     slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
     email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
+    error_texts: bool = Field(
+        default=False, description="Texts of all errors, also of those that may hold values of rows."
+    )
 
     @model_validator(mode="after")
     def _has_a_channel(self) -> "Notify":

@@ -115,7 +115,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
 
 
 def test_training_and_spark_steps_end_with_all_that_they_started(killed: Killed) -> None:
-    for part in ("smalti.torch.train.processes", "org.apache.spark.deploy.SparkSubmit", "pyspark.daemon"):
+    for part in ("smalti.torch.train.launchers.processes", "org.apache.spark.deploy.SparkSubmit", "pyspark.daemon"):
         assert any(part in command for command in killed.started), part
     assert killed.left == set()
 

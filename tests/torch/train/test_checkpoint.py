@@ -6,15 +6,17 @@ import json
 import pickle
 import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.run_folder import write_result
+from smalti.torch.train.models import save_model
+from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
+from smalti.torch.train.run.folder import write_result
 
 pytestmark = pytest.mark.torch
 
@@ -236,10 +238,10 @@ def test_a_disk_that_gets_full_in_the_finished_model_leaves_the_earlier_model_an
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     places = {"model_dir": "", "checkpoint": "step-00000001", "images_per_second": 0.0, "seconds": 0.0}
     result = TrainResult(**figures, **places)
-    write_result(config, torch.nn.Linear(4, 3), result)
+    write_result(tmp_path, result, partial(save_model, torch.nn.Linear(4, 3), config))
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001 holds it: make room"):
-        write_result(config, torch.nn.Linear(1_000, 3), result)
+        write_result(tmp_path, result, partial(save_model, torch.nn.Linear(1_000, 3), config))
     assert names(tmp_path) == ["model", "result.json"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 

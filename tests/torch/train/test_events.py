@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from smalti.torch.train.events import EventLog, EventTail, LineLog, following, read_lines
+from smalti.torch.train.run.events import EventLog, EventTail, LineLog, following, read_lines
 
 pytestmark = pytest.mark.torch
 

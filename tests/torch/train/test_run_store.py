@@ -1,5 +1,6 @@
 """A run in a store: a checkpoint is whole or does not exist, only damage is skipped, and a superseded life stops."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingError
 from smalti.storage import Store
 from smalti.testing.memory import Killed, MemoryStore
-from smalti.torch.train.checkpoint import Snapshot
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.run_store import StoreCheckpoints, StoreRun
+from smalti.torch.train.models import save_model
+from smalti.torch.train.run.checkpoint import Snapshot
+from smalti.torch.train.run.store import StoreCheckpoints, StoreRun
 
 pytestmark = pytest.mark.torch
 
@@ -228,7 +230,7 @@ def test_the_model_is_put_before_the_result_and_files_of_an_earlier_one_are_remo
     config = TrainConfig(data="s3://b/set", run_dir="s3://bucket/run", num_classes=3)
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     result = TrainResult(**figures, model_dir="", checkpoint="", images_per_second=0.0, seconds=0.0)
-    run.write_result(config, torch.nn.Linear(4, 3), result)
+    run.write_result(result, partial(save_model, torch.nn.Linear(4, 3), config))
     assert [call.key for call in store.calls if call.op == "put_file"][-1] == "result.json"
     assert [info.key for info in store.list("model")] == [
         "model/config.json", "model/model.safetensors", "model/smalti.json"

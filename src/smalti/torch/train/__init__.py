@@ -1,7 +1,7 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` trains a classifier; `launch(function, ...)` runs a function of your own on the same ranks,
-which `processes` and `spark` start. Start reading at `program`, then `loop` or `context`. Names are imported on first
+which `launchers` start. Start reading at `launchers.program`, then `loop` or `context`. Names are imported on first
 use, so that `config` can be read without torch.
 """
 
@@ -9,44 +9,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smalti.torch.train.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
     from smalti.torch.train.context import Checkpoint, Context
-    from smalti.torch.train.evaluation import measure_saved_model
-    from smalti.torch.train.events import EventTail
+    from smalti.torch.train.evaluation import Evaluation, evaluate_model
+    from smalti.torch.train.launchers.program import launch, train
     from smalti.torch.train.models import build_model
-    from smalti.torch.train.program import launch, train
-    from smalti.torch.train.run_folder import read_sample_order
+    from smalti.torch.train.predictor import Predictor
+    from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
+    from smalti.torch.train.run.events import EventTail
+    from smalti.torch.train.run.folder import read_sample_order
 
 _HOMES = {
     "Checkpoint": "context",
-    "CheckpointFolder": "checkpoint",
+    "CheckpointFolder": "run.checkpoint",
     "Context": "context",
-    "EventTail": "events",
-    "Loaded": "checkpoint",
+    "Evaluation": "evaluation",
+    "EventTail": "run.events",
+    "Loaded": "run.checkpoint",
+    "Predictor": "predictor",
     "RunConfig": "config",
-    "Snapshot": "checkpoint",
+    "Snapshot": "run.checkpoint",
     "TrainConfig": "config",
     "TrainResult": "config",
     "build_model": "models",
-    "launch": "program",
-    "measure_saved_model": "evaluation",
-    "read_sample_order": "run_folder",
-    "train": "program",
+    "evaluate_model": "evaluation",
+    "launch": "launchers.program",
+    "read_sample_order": "run.folder",
+    "train": "launchers.program",
 }
 __all__ = [
     "Checkpoint",
     "CheckpointFolder",
     "Context",
+    "Evaluation",
     "EventTail",
     "Loaded",
+    "Predictor",
     "RunConfig",
     "Snapshot",
     "TrainConfig",
     "TrainResult",
     "build_model",
+    "evaluate_model",
     "launch",
-    "measure_saved_model",
     "read_sample_order",
     "train",
 ]

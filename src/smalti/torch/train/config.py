@@ -34,22 +34,22 @@ class Launcher:
 # To add a launcher, write its function and enter it here.
 LAUNCHERS: Mapping[str, Launcher] = {
     "inline": Launcher(
-        "smalti.torch.train.program:run_inline",
+        "smalti.torch.train.launchers.program:run_inline",
         starts_processes=False,
         description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
     "processes": Launcher(
-        "smalti.torch.train.processes:run_in_processes",
+        "smalti.torch.train.launchers.processes:run_in_processes",
         starts_processes=True,
         description="child processes on this machine",
     ),
     "spark-local": Launcher(
-        "smalti.torch.train.spark:run_on_driver",
+        "smalti.torch.train.launchers.spark:run_on_driver",
         starts_processes=True,
         description="child processes that Spark's TorchDistributor starts on the driver",
     ),
     "spark": Launcher(
-        "smalti.torch.train.spark:run_on_executors",
+        "smalti.torch.train.launchers.spark:run_on_executors",
         starts_processes=True,
         description="one task per process on Spark's executors",
     ),
@@ -101,6 +101,10 @@ class RunConfig:
     """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
     run_storage_options: Mapping[str, Any] | None = None
     """Options of the store of `run_dir`, as secret; None: those of the data if both are on the same service."""
+    preflight: bool = True
+    """Check, before other processes are started, that they will reach the data and `run_dir`.
+
+    False: for executors with credentials that the driver does not have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))

@@ -1,12 +1,17 @@
-"""The training loop of one rank: epochs, evaluation and checkpoints. Starting the ranks is in `program`."""
+"""The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
 
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from smalti.errors import TrainingError
-from smalti.torch.train.checkpoint import (
+from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.data import DeviceBatch, RunData, to_device
+from smalti.torch.train.life import Life
+from smalti.torch.train.models import save_model
+from smalti.torch.train.run.checkpoint import (
     RunState,
     Snapshot,
     check_same_run,
@@ -14,10 +19,8 @@ from smalti.torch.train.checkpoint import (
     restore_state,
     split_state,
 )
-from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.data import DeviceBatch, RunData, to_device
-from smalti.torch.train.life import Life
-from smalti.torch.train.run_folder import MODEL_FOLDER
+from smalti.torch.train.run.folder import MODEL_FOLDER
+from smalti.torch.train.saves import Saves
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 
@@ -51,10 +54,10 @@ class TrainingRun:
         self.began = time.monotonic()
         self.throughput = Throughput()
         self.state = RunState()
-        self.folder = life.run.checkpoints(keep=config.keep_checkpoints, life=life.number, check_state=check_state)
-        self.resumed_from = self._find_checkpoint()
+        self.saves = Saves(life, config, check_state)
+        self.resumed_from = self.saves.find(lambda snapshot: {"epoch": snapshot.state["epoch"]})
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
-        snapshot = self.folder.load(self.checkpoint) if self.checkpoint else None
+        snapshot = self.saves.load(self.checkpoint) if self.checkpoint else None
         if snapshot is not None:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
@@ -71,9 +74,11 @@ class TrainingRun:
         while self.state.epoch < self.config.epochs:
             self._train_epoch()
             self._end_epoch()
+        self.saves.finish()
         result = self._result()
         self.ranks.run_on_first(
-            lambda: self.run.write_result(self.config, self.learner.model, result), "write the model and the result"
+            lambda: self.run.write_result(result, partial(save_model, self.learner.model, self.config)),
+            "write the model and the result",
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
         self.life.events.emit("end", life=self.life.number, **figures)
@@ -81,15 +86,6 @@ class TrainingRun:
         return result
 
     # ------------------------------------------------------------ start
-
-    def _find_checkpoint(self) -> dict[str, Any] | None:
-        """Return the checkpoint to resume from, the same on all ranks."""
-
-        def newest() -> dict[str, Any] | None:
-            loaded = self.folder.load_newest()
-            return None if loaded is None else {**loaded.to_json(), "epoch": loaded.snapshot.state["epoch"]}
-
-        return self.ranks.run_on_first(newest, "find the newest checkpoint")
 
     def _restore(self, snapshot: Snapshot) -> None:
         state = snapshot.state
@@ -156,8 +152,8 @@ class TrainingRun:
             )
 
     def _after_step(self, *, is_last: bool) -> None:
-        if self.ranks.any(self.life.stop.requested, "agree whether to stop"):
-            self._save()
+        if self.saves.should_stop():
+            self._save(wait=True)
             raise TrainingError(
                 f"stopped by SIGTERM after step {self.state.step}; the checkpoint {self.checkpoint} was "
                 "saved: start the run again with the same `run_dir` to resume.",
@@ -238,17 +234,10 @@ class TrainingRun:
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
 
-    def _save(self) -> None:
-        """Save a checkpoint after the last step; rank 0 writes while the others wait."""
-        sums, began = self._sums(), time.perf_counter()
-        # Before the checkpoint: samples that it counts are in the ledger.
-        self.ranks.run_on_all(self.life.put_samples, "write the ledger")
-        self.checkpoint = self.ranks.run_on_first(
-            lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
-        )
-        self.life.events.emit(
-            "checkpoint", step=self.state.step, path=self.checkpoint, seconds=time.perf_counter() - began
-        )
+    def _save(self, *, wait: bool = False) -> None:
+        """Begin to save a checkpoint after the last step; with `wait`, it is published then."""
+        sums = self._sums()
+        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums), wait=wait)
 
     def _snapshot(self, sums: list[float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)

@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.checkpoint import read_json, write_json, write_tensors
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.data import MEAN, STD
+from smalti.torch.train.run.checkpoint import read_json, write_json, write_tensors
 
 _BATCH_NORM_MOMENTUM = 0.1
 _DROPOUT = 0.2  # of the MobileNetV2 paper

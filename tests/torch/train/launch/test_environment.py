@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from smalti.storage.schemes import store_variables
-from smalti.torch.train.spark import CarriedEnvironment
+from smalti.torch.train.launchers.spark import CarriedEnvironment
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from smalti.errors import SchemaError, StoreTimeout, TrainingError
-from smalti.torch.train.spark import failures_recorded, read_failure, remove_failures
+from smalti.torch.train.launchers.spark import failures_recorded, read_failure, remove_failures
 
 pytestmark = pytest.mark.torch
 

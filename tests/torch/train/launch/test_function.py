@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from smalti.errors import CheckpointError, CursorError, SchemaError, StoreTimeout, TrainingError, WorldMismatch
 from smalti.storage.errors import is_transient
 from smalti.torch.train import launch, read_sample_order
-from smalti.torch.train.events import read_lines
+from smalti.torch.train.run.events import read_lines
 from smalti.writer import MDSWriter
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -166,6 +167,20 @@ def test_an_outage_of_a_store_on_one_rank_is_said_to_pass(options):
 def _without_store(context):
     if context.rank == 1:
         raise StoreTimeout("no answer for 120 s")
+    context.should_stop()  # waits for all
+
+
+def test_the_rank_that_others_lost_is_named_although_it_ends_after_them(options):
+    with pytest.raises(TrainingError, match="label 9") as caught:
+        launch(_leave, launcher="processes", num_processes=2, **options)
+    assert caught.value.facts["rank"] == 1
+
+
+def _leave(context):
+    if context.rank == 1:
+        dist.destroy_process_group()
+        time.sleep(2)
+        raise ValueError("label 9")
     context.should_stop()  # waits for all
 
 

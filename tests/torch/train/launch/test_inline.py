@@ -18,8 +18,8 @@ from smalti.ledger import check_ledger
 from smalti.storage import open_store
 from smalti.torch.train import read_sample_order, train
 from smalti.torch.train.data import RunData
-from smalti.torch.train.events import read_lines
 from smalti.torch.train.ranks import joined_ranks
+from smalti.torch.train.run.events import read_lines
 from tests.torch.train.conftest import EVAL, TRAIN, publish_squares
 
 pytestmark = pytest.mark.torch
@@ -314,7 +314,7 @@ def test_a_held_out_loss_that_is_not_a_number_ends_the_run(config):
 
 
 def test_two_trainers_cannot_share_a_run_folder(config):
-    from smalti.torch.train.run_folder import run_lock
+    from smalti.torch.train.run.folder import run_lock
 
     run_dir = Path(config.run_dir)
     with (

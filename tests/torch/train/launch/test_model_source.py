@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.torch.train.spark import importable, read_source
+from smalti.torch.train.launchers.spark import importable, read_source
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train import TrainConfig, read_sample_order, train
-from smalti.torch.train.events import read_lines
+from smalti.torch.train.run.events import read_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 

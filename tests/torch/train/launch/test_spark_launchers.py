@@ -11,7 +11,7 @@ import torch
 
 from smalti.errors import TrainingError
 from smalti.torch.train import launch, read_sample_order, train
-from smalti.torch.train.events import read_lines
+from smalti.torch.train.run.events import read_lines
 
 pytestmark = [
     pytest.mark.torch,

@@ -24,24 +24,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch.distributed as dist
-
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
 from smalti.process import end_with_parent, use_driver_python
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.events import OnEvent, following
-from smalti.torch.train.program import Program, config_from_json
-from smalti.torch.train.run_store import log_reader
+from smalti.torch.train.launchers.program import Program, config_from_json
+from smalti.torch.train.ranks import has_lost_rank
+from smalti.torch.train.run.events import OnEvent, following
+from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
 
 _FAILURE = "failure-rank{rank}.json"
 _POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
 _FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
-_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 """Environment variable with a run's storage options, by field of its configuration, as JSON."""
@@ -220,7 +218,7 @@ def failures_recorded(run_dir: Place) -> Iterator[None]:
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
             "is_transient": is_transient(error),
-            "lost_peer": isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST_PEER),
+            "lost_peer": has_lost_rank(error),
         }
         with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
             open_store(run_dir).put(_FAILURE.format(rank=rank), json.dumps(record).encode())

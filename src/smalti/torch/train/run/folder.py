@@ -10,24 +10,23 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from smalti import ledger
 from smalti.errors import CheckpointError, StoreNotFound, TrainingError
-from smalti.storage import LocalStore, open_store
-from smalti.torch.train.checkpoint import read_json, replace_json, sync_folder
-from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.events import LineLog, read_lines
-from smalti.torch.train.models import save_model
+from smalti.storage import LocalStore, Store, open_store
+from smalti.torch.train.config import TrainResult
+from smalti.torch.train.run.checkpoint import read_json, replace_json, sync_folder
+from smalti.torch.train.run.events import LineLog, read_lines
 
 MODEL_FOLDER = "model"
 RESULT_FILE = "result.json"
 SAMPLES_FOLDER = "samples"
 """The ledger of a run with `log_samples`."""
+WriteModel = Callable[[Path], None]
+"""Writes the files of a model into a new local folder."""
 _WAIT_SECONDS = 30.0  # ranks of a killed run may still be saving their last checkpoint
 _POLL_SECONDS = 0.2
 
@@ -89,20 +88,23 @@ def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any]
         StoreError: the ledger cannot be read.
     """
     try:
-        with _local_samples(run_dir, storage_options) as folder:
+        with local_files(open_store(run_dir, storage_options).child(SAMPLES_FOLDER)) as folder:
             return ledger.read_sample_order(folder)
     except StoreNotFound as error:
         raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
 
 
 @contextlib.contextmanager
-def _local_samples(run_dir: str | Path, storage_options: Mapping[str, Any] | None) -> Iterator[Path]:
-    """Yield a local folder with the ledger of a run."""
-    store = open_store(run_dir, storage_options).child(SAMPLES_FOLDER)
+def local_files(store: Store) -> Iterator[Path]:
+    """Yield a local folder with the files of a store: its own folder, or a temporary copy.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
     if isinstance(store, LocalStore):
         yield store.root
         return
-    with tempfile.TemporaryDirectory(prefix="smalti-samples-") as folder:
+    with tempfile.TemporaryDirectory(prefix="smalti-run-") as folder:
         for info in store.list():
             path = Path(folder, *info.key.split("/"))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,27 +112,29 @@ def _local_samples(run_dir: str | Path, storage_options: Mapping[str, Any] | Non
         yield Path(folder)
 
 
-def write_result(config: TrainConfig, model: nn.Module, result: TrainResult, folder: Path | None = None) -> None:
+def write_result(folder: Path, result: TrainResult, write_model: WriteModel) -> None:
     """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
 
-    `folder` is a local folder to write in, in place of `run_dir`.
+    Args:
+        folder: the local folder of the run.
+        result: the figures.
+        write_model: writes the files of the model into the folder that it is called with.
 
     Raises:
         CheckpointError: the folder cannot be written.
     """
-    run_dir = Path(config.run_dir) if folder is None else folder
     token = uuid.uuid4().hex[:8]
-    fresh, old, target = run_dir / f".model-{token}", run_dir / f".replaced-model-{token}", run_dir / MODEL_FOLDER
+    fresh, old, target = folder / f".model-{token}", folder / f".replaced-model-{token}", folder / MODEL_FOLDER
     try:
-        for leftover in (*run_dir.glob(".model-*"), *run_dir.glob(".replaced-model-*")):
+        for leftover in (*folder.glob(".model-*"), *folder.glob(".replaced-model-*")):
             shutil.rmtree(leftover, ignore_errors=True)
-        save_model(model, config, fresh)
+        write_model(fresh)
         if target.exists():
             target.rename(old)
         fresh.rename(target)
-        sync_folder(run_dir)
+        sync_folder(folder)
         shutil.rmtree(old, ignore_errors=True)
-        replace_json(run_dir / RESULT_FILE, result.to_json())
+        replace_json(folder / RESULT_FILE, result.to_json())
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         raise CheckpointError(

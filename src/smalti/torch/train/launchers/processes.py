@@ -30,11 +30,11 @@ from typing import Any
 from smalti.errors import StoreError, TrainingError
 from smalti.process import end_with_parent
 from smalti.storage.errors import is_transient
-from smalti.torch.train.events import METRICS_FILE, Event, EventTail, OnEvent
-from smalti.torch.train.program import Program
-from smalti.torch.train.ranks import meeting_store
-from smalti.torch.train.run_folder import read_result
-from smalti.torch.train.run_store import opened_run
+from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.ranks import has_lost_rank, meeting_store, waiting_of_threads
+from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
+from smalti.torch.train.run.folder import read_result
+from smalti.torch.train.run.store import opened_run
 
 _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""
@@ -42,7 +42,10 @@ _STOPPED_EXIT_CODE = 143
 """Exit code of a rank that SIGTERM stopped after it saved a checkpoint; the same as if the signal had killed it."""
 _OUTAGE_EXIT_CODE = 75
 """Exit code of a rank that failed by a fault of a store that is likely to pass."""
+_LOST_EXIT_CODE = 76
+"""Exit code of a rank that failed because another one did not answer."""
 _POLL_SECONDS = 0.05
+_CAUSE_SECONDS = 10.0  # longest wait for the rank that others have lost
 _GRACE_SECONDS = 15.0  # between SIGTERM and SIGKILL, and the longest wait for a killed rank
 _READER_SECONDS = 5.0  # longest wait for the rest of a rank's output
 _TAIL_LINES = 40  # of a rank's output in its error
@@ -54,7 +57,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-runpy.run_module("smalti.torch.train.processes", run_name="__main__", alter_sys=True)
+runpy.run_module("smalti.torch.train.launchers.processes", run_name="__main__", alter_sys=True)
 """
 
 
@@ -76,6 +79,7 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
                 if any(rank.has_failed for rank in ranks):
+                    _await_cause(ranks)
                     break
                 time.sleep(_POLL_SECONDS)
             failed = _first_failed(ranks)
@@ -145,9 +149,7 @@ def _started(count: int, task: str) -> Iterator[list[_Rank]]:
 
 def _start(number: int, count: int, task: str) -> _Rank:
     environment = {
-        # Waiting threads sleep. Spinning threads compete for cores that other processes use: on two busy cores a step
-        # took 3.4 s instead of 0.2 s.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **waiting_of_threads(os.environ),
         **os.environ,
         "RANK": str(number),
         "WORLD_SIZE": str(count),
@@ -212,17 +214,30 @@ def _deliver(ranks: Sequence[_Rank], tail: EventTail | None, on_event: OnEvent |
             on_event(event)
 
 
+def _await_cause(ranks: Sequence[_Rank]) -> None:
+    """Wait until a rank has failed for a reason of its own; returns after `_CAUSE_SECONDS` in any case.
+
+    A rank often ends first that has only lost its connection to the one that caused the failure, which is still ending.
+    """
+    deadline = time.monotonic() + _CAUSE_SECONDS
+    while time.monotonic() < deadline and any(rank.process.poll() is None for rank in ranks):
+        if any(rank.has_failed and rank.process.returncode != _LOST_EXIT_CODE for rank in ranks):
+            return
+        time.sleep(_POLL_SECONDS)
+
+
 def _first_failed(ranks: Sequence[_Rank]) -> _Rank | None:
     """Return the rank that caused the failure, or None; the others may have failed because they lost it.
 
     A rank that was killed by a signal is taken first, then one that exited with status 0, then one that a store did not
-    answer, then any other.
+    answer, then any other, and last one that lost another rank.
     """
     failed = [rank for rank in ranks if rank.has_failed]
     killed = [rank for rank in failed if rank.process.returncode < 0]
     exited = [rank for rank in failed if rank.process.returncode == 0]
     without_store = [rank for rank in failed if rank.process.returncode == _OUTAGE_EXIT_CODE]
-    return next(iter(killed or exited or without_store or failed), None)
+    others = [rank for rank in failed if rank.process.returncode != _LOST_EXIT_CODE]
+    return next(iter(killed or exited or without_store or others or failed), None)
 
 
 def _describe_exit(code: int) -> str:
@@ -242,16 +257,15 @@ def _main() -> int:
     program = Program.from_json(task["program"])
     try:
         program.run(meeting_port=task["port"], scratch=task["scratch"])
-    except TrainingError as error:
-        if not error.facts.get("stopped"):
-            raise
-        sys.stderr.write(f"{error}\n")
-        return _STOPPED_EXIT_CODE
-    except StoreError as error:
-        if not is_transient(error):
+    except Exception as error:
+        if isinstance(error, TrainingError) and error.facts.get("stopped"):
+            sys.stderr.write(f"{error}\n")
+            return _STOPPED_EXIT_CODE
+        is_outage = isinstance(error, StoreError) and is_transient(error)
+        if not is_outage and not has_lost_rank(error):
             raise
         traceback.print_exc()
-        return _OUTAGE_EXIT_CODE
+        return _OUTAGE_EXIT_CODE if is_outage else _LOST_EXIT_CODE
     return _FINISHED_EXIT_CODE
 
 

@@ -1,0 +1,1 @@
+"""The launchers: starting the ranks of a run in this process, in child processes, or through Spark."""
