@@ -6,8 +6,8 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import load_manifest
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from tests.faults.ways_of_reading import (
-    DEADLINE,
     ALONE,
+    DEADLINE,
     FEW_WAYS,
     SHARD,
     assert_every_consumer_fails,
