@@ -85,7 +85,7 @@ def test_i10_an_exception_that_comes_twice_without_progress_does_not_use_up_the_
     config = RunConfig(run_dir=str(tmp_path / "run"), launcher="processes", max_restarts=9)
     again = {**OWN, "output": "ValueError: label 9 at 0x5531"}
     starts = Starts([(10, OWN), (20, again), (None, OWN)])
-    with pytest.raises(TrainingError, match="same way after restart 2, .* does not mend it; 7 restarts were not used"):
+    with pytest.raises(TrainingError, match=r"same way after restart 2, .* does not mend it; 7 restarts were not used"):
         run_with_restarts(starts, Program(config), None)
     assert len(starts.programs) == 3
 
@@ -234,7 +234,7 @@ def test_i5_a_hung_rank_is_named_ended_and_started_again(options):
 def test_g12_a_notice_of_preemption_leaves_a_checkpoint_and_is_not_restarted(options, notice):
     """As SIGUSR1 to the process that started the ranks, or by a call of the function."""
     faults = with_faults(options, notice)
-    with pytest.raises(TrainingError, match="the newest checkpoint is .*step-0000000") as caught:
+    with pytest.raises(TrainingError, match=r"the newest checkpoint is .*step-0000000") as caught:
         launch(count, faults, max_restarts=3, **options)
     assert caught.value.kind == "stopped"
     assert launch(count, faults, **{**options, "launcher": "inline"}) == [10, TOTAL, 1]
