@@ -286,7 +286,7 @@ def test_a_planted_pickle_is_refused_and_does_not_run(tmp_path, file):
 def test_the_trainer_uses_neither_pickle_nor_torch_load():
     import smalti.torch.train
 
-    for source in Path(smalti.torch.train.__file__).parent.glob("*.py"):
+    for source in Path(smalti.torch.train.__file__).parent.rglob("*.py"):
         text = source.read_text()
         assert "torch.load(" not in text, source
         assert "import pickle" not in text, source

@@ -169,6 +169,16 @@ def _fail(path, context):
         os.kill(os.getppid(), signal.SIGUSR1)
     if fault == "notice":
         context.request_stop()
+    if fault == "executor":
+        os.kill(_executor_of(os.getpid()), signal.SIGKILL)
+        time.sleep(600)
+
+
+def _executor_of(pid: int) -> int:
+    """Return the JVM of the Spark executor that a process descends from."""
+    while b"ExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 TOTAL = 98
