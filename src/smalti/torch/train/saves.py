@@ -39,7 +39,7 @@ from smalti.torch.train.run.parts import (
 )
 
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
-_END_SECONDS = 30.0  # longest wait for the last checkpoint of a life that ends by an exception
+_END_SECONDS = 15.0  # longest wait for the last checkpoint of a life that ends by an exception
 _log = logging.getLogger("smalti.train")
 MakeSnapshot = Callable[[], Snapshot]
 Files = str | Path | None

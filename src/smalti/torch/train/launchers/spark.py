@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 import sysconfig
 import tempfile
@@ -31,7 +32,7 @@ from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.launchers.program import Program, config_from_json
-from smalti.torch.train.launchers.restarts import LOST, kind_of
+from smalti.torch.train.launchers.restarts import LOST, STOPPED, kind_of
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
@@ -44,6 +45,7 @@ _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 """Environment variable with a run's storage options, by field of its configuration, as JSON."""
 _TAIL_LINES = 40  # of an error's text
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 
 
 class CarriedEnvironment:
@@ -178,6 +180,13 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
 
 
 def _as_error(config: RunConfig, error: Exception) -> TrainingError:
+    if _CANCELLED.search(str(error)):
+        return TrainingError(
+            f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
+            rank=None,
+            kind=STOPPED,
+            output=str(error),
+        )
     failure = read_failure(_place(config), config.num_processes)
     if failure is None:
         return TrainingError(
