@@ -26,6 +26,7 @@ class Starts:
 
     plan: list[tuple[int | None, dict | None]]
     programs: list[Program] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
 
     def __call__(self, program, on_event):
         self.programs.append(program)
@@ -55,7 +56,7 @@ def run(tmp_path):
             run_dir=str(tmp_path / "run"), launcher="processes", **{"num_processes": 4, "max_restarts": 5, **options}
         )
         with contextlib.suppress(TrainingError):
-            run_with_restarts(starts, Program(config), None)
+            run_with_restarts(starts, Program(config), None, pause=starts.pauses.append)
         return starts
 
     return run
@@ -97,6 +98,11 @@ def test_another_exception_without_progress_is_tried_once_more(run):
 @pytest.mark.parametrize("kind", ["stopped", "superseded"])
 def test_a_stopped_or_superseded_run_is_not_started_again(run, kind):
     assert len(run([(10, {"kind": kind})]).programs) == 1
+
+
+def test_failures_without_progress_are_followed_by_a_growing_pause(run):
+    starts = run([(None, KILLED), (None, KILLED), (None, KILLED), (5, KILLED), (None, None)])
+    assert starts.pauses == [1.0, 2.0, 4.0]
 
 
 def test_an_interrupt_is_not_a_failure_to_restart_after(tmp_path):
@@ -240,12 +246,20 @@ def test_i5_a_hung_rank_is_named_ended_and_started_again(options):
     assert restart["cause"].startswith("rank 1 of 2 did not answer the others for `timeout_seconds`")
 
 
-@pytest.mark.parametrize("notice", [pytest.param("stop", marks=pytest.mark.nightly), "notice"])
-def test_g12_a_notice_of_preemption_leaves_a_checkpoint_and_is_not_restarted(options, notice):
-    """As SIGUSR1 to the process that started the ranks, or by a call of the function."""
-    faults = with_faults(options, notice)
+def test_g12_a_notice_of_preemption_leaves_a_checkpoint(options):
+    faults, here = with_faults(options, "notice"), {**options, "launcher": "inline"}
+    with pytest.raises(TrainingError, match=r"the newest checkpoint is .*step-00000003") as caught:
+        launch(count, faults, **here)
+    assert caught.value.stopped
+    assert launch(count, faults, **here) == [10, TOTAL, 1]
+    check_samples(options)
+
+
+@pytest.mark.nightly
+def test_g12_sigusr1_to_the_process_that_started_the_ranks_stops_them_and_restarts_nothing(options):
+    faults = with_faults(options, "stop")
     with pytest.raises(TrainingError, match=r"the newest checkpoint is .*step-0000000") as caught:
-        launch(count, faults, max_restarts=3, **options)
+        launch(count, faults, num_processes=2, max_restarts=3, **options)
     assert caught.value.kind == "stopped"
     assert launch(count, faults, **{**options, "launcher": "inline"}) == [10, TOTAL, 1]
     check_samples(options)

@@ -54,8 +54,16 @@ def kind_of(error: BaseException) -> str:
     return LOST if has_lost_rank(error) else OWN
 
 
-def run_with_restarts(start: Start, program: "Program", on_event: OnEvent | None) -> dict[str, Any]:
+def run_with_restarts(
+    start: Start, program: "Program", on_event: OnEvent | None, *, pause: Callable[[float], object] = time.sleep
+) -> dict[str, Any]:
     """Run a program by a launcher, again after failures as `max_restarts` says, and return the result.
+
+    Args:
+        start: the launcher.
+        program: the program.
+        on_event: called with the events of the run.
+        pause: called with the seconds to wait before a restart without progress.
 
     Raises:
         TrainingError: as the launcher; the message also says how often the run was restarted.
@@ -88,7 +96,7 @@ def run_with_restarts(start: Start, program: "Program", on_event: OnEvent | None
             _log.warning("restart %d of %d: %s", restarts, config.max_restarts, facts["cause"].splitlines()[0])
             program = replace(program, config=replace(program.config, num_processes=processes), restart=facts)
         if stuck:
-            time.sleep(min(_FIRST_PAUSE * 2 ** (stuck - 1), _LONGEST_PAUSE))
+            pause(min(_FIRST_PAUSE * 2 ** (stuck - 1), _LONGEST_PAUSE))
 
 
 def next_processes(config: RunConfig, current: int, *, stuck: int) -> int:
