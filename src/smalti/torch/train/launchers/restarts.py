@@ -151,7 +151,7 @@ def _facts(error: SmaltiError, restarts: int, config: RunConfig, processes: int,
         "max_restarts": config.max_restarts,
         "num_processes": processes,
         "rank": error.facts.get("rank"),
-        "kind": error.facts.get("kind", OWN),
+        "failure": error.facts.get("kind", OWN),
         "cause": str(error)[:_CAUSE_CHARS],
         "newest": newest,
     }
