@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -48,11 +47,7 @@ def save(context: Context, step: int, model: torch.nn.Module, optimizer: torch.o
     """Save a checkpoint, of each rank its own shards. Collective."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     with tempfile.TemporaryDirectory() as folder:
-        dcp.save(
-            {"model": model_state, "optimizer": optimizer_state},
-            checkpoint_id=folder,
-            no_dist=not dist.is_initialized(),
-        )
+        dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder)
         context.save(step, files=folder)
 
 
@@ -60,7 +55,7 @@ def load(files: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
     """Load a checkpoint, on each rank its own shards, whatever number of ranks saved it. Collective."""
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state}
-    dcp.load(state, checkpoint_id=files, no_dist=not dist.is_initialized())
+    dcp.load(state, checkpoint_id=files)
     set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 

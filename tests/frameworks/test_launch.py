@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    # A model on one rank is saved without a process group.
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"),
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
 ]
 EXAMPLES = {

@@ -25,7 +25,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-SECRETS = ("canary-1597", "canary-6765", "canary-2584")
+SECRETS = tuple(text[::-1] for text in ("7951-yranac", "5676-yranac", "4852-yranac"))
+"""Not in this file as they are: with the function, the file is sent to executors."""
 CANARY = SECRETS[0]
 
 
