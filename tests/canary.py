@@ -1,4 +1,4 @@
-"""The search for secrets while something runs: in the command lines of all processes, and in files that it may remove."""
+"""The search for secrets while something runs: in the command lines of all processes, and in its files."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""Keys of the storage reach the processes of a training and are shown nowhere: one run, searched for them (fault J11)."""
+"""Keys of the storage reach the processes of a training and are shown nowhere (fault J11)."""
 
 import logging
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.model import build_model
+from assets.stages.model import build_model
 from resources.storage import S3Storage
 from resources.training import TrainerResource
 from smalti.storage import open_store
@@ -16,7 +16,7 @@ from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
-pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.torch, pytest.mark.nightly]
 
 CANARY = "CANARYcanaryCANARY"
 

@@ -119,9 +119,7 @@ def leaves(config) -> nn.Module:
 
 def needs_token(config) -> nn.Module:
     """Return a model, unless credentials and storage options are missing or are in a file."""
-    assert (
-        os.environ["DATABRICKS_TOKEN"] == "7951-yranac"[::-1]
-    )
+    assert os.environ["DATABRICKS_TOKEN"] == "7951-yranac"[::-1]
     assert config.storage_options == {"auto_mkdir": "4852-yranac"[::-1]}
     # The distributor's folder: its script, and the function with its arguments in a pickle.
     files = [path for path in Path(sys.argv[0]).parent.iterdir() if path.is_file()]
