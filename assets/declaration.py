@@ -225,6 +225,11 @@ class Train(dg.Model, dg.Resolvable):
     """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
 
     task: Literal["image-classification"] = Field(default="image-classification", description="A shipped task.")
+    function: str | None = Field(
+        default=None,
+        description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "
+        "its `context.config`.",
+    )
     # `model` is a method of dg.Resolvable; only the YAML has that name.
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
         default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
@@ -239,6 +244,13 @@ class Train(dg.Model, dg.Resolvable):
     options: dict[str, float | int | str | bool] = Field(
         default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
     )
+
+    @field_validator("function")
+    @classmethod
+    def _is_an_import_path(cls, function: str | None) -> str | None:
+        if function is not None:
+            _require_import_path("train.function", function)
+        return function
 
 
 class Watch(dg.Model, dg.Resolvable):
@@ -493,8 +505,11 @@ def _refuse_for_images(declared: Declaration) -> None:
 def _refuse_for_rows(declared: Declaration) -> None:
     if declared.prepare is not None and declared.prepare.image is not None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
-    if declared.train is not None:
-        raise ValueError("`train` needs a source of images: the shipped task is image classification")
+    if declared.train is not None and declared.train.function is None:
+        raise ValueError(
+            "`train` needs a source of images: the shipped task is image classification; for rows, give a function of "
+            "your own as `train.function`"
+        )
     if declared.split.fixed:
         raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")
 

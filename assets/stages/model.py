@@ -60,15 +60,22 @@ class ModelConfig(dg.Config):
 
     def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
         """The fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
-        is_default = self.launcher is Launcher["default"]
         return {
             **self.model_dump(exclude={"version", "digest"}),
             "weights": self.weights or None,
             "cache_limit": self.cache_limit or None,
             "image_size": self.image_size or stored_size,
-            "launcher": trainer.launcher if is_default else self.launcher.value.replace("_", "-"),
-            "num_processes": self.num_processes or trainer.num_processes,
+            **launcher_fields(self, trainer),
         }
+
+
+def launcher_fields(config: Any, trainer: TrainerResource) -> dict[str, Any]:
+    """Return the launcher and the number of processes that a configuration chooses, or else the deployment's own."""
+    is_default = config.launcher is Launcher["default"]
+    return {
+        "launcher": trainer.launcher if is_default else config.launcher.value.replace("_", "-"),
+        "num_processes": config.num_processes or trainer.num_processes,
+    }
 
 
 def model_config(train: Train) -> type[ModelConfig]:
@@ -118,7 +125,8 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
         from smalti.torch.train import TrainConfig
 
         place = shards_of(declared, storage)
-        manifest = _choose_version(context, declared, config, place)
+        manifest = choose_version(context, declared, config, place)
+        _check_facts(manifest, declared, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
         classes = manifest.metadata["classes"]
         run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
@@ -149,9 +157,12 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     return model
 
 
-def _choose_version(
-    context: dg.AssetExecutionContext, declared: Declaration, config: ModelConfig, place: Place
-) -> Manifest:
+def choose_version(context: dg.AssetExecutionContext, declared: Declaration, config: Any, place: Place) -> Manifest:
+    """Return the version that a configuration pins, or the one that the stage before has made.
+
+    Raises:
+        CatalogError: it has another digest.
+    """
     version, shards = config.version, declared.key("shards").to_user_string()
     digest = config.digest
     if version is None:
@@ -165,14 +176,17 @@ def _choose_version(
             expected=digest,
             found=manifest.digest,
         )
+    return manifest
+
+
+def _check_facts(manifest: Manifest, declared: Declaration, place: Place) -> None:
     missing = [name for name in ("classes", "counts", "image_size") if name not in manifest.metadata]
     if missing:
         raise CatalogError(
-            f"version {version} of {place.url} does not say its {', '.join(missing)}: it was not written by "
-            f"the asset {shards}; materialise that first",
+            f"version {manifest.version} of {place.url} does not say its {', '.join(missing)}: it was not written by "
+            f"the asset {declared.key('shards').to_user_string()}; materialise that first",
             missing=missing,
         )
-    return manifest
 
 
 def chance_level(counts: Mapping[str, int]) -> float:

@@ -68,6 +68,7 @@ def test_the_model_is_named_model_in_yaml() -> None:
         (f"{TABLE}prepare: {{}}", "exactly one of `image` and `function`"),
         (f"{TABLE}prepare: {{image: {{}}}}", "needs a source of images"),
         (f"{TABLE}train: {{}}", "needs a source of images"),
+        (f"{TABLE}train: {{function: train}}", "must be module:function, found 'train'"),
         (f"{IMAGES}prepare: {{function: 'm:f'}}", "needs a source of rows"),
         (f"{IMAGES}split: {{key: path}}", "images are split by their paths"),
         (f"{TABLE}split: {{fixed: true}}", "`split.fixed` is for images"),
