@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smalti.errors import TrainingError
+from smalti.errors import BadImageError, TrainingError
 from smalti.images import decode_batch
 from smalti.storage import LocalStore, open_store
 from smalti.torch.train.data import to_device
@@ -48,8 +48,8 @@ class Predictor:
     def __init__(
         self, model: str | Path, options: Mapping[str, Any] | None = None, *, batch_size: int = 64
     ) -> None:
-        self.address, self._options, self.batch_size = str(model), dict(options or {}), batch_size
-        with local_files(open_store(self.address, self._options)) as folder:
+        self.address, self.options, self.batch_size = str(model), dict(options or {}), batch_size
+        with local_files(open_store(self.address, self.options)) as folder:
             self.digest = _digest_of(folder, self.address)
             """SHA-256 of the model's files."""
             self.model, self.config = load_model(folder)
@@ -70,10 +70,14 @@ class Predictor:
         """Return the class of each image, its name and its probability.
 
         Raises:
-            BadImageError: an image cannot be decoded; `index` is its place in a batch.
+            BadImageError: an image cannot be decoded; `index` is its place.
         """
-        cuts = range(0, len(images), self.batch_size)
-        parts = [self.probabilities(images[begin : begin + self.batch_size]).max(dim=1) for begin in cuts]
+        parts = []
+        for begin in range(0, len(images), self.batch_size):
+            try:
+                parts.append(self.probabilities(images[begin : begin + self.batch_size]).max(dim=1))
+            except BadImageError as error:
+                raise BadImageError(str(error), **{**error.facts, "index": begin + error.facts["index"]}) from error
         numbers = np.concatenate([part.indices.numpy() for part in parts] or [np.zeros(0, np.int64)])
         confidences = np.concatenate([part.values.numpy() for part in parts] or [np.zeros(0, np.float32)])
         names = {NAME: np.array(self.class_names, dtype=object)[numbers]} if self.class_names else {}
@@ -96,9 +100,9 @@ class Predictor:
         return SentFiles(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(open_store(self.address, self._options), LocalStore):
+        if isinstance(open_store(self.address, self.options), LocalStore):
             return SentFiles(self).__reduce__()
-        return _received, (self.address, self._options, None, *self._facts())
+        return _received, (self.address, self.options, None, *self._facts())
 
     def _facts(self) -> tuple[Any, ...]:
         return self.digest, self.batch_size, self.config.model, read_source(self.config.model)
@@ -115,7 +119,7 @@ class SentFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         sent = self.predictor
-        with local_files(open_store(sent.address, sent._options)) as folder:
+        with local_files(open_store(sent.address, sent.options)) as folder:
             files = {path.name: path.read_bytes() for path in _files_in(folder)}
         return _received, (sent.address, None, files, *sent._facts())
 
