@@ -24,6 +24,7 @@ from smalti.world import detect_world
 
 if TYPE_CHECKING:
     from smalti.torch.train.context import Context
+    from smalti.torch.train.task import Task
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,20 @@ class Program:
     """The context's `config`."""
     restart: Mapping[str, Any] | None = None
     """Facts of the restart that this start is, for the event `restart`."""
+    task: "Task | None" = None
+    """That of the built-in trainer, if it is given as an object."""
 
     @property
     def source_of(self) -> str:
-        """`module:function` whose Python files the ranks need, if they cannot import it: the model, or the function."""
-        if isinstance(self.config, TrainConfig):
-            return self.config.model
-        return f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', '')}"
+        """`module:name` whose Python files the ranks need, if they cannot import it: task, model or function.
+
+        The files beside it are sent with it.
+        """
+        if not isinstance(self.config, TrainConfig):
+            return f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', '')}"
+        if self.task is not None:
+            return f"{type(self.task).__module__}:{type(self.task).__qualname__}"
+        return self.config.task if ":" in self.config.task else self.config.model
 
     def run(
         self, on_event: OnEvent | None = None, *, meeting_port: int | None = None, scratch: str | None = None
@@ -69,7 +77,7 @@ class Program:
             if isinstance(self.config, TrainConfig):
                 from smalti.torch.train.loop import train_here
 
-                return train_here(self.config, life).to_json()
+                return train_here(self.config, life, self.task).to_json()
             from smalti.torch.train.context import run_function
 
             if self.function is None:
@@ -83,28 +91,29 @@ class Program:
     def to_json(self) -> dict[str, Any]:
         """Return the program as JSON values, secrets in the storage options included.
 
-        Functions of `__main__` are included as they are now, others by their name.
+        Functions and classes of `__main__` are included as they are now, others by their name.
         """
-        pickled = None
-        if self.function is not None:
-            buffer = io.BytesIO()
-            _Pickler(buffer).dump((self.function, self.argument))
-            pickled = base64.b64encode(buffer.getvalue()).decode()
-        restart = None if self.restart is None else dict(self.restart)
-        return {"config": self.config.to_json(), "function": pickled, "restart": restart}
+        function = None if self.function is None else _pickled((self.function, self.argument))
+        return {
+            "config": self.config.to_json(),
+            "function": function,
+            "task": None if self.task is None else _pickled(self.task),
+            "restart": None if self.restart is None else dict(self.restart),
+        }
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Program":
         """Return the program that `to_json` wrote; from trusted sources only, because it unpickles the function."""
         config = config_from_json(obj)
-        if obj["function"] is None:
-            return cls(config, restart=obj["restart"])
-        function, argument = cloudpickle.loads(base64.b64decode(obj["function"]))
-        return cls(config, function, argument, obj["restart"])
+        function, argument = (None, None) if obj["function"] is None else _unpickled(obj["function"])
+        task = None if obj["task"] is None else _unpickled(obj["task"])
+        return cls(config, function, argument, restart=obj["restart"], task=task)
 
 
-def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResult:
-    """Train a classifier on a shard set and return the result; blocks until the run is over.
+def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
+    """Train a model on a shard set and return the result; blocks until the run is over.
+
+    The task is that of the configuration, by default image classification, or the one that is given; it must pickle.
 
     A run resumes from the newest checkpoint in `run_dir` that verifies, on any number of processes. A run that is
     finished returns its result again. Call it from the main thread: in other threads SIGTERM cannot stop the run.
@@ -118,7 +127,11 @@ def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResul
         WorldMismatch: the batch does not divide over the processes.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    return TrainResult.from_json(_run(Program(config), on_event))
+    if task is not None:
+        from smalti.torch.train.task import name_of
+
+        config = replace(config, task=name_of(task))
+    return TrainResult.from_json(_run(Program(config, task=task), on_event))
 
 
 def launch(
@@ -166,6 +179,16 @@ def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
     return run_with_restarts(start, program, on_event)
+
+
+def _pickled(value: Any) -> str:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpickled(text: str) -> Any:
+    return cloudpickle.loads(base64.b64decode(text))
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
