@@ -202,4 +202,4 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
-    assert names == ["scans", "sales", "orders", "photos", "moths", "uploads"]
+    assert names == ["scans", "sales", "houses", "orders", "photos", "moths", "uploads"]

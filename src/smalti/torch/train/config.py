@@ -402,7 +402,7 @@ class TrainResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All figures of the task over the evaluation samples, by name, and `loss`."""
     main_metric: str = "accuracy"
-    """The one by which models are compared."""
+    """The one by which models are compared; `loss` if the task's own needs an evaluation, and there was none."""
     higher_is_better: bool = True
     """Whether the better of two models has the higher one."""
 

@@ -22,7 +22,7 @@ from smalti.torch.train.run.checkpoint import (
 from smalti.torch.train.run.folder import MODEL_FOLDER
 from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.torch.train.saves import Saves
-from smalti.torch.train.scoring import check_finite, evaluate, weighted_sums
+from smalti.torch.train.scoring import check_finite, check_main, evaluate, weighted_sums
 from smalti.torch.train.step import Learner, private_randomness
 from smalti.torch.train.task import Batch, Task, task_of
 
@@ -201,6 +201,7 @@ class TrainingRun:
         loader = self.data.loader(self.data.evaluation)
         scores = evaluate(self.learner.model, loader, self.config, self.ranks, self.task)
         check_finite(scores.metrics, self.state.epoch)
+        check_main(self.task, scores.metrics)
         seconds = time.perf_counter() - began
         return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
 
@@ -208,12 +209,14 @@ class TrainingRun:
 
     def _result(self) -> TrainResult:
         last = self.state.history[-1]
+        metrics = _metrics_of(last)
         result = TrainResult(
             accuracy=last.get("accuracy"),
             loss=last["loss"],
-            metrics=_metrics_of(last),
-            main_metric=self.task.main_metric,
-            higher_is_better=self.task.higher_is_better,
+            metrics=metrics,
+            # Metrics of torchmetrics are of an evaluation only.
+            main_metric=self.task.main_metric if self.task.main_metric in metrics else "loss",
+            higher_is_better=self.task.higher_is_better and self.task.main_metric in metrics,
             epochs=self.state.epoch,
             steps=self.state.step,
             history=tuple(self.state.history),
