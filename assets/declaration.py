@@ -258,6 +258,7 @@ class Train(dg.Model, dg.Resolvable):
         if function is not None:
             _require_import_path("train.function", function)
         return function
+
     @field_validator("task")
     @classmethod
     def _is_a_task(cls, task: str) -> str:
