@@ -33,7 +33,7 @@ from smalti.process import end_with_parent
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.restarts import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
 from smalti.torch.train.life import StopSignal
-from smalti.torch.train.ranks import meeting_store
+from smalti.torch.train.ranks import meeting_store, waiting_of_threads
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.run.folder import read_result
 from smalti.torch.train.run.store import opened_run
@@ -170,9 +170,7 @@ def _started(count: int, task: str) -> Iterator[list[_Rank]]:
 
 def _start(number: int, count: int, task: str) -> _Rank:
     environment = {
-        # Waiting threads sleep. Spinning threads compete for cores that other processes use: on two busy cores a step
-        # took 3.4 s instead of 0.2 s.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **waiting_of_threads(os.environ),
         **os.environ,
         "RANK": str(number),
         "WORLD_SIZE": str(count),
