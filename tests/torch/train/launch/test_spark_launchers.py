@@ -15,6 +15,7 @@ from smalti.storage import open_store
 from smalti.torch.train import launch, read_sample_order, train
 from smalti.torch.train.run.events import read_lines
 from tests.canary import has_secret, watching
+from tests.torch.train.launch.test_restarts import TOTAL, check_samples, count, with_faults
 
 pytestmark = [
     pytest.mark.torch,
@@ -106,6 +107,20 @@ def test_a_failed_or_killed_local_process_is_named(config, tmp_path, monkeypatch
         killed = replace(spread, run_dir=str(tmp_path / "k"), model="tests.torch.train.tiny_models:killed_on_rank_1")
         with pytest.raises(TrainingError, match=r"rank 1 of 2 failed .* it was killed"):
             train(killed)
+
+
+@pytest.mark.nightly
+def test_i5_after_a_lost_executor_training_goes_on_with_exact_data(squares, tmp_path, monkeypatch):
+    """Spark repeats the barrier stage by itself, or the launcher starts it again."""
+    options = {
+        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0,
+        "launcher": "spark",
+    }  # fmt: skip
+    with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):
+        result = launch(count, with_faults(options, "executor"), num_processes=2, max_restarts=2, **options)
+    assert result == [10, TOTAL, 2]
+    check_samples(options)
+    assert len(read_lines(tmp_path / "run" / "lives.jsonl")) >= 2
 
 
 def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credentials(

@@ -18,6 +18,7 @@ import cloudpickle
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
 from smalti.torch.train.launchers.preflight import check_places
+from smalti.torch.train.launchers.restarts import restart_by_torchrun, run_with_restarts
 from smalti.torch.train.run.events import OnEvent
 from smalti.world import detect_world
 
@@ -35,6 +36,8 @@ class Program:
     """Called on each rank; None: the built-in trainer."""
     argument: Any = None
     """The context's `config`."""
+    restart: Mapping[str, Any] | None = None
+    """Facts of the restart that this start is, for the event `restart`."""
 
     @property
     def source_of(self) -> str:
@@ -61,6 +64,8 @@ class Program:
         from smalti.torch.train.life import begun_life
 
         with begun_life(self.config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
+            if restart := self.restart or restart_by_torchrun():
+                life.events.emit("restart", **restart)
             if isinstance(self.config, TrainConfig):
                 from smalti.torch.train.loop import train_here
 
@@ -73,7 +78,7 @@ class Program:
 
     def in_one_rank(self, **changes: Any) -> "Program":
         """Return the program as one rank that was started by something else runs it."""
-        return replace(self, config=replace(self.config, launcher="inline", num_processes=1, **changes))
+        return replace(self, config=self.config.in_one_rank(**changes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the program as JSON values, secrets in the storage options included.
@@ -85,15 +90,17 @@ class Program:
             buffer = io.BytesIO()
             _Pickler(buffer).dump((self.function, self.argument))
             pickled = base64.b64encode(buffer.getvalue()).decode()
-        return {"config": self.config.to_json(), "function": pickled}
+        restart = None if self.restart is None else dict(self.restart)
+        return {"config": self.config.to_json(), "function": pickled, "restart": restart}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Program":
         """Return the program that `to_json` wrote; from trusted sources only, because it unpickles the function."""
         config = config_from_json(obj)
         if obj["function"] is None:
-            return cls(config)
-        return cls(config, *cloudpickle.loads(base64.b64decode(obj["function"])))
+            return cls(config, restart=obj["restart"])
+        function, argument = cloudpickle.loads(base64.b64decode(obj["function"]))
+        return cls(config, function, argument, obj["restart"])
 
 
 def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResult:
@@ -158,8 +165,7 @@ def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         check_places(config)
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
-    result: dict[str, Any] = start(program, on_event)
-    return result
+    return run_with_restarts(start, program, on_event)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 import sysconfig
 import tempfile
@@ -31,7 +32,7 @@ from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.launchers.program import Program, config_from_json
-from smalti.torch.train.ranks import has_lost_rank
+from smalti.torch.train.launchers.restarts import LOST, STOPPED, kind_of
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
@@ -39,11 +40,12 @@ from smalti.world import detect_world
 _FAILURE = "failure-rank{rank}.json"
 _POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
-_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
+_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "kind": str}
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 """Environment variable with a run's storage options, by field of its configuration, as JSON."""
 _TAIL_LINES = 40  # of an error's text
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 
 
 class CarriedEnvironment:
@@ -105,6 +107,17 @@ def run_on_executors(program: Program, on_event: OnEvent | None = None) -> dict[
     options = _options_of(program.config)
     carried = {**store_variables(os.environ), _STORAGE_OPTIONS_VARIABLE: options}
     return _run(program, on_event, CarriedEnvironment(carried), is_local=False)
+
+
+def free_slots() -> int | None:
+    """Return how many tasks Spark's executors can run at once, as barrier stages count them; None if it is unknown."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or not hasattr(session, "_jsparkSession"):
+        return None
+    context = session.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 def _options_of(config: RunConfig) -> str:
@@ -191,12 +204,20 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
 
 
 def _as_error(config: RunConfig, error: Exception) -> TrainingError:
+    if _CANCELLED.search(str(error)):
+        return TrainingError(
+            f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
+            rank=None,
+            kind=STOPPED,
+            output=str(error),
+        )
     failure = read_failure(_place(config), config.num_processes)
     if failure is None:
         return TrainingError(
             f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
             f"{config.run_dir}: {_last_lines(str(error))}",
             rank=None,
+            kind=LOST,
             output=str(error),
         )
     return TrainingError(
@@ -204,6 +225,7 @@ def _as_error(config: RunConfig, error: Exception) -> TrainingError:
         f"{failure.reason}\n{_last_lines(failure.trace)}",
         rank=failure.rank,
         output=failure.trace,
+        kind=failure.kind,
         **({"is_transient": True} if failure.is_transient else {}),
     )
 
@@ -223,6 +245,8 @@ class Failure:
     """The end of the traceback; empty if there is none."""
     is_transient: bool = False
     """True if it is a fault of a store that is likely to pass."""
+    kind: str = "killed"
+    """That of `restarts.kind_of`, or `killed`."""
 
 
 def _place(config: RunConfig) -> Store:
@@ -232,17 +256,19 @@ def _place(config: RunConfig) -> Store:
 @contextlib.contextmanager
 def failures_recorded(run_dir: Place) -> Iterator[None]:
     """Record an exception of the body in the run's folder, and let it propagate."""
+    rank = detect_world().rank
+    with contextlib.suppress(StoreError):
+        open_store(run_dir).delete(_FAILURE.format(rank=rank))  # of an attempt that Spark repeats
     try:
         yield
     except Exception as error:
-        rank = detect_world().rank
         record = {
             "rank": rank,
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
             "is_transient": is_transient(error),
-            "lost_peer": has_lost_rank(error),
+            "kind": kind_of(error),
         }
         with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
             open_store(run_dir).put(_FAILURE.format(rank=rank), json.dumps(record).encode())
@@ -262,17 +288,18 @@ def read_failure(run_dir: Place, num_ranks: int) -> Failure | None:
     no record: a rank without a record was killed.
     """
     records = sorted(_records(open_store(run_dir), num_ranks), key=lambda record: record["time"])
-    own = [record for record in records if not record["lost_peer"]]
+    own = [record for record in records if record["kind"] != LOST]
     if own:
         return _failure_of(own[0])
     silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
     if records and silent:
-        return Failure(silent[0], "it was killed: the other ranks lost the connection to it", "")
+        return Failure(silent[0], "it was killed or hung: the other ranks lost the connection to it", "")
     return _failure_of(records[0]) if records else None
 
 
 def _failure_of(record: Mapping[str, Any]) -> Failure:
-    return Failure(record["rank"], record["reason"], record["trace"], is_transient=bool(record.get("is_transient")))
+    is_outage = bool(record.get("is_transient"))
+    return Failure(record["rank"], record["reason"], record["trace"], is_transient=is_outage, kind=record["kind"])
 
 
 def _records(store: Store, num_ranks: int) -> Iterator[dict[str, Any]]:
