@@ -7,8 +7,8 @@ import dagster as dg
 from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
-from assets.promotion import promoted_key
-from assets.source import is_watchable
+from assets.stages.promotion import promoted_key
+from assets.stages.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "promote", "observe"]
 
@@ -33,7 +33,8 @@ def build_jobs(declared: Declaration) -> list[Any]:
         jobs.append(
             dg.define_asset_job(
                 job_name(declared, "observe"),
-                selection=dg.AssetSelection.assets(declared.source_key),
+                selection=dg.AssetSelection.assets(declared.source_key)
+                - dg.AssetSelection.checks(storage_check(declared)),
                 description=f"Looks at the source of {name}, and records its data version; makes nothing.",
                 tags=run_tags(declared),
                 executor_def=dg.in_process_executor,
@@ -70,8 +71,7 @@ def build_storage_job(loaded: dg.Definitions) -> Any:
 def _job(declared: Declaration, kind: JobKind, stages: tuple[Stage, ...], description: str) -> Any:
     return dg.define_asset_job(
         job_name(declared, kind),
-        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages))
-        - dg.AssetSelection.checks(storage_check(declared)),
+        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
         description=description,
         tags=run_tags(declared),
     )

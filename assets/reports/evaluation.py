@@ -1,5 +1,6 @@
 """The evaluation of a model as metadata: the confusion of classes, and the images that it is most wrong about."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ EARLIER_RUNS = 4
 """Runs before this one that its curves are drawn with."""
 
 Summary = Mapping[str, Any]
-"""What the trainer says at the end of an epoch."""
+"""The figures that the trainer reports at the end of an epoch."""
 
 _CURVES = {"train_loss": "training loss", "loss": "held-out loss", "accuracy": "accuracy"}
 
@@ -38,14 +39,28 @@ def show_curves(history: Sequence[Summary], earlier: Mapping[str, Curves] | None
         "curves": dg.MetadataValue.md(curve_teaser(curves)),
         "curves_picture": dg.MetadataValue.md(curve_picture(curves, earlier)),
         HISTORY: dg.MetadataValue.json(
-            {title: [float(f"{value:.5g}") for value in thinned(values)] for title, values in curves.items()}
+            {title: [_number(value) for value in thinned(values)] for title, values in curves.items()}
         ),
     }
 
 
 def curves_of(history: Sequence[Summary]) -> dict[str, list[float]]:
-    """Return the curves of a run's epochs, by their titles."""
-    return {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items()}
+    """Return the curves of a run's epochs, by their titles: the losses, and accuracy or the figures of its task."""
+    if "accuracy" in history[-1]:
+        return {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items()}
+    losses = {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items() if name in history[0]}
+    names = [name for name in history[-1]["metrics"] if name != "loss"]
+    return losses | {name: [float(epoch["metrics"][name]) for epoch in history] for name in names}
+
+
+def kept_curves(kept: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    """Return the curves of a run from the numbers that its metadata has kept."""
+    return {title: [math.nan if value is None else value for value in values] for title, values in kept.items()}
+
+
+def _number(value: float) -> float | None:
+    """Return a value with five digits; None, which JSON has, if a training has diverged."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def show_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Metadata:

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.reports.tables import MAX_TABLE_ROWS, Value, table
+from assets.reports.tables import MAX_TABLE_ROWS, Value, named, table
 from smalti.catalog import Manifest
 from smalti.catalog.diff import source_changes
 from smalti.catalog.header import Header, read_header
@@ -37,13 +37,13 @@ def show_shards(manifest: Manifest, added: Sequence[ShardInfo]) -> dg.TableMetad
 def _shard(info: ShardInfo, state: str) -> dict[str, Value]:
     stored = info.stored
     checksum = next((f"{name} {value[:16]}" for name, value in sorted(stored.hashes.items())), "")
-    return {
-        "shard": "/".join(stored.basename.split("/")[-2:]),  # below the split and the write id
+    return {  # the last columns are out of sight in a narrow window
+        "state": state,
         "split": str(info.partition or ""),
         "samples": info.samples,
         "bytes": stored.num_bytes,
+        "shard": "/".join(stored.basename.split("/")[-2:]),  # below the split and the write id
         "checksum": checksum,
-        "state": state,
     }
 
 
@@ -80,9 +80,9 @@ def _version(header: Header, before: Header | None, changes: Mapping[str, Value]
         "version": str(header.version),
         "rows": str(header.rows),
         "difference": known,
-        "classes and options": "; ".join(filter(None, notes)),
-        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
         "published": header.created[:16].replace("T", " "),
+        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
+        "classes and options": "; ".join(filter(None, notes)),
     }
 
 
@@ -102,13 +102,8 @@ def class_difference(before: Header | None, now: Header | Manifest) -> str:
     new = set(now.metadata.get("classes") or [])
     if before is None:
         return f"{len(new)} classes" if new else ""
-    parts = [(f"+{_named(new - old)}" if new - old else ""), (f"-{_named(old - new)}" if old - new else "")]
-    return " ".join(filter(None, parts))
-
-
-def _named(names: set[str]) -> str:
-    more = f" and {len(names) - _MAX_CLASSES} more" if len(names) > _MAX_CLASSES else ""
-    return ", ".join(sorted(names)[:_MAX_CLASSES]) + more
+    changes = (("+", new - old), ("-", old - new))
+    return " ".join(f"{sign}{named(sorted(names), _MAX_CLASSES)}" for sign, names in changes if names)
 
 
 def option_difference(before: Header | None, now: Header | Manifest) -> str:

@@ -19,11 +19,11 @@ import dagster as dg
 
 from assets.declaration import Declaration
 from assets.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, latest, made_in, run_tags
-from assets.model import TRAINING_POOL
 from assets.places import shards_of
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, checked_version
-from assets.sources.images import images_config
+from assets.stages.model import TRAINING_POOL
+from assets.stages.source import source_config
 from pipelines.automation.debounce import MAX_TRIES
 from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import job_name
@@ -60,14 +60,14 @@ class Attempts:
         return [run for run, (each, created) in self.runs.items() if each == outcome and created > since]
 
 
-def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
-    """Return the sensor that trains on versions whose blocking checks passed."""
+def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> dg.SensorDefinition:
+    """Return the sensor that trains on versions whose blocking checks passed; it looks at such intervals."""
     job = job_name(declared, "train")
 
     @dg.sensor(
         name=f"{declared.name}_train_sensor",
         job_name=job,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
         f"checks passed: once for every digest, and again if that failed or was cancelled, at most {MAX_TRIES} times.",
@@ -81,7 +81,7 @@ def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
             return dg.SensorResult(skip_reason=none, cursor=context.cursor)
         name = f"version {header.version} ({header.digest[:12]})"
         # Empty for a version that something else than the pipeline made.
-        source, wanted = str(header.lineage.get("source", "")), images_config(declared)().described
+        source, wanted = str(header.lineage.get("source", "")), source_config(declared).described
         if source and source != wanted:
             other = f"{name} was made from {source}, and the declaration says {wanted}"
             todo = f"launch {job} by hand, or change the declaration"

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from assets.configuration import OVERRIDDEN, overrides, with_defaults
 from assets.declaration import Declaration
-from assets.model import ModelConfig, model_config
 from assets.places import expand, place_of, shards_of
+from assets.stages.model import ModelConfig, model_config
 from pipelines.data_set import DataSet, build_definitions
 from resources.storage import StorageResource
 from tests.code_location.declared import define
@@ -201,4 +201,4 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
-    assert names == ["scans", "sales", "orders", "photos", "moths", "uploads"]
+    assert names == ["scans", "sales", "houses", "orders", "photos", "moths", "uploads"]

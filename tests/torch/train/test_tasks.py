@@ -1,5 +1,6 @@
 """Tasks: the shipped ones and a user's learn, report exact figures, resume with the same bits, and are loaded again."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,18 +42,22 @@ def row(number: int) -> dict[str, object]:
 def rows(tmp_path_factory):
     """Root of a shard set with three splits."""
     root = tmp_path_factory.mktemp("rows")
-    store, write_id = open_store(root), new_write_id()
-    schema = Schema.from_columns({"a": "float64", "b": "float64", "y": "float64", "tokens": "ndarray:int32:12"})
+    publish_splits(root, {"a": "float64", "b": "float64", "y": "float64", "tokens": "ndarray:int32:12"}, row)
+    return root
+
+
+def publish_splits(root, columns, make_row):
+    """Publish a version with `SPLITS`."""
+    store, write_id, schema = open_store(root), new_write_id(), Schema.from_columns(columns)
     shards = []
     for split, numbers in SPLITS.items():
         uploader = ShardUploader(
             store, f"{split}/{write_id}/0", ShardBuilder(schema, ShardOptions(size_limit=2_000)), partition=split
         )
         for number in numbers:
-            uploader.write(row(number))
+            uploader.write(make_row(number))
         shards += uploader.finish()
     publish(store, Draft(write_id, schema, tuple(shards)), mode="create")
-    return root
 
 
 @pytest.fixture
@@ -266,8 +271,41 @@ def test_a_scheduler_that_waits_for_the_loss_gets_it_after_each_epoch(configured
     )
 
 
+def test_a_main_figure_that_the_task_does_not_report_is_named(configured):
+    class Lost(Line):
+        main_metric = "f1"
+
+    with pytest.raises(TrainingError, match=r"main figure 'f1' .* it has loss, error"):
+        train(replace(configured, epochs=1), task=Lost())
+
+
 def test_the_table_of_shipped_tasks_says_what_the_classes_say():
     for entry in TASKS.values():
         shipped = find_named(entry.factory, field="task")
         assert issubclass(shipped, Task)
         assert (shipped.main_metric, shipped.higher_is_better) == (entry.main_metric, entry.higher_is_better)
+
+
+def test_the_example_of_the_documentation_trains(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page.partition("## A task of your own")[2], re.DOTALL)
+    publish_splits(
+        tmp_path / "digits",
+        {"pixels": "ndarray:float32:64", "label": "int"},
+        lambda number: {"pixels": np.eye(64, dtype=np.float32)[number % 10] * 9, "label": number % 10},
+    )
+    for old, new in {
+        "s3://bucket/digits": str(tmp_path / "digits"),
+        "s3://bucket/runs/digits-task": str(tmp_path / "run"),
+        '"processes"': '"inline"',
+        "num_processes=2": "num_processes=1",
+        "epochs=3": "epochs=30",
+    }.items():
+        assert old in code
+        code = code.replace(old, new)
+    names = {"__name__": "docs"}
+    exec(code, names)
+    result = names["result"]
+    assert (result.main_metric, result.higher_is_better) == ("f1", True)
+    assert result.accuracy == result.metrics["accuracy"] > 0.9
+    assert result.metrics["f1"] == pytest.approx(1.0, abs=0.1)

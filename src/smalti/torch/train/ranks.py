@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,17 @@ class Ranks:
 
     world: World
     device: torch.device
+    group: Any = None
+    """The process group; None: torch's default group."""
+
+    def apart(self, timeout_seconds: float) -> "Ranks":
+        """Return the same ranks with a group of their own, for another thread: collectives of one group have one order.
+
+        Each of its waits takes `timeout_seconds` at most.
+        """
+        if self.num_ranks == 1:
+            return self
+        return replace(self, group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds)))
 
     @property
     def rank(self) -> int:
@@ -52,7 +63,7 @@ class Ranks:
             return value
         box = [value]
         with self._waiting(what):
-            dist.broadcast_object_list(box, src=0)
+            dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
     def gather(self, value: T, what: str) -> list[T]:
@@ -61,7 +72,7 @@ class Ranks:
             return [value]
         box: list[Any] = [None] * self.num_ranks
         with self._waiting(what):
-            dist.all_gather_object(box, value)
+            dist.all_gather_object(box, value, group=self.group)
         return box
 
     def total(self, numbers: list[float], what: str) -> list[float]:
@@ -70,7 +81,7 @@ class Ranks:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._waiting(what):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return [float(number) for number in tensor]
 
     def any(self, flag: bool, what: str) -> bool:  # noqa: FBT001 - a question about one flag

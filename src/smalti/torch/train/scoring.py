@@ -1,5 +1,6 @@
 """The evaluation of a model over all ranks: exact means, metrics of torchmetrics, and the task's report."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +10,14 @@ import torch
 from torch import nn
 
 from smalti.errors import TrainingError
+from smalti.storage import open_store
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.ranks import Ranks
+from smalti.torch.train.data import RunData
+from smalti.torch.train.models import load_model
+from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run.checkpoint import RunState
+from smalti.torch.train.run.folder import local_files
 from smalti.torch.train.step import autocast
 from smalti.torch.train.task import Batch, Outcome, Task, judged
 
@@ -50,6 +55,49 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
     return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
 
 
+def measure_saved_task(
+    model_dir: str,
+    data: str,
+    *,
+    version: int,
+    split: str = "validation",
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Return the figures of a saved model, of any task, on the samples of a split of a version.
+
+    Args:
+        model_dir: Address of the folder `model` of a training run.
+        data: Address of the shard set.
+        version: Version of it.
+        split: Its samples.
+        model_options: Options of the store of the model.
+        data_options: Options of the store of the shard set.
+
+    Raises:
+        SchemaError: the model's task cannot be imported.
+        SmaltiError: model or data cannot be read.
+    """
+    with local_files(open_store(model_dir, model_options)) as folder:
+        model, trained = load_model(folder)
+    config = dataclasses.replace(
+        trained,
+        data=data,
+        version=version,
+        digest=None,
+        train_split=split,
+        eval_split=split,
+        launcher="inline",
+        num_processes=1,
+        storage_options=data_options or {},
+    )
+    with joined_ranks(config) as ranks:
+        held_out = RunData(config, ranks, version=version)
+        assert held_out.evaluation is not None  # noqa: S101 - there is an `eval_split`
+        loader = held_out.loader(held_out.evaluation)
+        return evaluate(model.to(ranks.device), loader, config, ranks, held_out.task).metrics
+
+
 def weighted_sums(outcome: Outcome, batch: Batch) -> tuple[float, dict[str, float], int]:
     """Return the sums of the losses and of each score over the samples of a batch, and their number."""
     weights = batch.weights
@@ -67,6 +115,15 @@ def check_finite(figures: Mapping[str, float], epoch: int) -> None:
                 "although its gradients were. Lower `learning_rate`, or look at the model.",
                 epoch=epoch,
             )
+
+
+def check_main(task: Task, figures: Mapping[str, float]) -> None:
+    """Raise a TrainingError if a task's main figure is none of its figures."""
+    if task.main_metric not in figures:
+        raise TrainingError(
+            f"the main figure '{task.main_metric}' of {type(task).__name__} is none of its figures; it has "
+            f"{', '.join(figures)}. Correct `main_metric`, or report it in `figures` or `metrics`."
+        )
 
 
 def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:

@@ -70,7 +70,8 @@ class LanguageModel(Task):
             eos_token_id=None,
             use_cache=False,
         )
-        return GPT2LMHeadModel(settings)
+        model: nn.Module = GPT2LMHeadModel(settings)
+        return model
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
         """Check that there is a column of tokens."""

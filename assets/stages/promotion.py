@@ -16,7 +16,7 @@ from assets.checks.model import build_model_checks
 from assets.declaration import Declaration
 from assets.lineage import evaluations, facts_of, made_in, materialisations, tag_run
 from assets.places import shards_of
-from assets.reports.tables import Value, table
+from assets.reports.tables import Value, table_of_facts
 from assets.shard_tags import PROMOTED, move_tag, promoted_model
 from resources.storage import StorageResource
 from smalti.catalog.header import read_header
@@ -31,8 +31,8 @@ BEFORE = "promoted-before"
 FORMER = "former"
 """In place of a run: the model that was promoted before."""
 
-_FACTS = ("model", "run", "accuracy", "loss", "source", "digest")
-_SHOWN = ("source", "version", "run", "model", "accuracy", "promoted")
+_FACTS = ("model", "run", "accuracy", "main_metric", "main_value", "higher_is_better", "loss", "source", "digest")
+_SHOWN = ("source", "version", "run", "model", "accuracy", "main_value", "promoted")
 _SEARCHED = 50  # newest models that are looked through for one whose checks passed
 
 
@@ -179,13 +179,13 @@ def _without_before(found: Tag) -> dict[str, Any]:
 
 def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
     before: Mapping[str, Any] = found.metadata.get("before") or {}
-    rows: list[dict[str, Value]] = [_row("promoted", {"version": found.version, **found.metadata})]
+    shown = {"promoted": _shown({"version": found.version, **found.metadata})}
     if before:
-        rows.append(_row("before", before))
+        shown["before"] = _shown(before)
     undo = f"materialise with run: {FORMER}" if before else "this is the first one: there is none to go back to"
     return {
-        "lineage": table(rows),
-        "accuracy": float(found.metadata.get("accuracy", 0.0)),
+        "lineage": table_of_facts(shown),
+        **{name: float(found.metadata[name]) for name in ("accuracy", "main_value") if name in found.metadata},
         "model": dg.MetadataValue.path(str(found.metadata["model"])),
         "model_run": dg.MetadataValue.dagster_run(str(found.metadata["run"])),
         "shards_version": found.version,
@@ -196,5 +196,6 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _row(name: str, facts: Mapping[str, Any]) -> dict[str, Value]:
-    return {"": name, **{each: facts.get(each, "") for each in _SHOWN}}
+def _shown(facts: Mapping[str, Any]) -> dict[str, Value]:
+    other = "main_value" if "accuracy" in facts else "accuracy"  # a model has one of them
+    return {each: facts.get(each, "") for each in _SHOWN if each != other} | {"run": str(facts.get("run", ""))[:8]}
