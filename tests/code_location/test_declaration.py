@@ -68,6 +68,7 @@ def test_the_model_is_named_model_in_yaml() -> None:
         (f"{TABLE}prepare: {{}}", "exactly one of `image` and `function`"),
         (f"{TABLE}prepare: {{image: {{}}}}", "needs a source of images"),
         (f"{TABLE}train: {{}}", "needs a source of images"),
+        (f"{TABLE}train: {{function: train}}", "must be module:function, found 'train'"),
         (f"{IMAGES}prepare: {{function: 'm:f'}}", "needs a source of rows"),
         (f"{IMAGES}split: {{key: path}}", "images are split by their paths"),
         (f"{TABLE}split: {{fixed: true}}", "`split.fixed` is for images"),
@@ -201,4 +202,4 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
-    assert names == ["scans", "sales", "orders", "photos", "moths", "uploads"]
+    assert names == ["scans", "sales", "houses", "orders", "photos", "moths", "uploads"]

@@ -71,6 +71,7 @@ def test_e1_a_shard_truncated_at_any_of_many_places_is_refused(faults, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_e1_a_shard_truncated_at_any_byte_is_refused(faults, tmp_path):
     serve(faults)
     assert assert_no_fault_passes(faults, tmp_path, truncations(20, 1)) == 29 + 562
@@ -93,13 +94,16 @@ def test_e1_a_shard_that_stays_truncated_is_an_error_and_never_a_short_epoch(fau
     assert_resumes(loader, taken)
 
 
-def test_e2_a_shard_with_one_flipped_bit_is_refused(faults, tmp_path):
-    serve(faults)
-    flips = [Toxic("corrupt", key=STORED, at=at) for at in range(3, 562 * 8, 113)]
+@COMPRESSIONS
+def test_e2_a_shard_with_one_flipped_bit_is_refused(faults, tmp_path, compression):
+    serve(faults, compression=compression)
+    num_bits = len(faults.get(key_in_store(compression))) * 8
+    flips = [Toxic("corrupt", key=STORED, at=number * num_bits // 40) for number in range(40)]
     assert assert_no_fault_passes(faults, tmp_path, flips) == 40
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @COMPRESSIONS
 def test_e2_each_of_a_thousand_flipped_bits_is_refused(faults, tmp_path, compression):
     """500 bits of a plain shard, and 500 of a compressed one."""

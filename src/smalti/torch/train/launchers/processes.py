@@ -30,8 +30,8 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.process import end_with_parent
+from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.restarts import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.ranks import meeting_store, waiting_of_threads
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent

@@ -15,47 +15,28 @@ the ranks itself, as `--max-restarts` says; each start is then a life of the run
 """
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from smalti.errors import SmaltiError, StoreError, TrainingError, WorldMismatch
-from smalti.storage.errors import is_transient
+from smalti.errors import SmaltiError, TrainingError, WorldMismatch
 from smalti.torch.train.config import RunConfig, TrainConfig
-from smalti.torch.train.ranks import has_lost_rank
+from smalti.torch.train.launchers.failures import OWN, STOPPED, SUPERSEDED
+from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.run.store import newest_checkpoint
 
-if TYPE_CHECKING:
-    from smalti.torch.train.launchers.program import Program
-
-STOPPED, SUPERSEDED, OUTAGE, LOST, OWN = "stopped", "superseded", "outage", "lost", "own"
-"""Kinds of failures of a rank: a signal stopped it, the run goes on elsewhere, a store did not answer, another rank did
-not answer, or an exception of its own."""
 _FINAL = (STOPPED, SUPERSEDED)
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart without progress
 _CAUSE_CHARS = 500  # of a failure's text in an event
 _log = logging.getLogger("smalti.train")
-Start = Callable[["Program", OnEvent | None], dict[str, Any]]
-
-
-def kind_of(error: BaseException) -> str:
-    """Return the kind of failure that an exception of a rank is."""
-    facts = error.facts if isinstance(error, TrainingError) else {}
-    if facts.get("stopped"):
-        return STOPPED
-    if facts.get("is_superseded"):
-        return SUPERSEDED
-    if isinstance(error, StoreError) and is_transient(error):
-        return OUTAGE
-    return LOST if has_lost_rank(error) else OWN
+Start = Callable[[Program, OnEvent | None], dict[str, Any]]
 
 
 def run_with_restarts(
-    start: Start, program: "Program", on_event: OnEvent | None, *, pause: Callable[[float], object] = time.sleep
+    start: Start, program: Program, on_event: OnEvent | None, *, pause: Callable[[float], object] = time.sleep
 ) -> dict[str, Any]:
     """Run a program by a launcher, again after failures as `max_restarts` says, and return the result.
 
@@ -116,12 +97,6 @@ def next_processes(config: RunConfig, current: int, *, stuck: int) -> int:
         slots = free_slots()
         wanted = wanted if slots is None else min(wanted, slots)
     return max([number for number in fitting if number <= wanted], default=min(fitting, default=current))
-
-
-def restart_by_torchrun() -> dict[str, Any] | None:
-    """Return the facts of a restart by torchrun's agent, which does not tell the cause; None at the first start."""
-    count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return {"restart": count, "cause": "torchrun started the ranks again"} if count else None
 
 
 def _fits(config: RunConfig, number: int) -> bool:

@@ -26,13 +26,13 @@ from types import ModuleType
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
-from smalti.process import end_with_parent, use_driver_python
+from smalti.process import end_with_parent, is_connect, use_driver_python
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
+from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
 from smalti.torch.train.launchers.program import Program, config_from_json
-from smalti.torch.train.launchers.restarts import LOST, STOPPED, kind_of
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
@@ -68,6 +68,24 @@ class CarriedEnvironment:
 def _set_environment(variables: dict[str, str]) -> CarriedEnvironment:
     os.environ.update(variables)
     return CarriedEnvironment({})
+
+
+class Broadcasted:
+    """A value that is unpickled on an executor from a broadcast of Spark's.
+
+    Spark writes the arguments of tasks to a file when they are larger than 1 MiB. With the function and its source
+    files in a broadcast, those with the credentials stay small.
+    """
+
+    def __init__(self, session: Any, value: Any) -> None:
+        self._broadcast = session.sparkContext.broadcast(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self._broadcast,)
+
+
+def _received(broadcast: Any) -> Any:
+    return broadcast.value
 
 
 def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
@@ -109,15 +127,18 @@ def _options_of(config: RunConfig) -> str:
 
 def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> dict[str, Any]:
     config = program.config
-    distributor = _distributor(config, is_local=is_local)
+    session = _session(config)
+    distributor = _distributor(config, session, is_local=is_local)
     remove_failures(_place(config), config.num_processes)
     task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
-    source = read_source(program.source_of)
+    work: Any = (task, program.source_of, read_source(program.source_of))
+    if carried and not is_connect(session):
+        work = Broadcasted(session, work)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
     seconds = _POLL_SECONDS if config.local_run_dir else _STORE_POLL_SECONDS
     with following(log_reader(config), on_event, poll_seconds=seconds):
         try:
-            result: dict[str, Any] = distributor.run(_run_rank, task, program.source_of, source, *carried)
+            result: dict[str, Any] = distributor.run(_run_rank, work, *carried)
         except SmaltiError:
             raise
         except Exception as error:
@@ -128,24 +149,22 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
 
 
 def _run_rank(
-    task: dict[str, Any],
-    source_of: str,
-    source: dict[str, str],
+    work: tuple[dict[str, Any], str, dict[str, str]],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
     """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
+    task, source_of, source = work
     options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
     config = replace(config_from_json(task), **options)
     with failures_recorded(_place(config)), importable(source_of, source):
         return replace(Program.from_json(task), config=config).run()
 
 
-def _distributor(config: RunConfig, *, is_local: bool) -> Any:
+def _session(config: RunConfig) -> Any:
     try:
         from pyspark.errors import PySparkException
-        from pyspark.ml.torch.distributor import TorchDistributor
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingDependency(
@@ -153,12 +172,17 @@ def _distributor(config: RunConfig, *, is_local: bool) -> Any:
             package="pyspark",
         ) from error
     try:
-        session = SparkSession.getActiveSession() or SparkSession.builder.appName("smalti-train").getOrCreate()
+        return SparkSession.getActiveSession() or SparkSession.builder.appName("smalti-train").getOrCreate()
     except PySparkException as error:
         raise TrainingError(
             f"launcher '{config.launcher}' found no Spark session and could not start one: {error} Start a "
             "session first, or install Java 17 or later; launcher='processes' needs neither."
         ) from error
+
+
+def _distributor(config: RunConfig, session: Any, *, is_local: bool) -> Any:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
     use_driver_python(session)
     gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
     # Without this setting, local children see the GPUs of this machine; tasks on executors see none.

@@ -34,7 +34,7 @@ from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError, CursorError
 from smalti.storage.local import sync_path
-from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.config import IMAGES, TrainConfig
 from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 
 PathOrText = TypeVar("PathOrText", Path, str)
@@ -47,6 +47,9 @@ _NAME = re.compile(r"step-(\d{8,})")
 CHECKSUMS_FILE = "checksums.json"
 STATE_FILE = "state.json"
 _FIXED = (
+    "task",
+    "task_options",
+    "freeze",
     "train_split",
     "image_column",
     "label_column",
@@ -58,6 +61,8 @@ _FIXED = (
     "seed",
 )
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": []}
+"""Their values in checkpoints that were written before they were fields."""
 
 
 @dataclass(frozen=True)
@@ -453,7 +458,7 @@ def restore_state(
             number, _, name = key.partition(".")
             entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
         # JSON has no tuples, and AdamW unpacks its betas.
-        groups = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["groups"]]
+        groups = [{name: _with_tuples(name, value) for name, value in group.items()} for group in rest["groups"]]
         _check_parameter_groups(groups, optimizer)
         optimizer.load_state_dict({"state": entries, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -461,6 +466,10 @@ def restore_state(
             f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
             "that wrote it."
         ) from error
+
+
+def _with_tuples(name: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) and name != "params" else value
 
 
 def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
@@ -497,8 +506,15 @@ def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tens
     if tensor.dim() == 0:
         return tensor
     if tensor.shape != parameter.shape:
+        if _is_factor(tensor.shape, parameter.shape):
+            return tensor
         raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
     return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+
+
+def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
+    """Return whether a tensor holds one value per row or column of a weight, as optimisers with factors keep them."""
+    return len(shape) == len(of) and all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
 @dataclass
@@ -509,30 +525,44 @@ class RunState:
     epoch: int = 0
     """Epoch being trained, from 0."""
     loss_sum: float = 0.0
-    num_correct: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
     num_samples: float = 0.0
-    """Sum of losses, correct answers and samples of this epoch so far."""
+    """Sum of losses, of each of the task's scores, and of samples of this epoch so far."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One summary per finished epoch."""
 
     @property
     def sums(self) -> list[float]:
         """The running sums of this rank."""
-        return [self.loss_sum, self.num_correct, self.num_samples]
+        return [self.loss_sum, *self.scores.values(), self.num_samples]
 
     def to_json(self, sums: list[float]) -> dict[str, Any]:
         """Return the state as JSON values; `sums` are the running sums over all ranks."""
-        return {"epoch": self.epoch, "sums": sums, "history": self.history}
+        return {"epoch": self.epoch, "sums": sums, "scores": list(self.scores), "history": self.history}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any], *, is_first: bool) -> "RunState":
         """Return the state of a checkpoint; only rank 0 takes the sums, so that they are counted once."""
-        loss_sum, num_correct, num_samples = state["sums"] if is_first else (0.0, 0.0, 0.0)
-        return cls(state["step"], state["epoch"], loss_sum, num_correct, num_samples, list(state["history"]))
+        loss_sum, *scores, num_samples = state["sums"] if is_first else [0.0] * len(state["sums"])
+        by_name = dict(zip(_scores_of(state), scores, strict=True))
+        return cls(state["step"], state["epoch"], loss_sum, by_name, num_samples, list(state["history"]))
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch with sums of zero."""
-        self.epoch, self.loss_sum, self.num_correct, self.num_samples = epoch, 0.0, 0.0, 0.0
+        self.epoch, self.loss_sum, self.num_samples = epoch, 0.0, 0.0
+        self.scores = dict.fromkeys(self.scores, 0.0)
+
+    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
+        """Add the sums of a step."""
+        self.loss_sum += loss
+        self.num_samples += num_samples
+        for name, value in scores.items():
+            self.scores[name] = self.scores.get(name, 0.0) + value
+
+    def means(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the means of the loss and of the scores by name; `sums` are those of all ranks."""
+        samples = max(1.0, sums[-1])
+        return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
 
 
 def check_state(state: Mapping[str, Any]) -> None:
@@ -548,6 +578,12 @@ def check_state(state: Mapping[str, Any]) -> None:
                 "trainer, or was edited.",
                 field=name,
             )
+    if len(state["sums"]) != len(_scores_of(state)) + 2:
+        raise CheckpointError(
+            f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
+            "the number of samples; it was not written by this trainer, or was edited.",
+            field="sums",
+        )
     if len(state["history"]) != state["epoch"]:
         raise CheckpointError(
             f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
@@ -570,9 +606,11 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
         CursorError: a field differs that may not change within a run; the message names it.
     """
     now, then = config.public_json(), state["config"]
-    changed = [name for name in _FIXED if now[name] != then.get(name)]
+    changed = [name for name in _FIXED if now[name] != then.get(name, _BEFORE.get(name))]
     if changed:
-        listed = "; ".join(f"`{name}` was {then.get(name)!r} and is {now[name]!r}" for name in changed)
+        listed = "; ".join(
+            f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
+        )
         raise CursorError(
             f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
             "the former values to resume.",
@@ -600,15 +638,21 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _is_summary(value: Any) -> bool:
-    return isinstance(value, Mapping) and _is_number(value.get("loss")) and _is_number(value.get("accuracy"))
+    return isinstance(value, Mapping) and _is_number(value.get("loss"))
+
+
+def _scores_of(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of the sums between those of the loss and the samples."""
+    scores = state.get("scores", ["accuracy"])  # those of checkpoints that were written when there were no others
+    return [str(name) for name in scores] if isinstance(scores, list) else []
 
 
 _EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("epoch", "a whole number from 0", _is_count),
-    ("sums", "three numbers", lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True] * 3),
+    ("sums", "numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
     (
         "history",
-        "a list of epochs with `loss` and `accuracy`",
+        "a list of epochs with `loss`",
         lambda value: isinstance(value, list) and all(map(_is_summary, value)),
     ),
     ("cursor", "an object", _is_mapping),
