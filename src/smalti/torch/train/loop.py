@@ -189,7 +189,8 @@ class TrainingRun:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
-        self._save(metrics={name: value for name, value in summary.items() if isinstance(value, int | float)})
+        figures = {**summary, **summary["metrics"]}
+        self._save(metrics={name: value for name, value in figures.items() if isinstance(value, int | float)})
         self.life.events.emit("epoch", life=self.life.number, **summary)
         self.ranks.run_on_first(self.run.put_log, "write the log")
 
