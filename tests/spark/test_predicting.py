@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.spark, pytest.mark.slow]
 NUMBERS = range(1000, 1012)
 
 
-def test_a_frame_and_a_shard_set_get_what_the_model_answers_here(spark, trained, tmp_path):
+def test_a_frame_gets_what_the_model_answers_here(spark, trained):
     images = [square(number) for number in NUMBERS]
     expected = Predictor(trained.model_dir)(images)
     rows = [(number, image) for number, image in zip(NUMBERS, images, strict=True)]
-    frame = spark.createDataFrame(rows, "`the n` int, image binary").repartition(3)
+    frame = spark.createDataFrame(rows, "`the n` int, image binary").coalesce(1)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 2)
     found = predict(trained.model_dir, frame, prefix="p_")
     assert found.columns == ["the n", "image", "p_predicted", "p_predicted_name", "p_confidence"]
@@ -27,6 +27,10 @@ def test_a_frame_and_a_shard_set_get_what_the_model_answers_here(spark, trained,
     confidences = [answers[number].p_confidence for number in NUMBERS]
     assert confidences == pytest.approx(expected["confidence"].tolist(), abs=1e-5)
 
+
+@pytest.mark.nightly
+def test_executors_give_a_shard_set_what_the_model_answers_here(spark, trained, tmp_path):
+    expected = Predictor(trained.model_dir)([square(number) for number in NUMBERS])
     publish_squares(tmp_path / "set", train=3)
     predict(trained.model_dir, str(tmp_path / "set"), spark=spark)
     samples = list(StreamingDataset(remote=str(tmp_path / "set"), split="validation", batch_size=1))
