@@ -232,6 +232,11 @@ class Train(dg.Model, dg.Resolvable):
         "your own (docs/training.md).",
     )
     task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
+    function: str | None = Field(
+        default=None,
+        description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "
+        "its `context.config`.",
+    )
     # `model` is a method of dg.Resolvable; only the YAML has that name.
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
         default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
@@ -246,6 +251,13 @@ class Train(dg.Model, dg.Resolvable):
     options: dict[str, float | int | str | bool | list[str] | dict[str, Any]] = Field(
         default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
     )
+
+    @field_validator("function")
+    @classmethod
+    def _is_an_import_path(cls, function: str | None) -> str | None:
+        if function is not None:
+            _require_import_path("train.function", function)
+        return function
 
     @field_validator("task")
     @classmethod
@@ -519,9 +531,11 @@ def _refuse_for_images(declared: Declaration) -> None:
 def _refuse_for_rows(declared: Declaration) -> None:
     if declared.prepare is not None and declared.prepare.image is not None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
-    if declared.train is not None and declared.train.task == IMAGES:
+    if declared.train is not None and declared.train.function is None and declared.train.task == IMAGES:
         rest = ", ".join(name for name in TASKS if name != IMAGES)
-        raise ValueError(f"`train.task` {IMAGES} needs a source of images; of rows give {rest}, or module:Class")
+        raise ValueError(
+            f"`train.task` {IMAGES} needs a source of images; of rows give {rest}, module:Class, or `train.function`"
+        )
     if declared.split.fixed:
         raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")
 

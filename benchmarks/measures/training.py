@@ -49,14 +49,14 @@ def measure_paired(task: Task) -> Figures:
     with _spark(task):
         config = configuration(task, task.scratch / "inner")
         argument = {"train": {**config.public_json(), "launcher": "inline", "num_processes": 1}}
-        chosen = {"launcher": config.launcher, "num_processes": config.num_processes}
         found: Figures = launch(
             paired,
             {**argument, "rounds": task.options["rounds"]},
             data=config.data,
             run_dir=str(task.scratch / "run"),
             device="cpu",
-            **chosen,
+            launcher=config.launcher,
+            num_processes=config.num_processes,
         )
     return found
 

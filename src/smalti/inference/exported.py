@@ -86,9 +86,8 @@ def export(
         with local_files(open_store(predictor.address, predictor.options)) as files:
             for path in files.iterdir():
                 shutil.copyfile(path, fresh / path.name)
-        original = (
-            _Probabilities(copy.deepcopy(predictor.model)).to("cpu", memory_format=torch.contiguous_format).eval()
-        )
+        original = _Probabilities(copy.deepcopy(predictor.model)).eval()
+        original.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
         pixels = _pixels(images, predictor.config.image_size)
         _write_program(original, pixels, fresh)
         found = Exported(str(target), len(pixels), *_differences(original, pixels, fresh))

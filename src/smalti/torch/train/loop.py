@@ -1,6 +1,7 @@
 """The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ class TrainingRun:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
-        self._save()
+        self._save(metrics={name: value for name, value in summary.items() if isinstance(value, int | float)})
         self.life.events.emit("epoch", life=self.life.number, **summary)
         self.ranks.run_on_first(self.run.put_log, "write the log")
 
@@ -236,20 +237,24 @@ class TrainingRun:
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
 
-    def _save(self, *, wait: bool = False) -> None:
-        """Begin to save a checkpoint after the last step; with `wait`, it is published then."""
+    def _save(self, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> None:
+        """Begin to save a checkpoint after the last step, with figures if there are any.
+
+        With `wait`, it is published then.
+        """
         sums = self._sums()
-        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums), wait=wait)
+        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums, dict(metrics or {})), wait=wait)
 
     def _save_model(self, folder: Path) -> None:
         save_model(self.learner.model, self.config, folder, self.task)
 
-    def _snapshot(self, sums: list[float]) -> Snapshot:
+    def _snapshot(self, sums: list[float], metrics: dict[str, float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)
         scheduler = self.learner.scheduler
         more, packed = pack_state(None if scheduler is None else scheduler.state_dict())
         state = {
             **self.state.to_json(sums),
+            "metrics": metrics,
             "cursor": self.loader.state_dict(),
             "optimizer": rest,
             "scheduler": packed,
