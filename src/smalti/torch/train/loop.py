@@ -10,6 +10,7 @@ from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import DeviceBatch, RunData, to_device
 from smalti.torch.train.life import Life
+from smalti.torch.train.measures import memory_figures
 from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import (
     RunState,
@@ -43,6 +44,11 @@ class Throughput:
     data_seconds: float = 0.0
     """Part of `seconds` spent waiting for the loader."""
     samples: int = 0
+
+    @property
+    def data_fraction(self) -> float:
+        """Share of the time that was spent waiting for the loader."""
+        return self.data_seconds / self.seconds if self.seconds else 0.0
 
 
 class TrainingRun:
@@ -156,6 +162,8 @@ class TrainingRun:
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=rate,
                 images_per_second=self.images_per_second(),
+                data_fraction=self.throughput.data_fraction,
+                **memory_figures(self.ranks.device),
             )
 
     def _after_step(self, *, is_last: bool) -> None:
@@ -173,7 +181,7 @@ class TrainingRun:
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
-        state, throughput = self.state, self.throughput
+        state = self.state
         loss_sum, correct, samples = self._sums()
         summary: dict[str, Any] = {
             "epoch": state.epoch,
@@ -182,7 +190,7 @@ class TrainingRun:
             "train_accuracy": correct / max(1.0, samples),
             "train_samples": round(samples),
             "images_per_second": self.images_per_second(),
-            "data_fraction": throughput.data_seconds / throughput.seconds if throughput.seconds else 0.0,
+            "data_fraction": self.throughput.data_fraction,
         }
         summary.update(self._evaluate(summary))
         for earlier in state.history[-1:]:

@@ -18,6 +18,7 @@ import cloudpickle
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
 from smalti.torch.train.run.events import OnEvent
+from smalti.torch.train.tracking.tracked import tracked
 from smalti.world import detect_world
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         )
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
-    result: dict[str, Any] = start(program, on_event)
+    with tracked(config, program.argument, on_event) as hear:
+        result: dict[str, Any] = start(program, hear)
     return result
 
 
