@@ -111,7 +111,7 @@ def train(config: TrainConfig, *, on_event: OnEvent | None = None) -> TrainResul
         WorldMismatch: the batch does not divide over the processes.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    return TrainResult.from_json(_run(Program(config), on_event))
+    return TrainResult.from_json(run_program(Program(config), on_event))
 
 
 def launch(
@@ -141,10 +141,15 @@ def launch(
             function returned a value that JSON cannot hold.
         SchemaError: an option is unknown or has a value that is not allowed.
     """
-    return _run(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)["value"]
+    return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)["value"]
 
 
-def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+    """Run a program with the launcher of its configuration, and return the result as JSON values.
+
+    Raises:
+        SmaltiError: as `train` and `launch` do.
+    """
     config = program.config
     config.check_ranks(config.num_processes)
     launcher, world = LAUNCHERS[config.launcher], detect_world()
