@@ -14,19 +14,15 @@ def parabola(context):
 
 
 def hopeless(context):
-    """Score 1 at each of three steps in good trials; a bad one has 0 and would then wait for minutes."""
-    good = context.config["kind"] == "good"
-    for step in (1, 2, 3):
-        context.report({"score": float(good)}, step=step)
-        if not good:
-            Path(context.config["pids"], str(os.getpid())).touch()
-            deadline = time.monotonic() + 600
-            while time.monotonic() < deadline and not context.should_stop():
-                time.sleep(0.05)
-            if context.should_stop():
-                context.save(step, {})
-                return None
-    return {"score": float(good)}
+    """Report a score of 1; from the fourth trial on one of 0, for minutes."""
+    is_bad = int(context.run.run_dir[-5:]) >= 3
+    step, deadline = 0, time.monotonic() + 240
+    while step < 3 or (is_bad and time.monotonic() < deadline):
+        step += 1
+        context.report({"score": float(not is_bad)}, step=step)
+        if is_bad:
+            time.sleep(0.05)
+    return {"score": float(not is_bad)}
 
 
 def steps_to(context):

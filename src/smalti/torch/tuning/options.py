@@ -9,7 +9,7 @@ from smalti.storage.opening import check_address
 
 SAMPLERS = ("tpe", "random")
 PRUNERS = ("median", "hyperband", "none")
-PLACES = ("processes", "spark")
+PLACES = ("processes", "spark", "inline")
 DIRECTIONS = ("maximize", "minimize")
 
 
@@ -32,7 +32,7 @@ class StudyOptions:
     parallel: int = 1
     """Trials that run at once."""
     trials_on: str = "processes"
-    """`processes`: children of this one; `spark`: tasks of the active Spark session."""
+    """`processes`: children of this one; `spark`: tasks of the active Spark session; `inline`: in this process."""
     sampler: str = "tpe"
     """`tpe` learns from the trials so far; `random` does not."""
     pruner: str = "median"
@@ -52,6 +52,8 @@ class StudyOptions:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise SchemaError(f"`{name}` must be one of {', '.join(allowed)}, not {getattr(self, name)!r}.")
+        if self.trials_on == "inline" and self.parallel > 1:
+            raise SchemaError(f"`parallel` must be 1 with trials_on='inline', not {self.parallel!r}.")
         least = {"trials": 1, "parallel": 1, "max_failures": 0}
         for name, number in least.items():
             if getattr(self, name) < number:

@@ -143,7 +143,7 @@ class Conductor:
                     return
                 for number in list(self._running):
                     self._watch(number)
-                time.sleep(_POLL_SECONDS)
+                time.sleep(_POLL_SECONDS if self.options.trials_on != "inline" else 0.001)
         finally:
             self._end_all()
 
@@ -244,6 +244,10 @@ def _end(running: list[RunningTrial]) -> None:
 
 
 def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
+    if options.trials_on == "inline":
+        from smalti.torch.tuning.inline_trial import InlineTrial
+
+        return InlineTrial(program)
     if options.trials_on == "spark":
         from smalti.torch.tuning.spark_trial import SparkTrial
 
