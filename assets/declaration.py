@@ -1,7 +1,7 @@
 """The declaration of a data set: everything that decides its assets, checks, jobs, schedule and sensors.
 
 Here: the typed fields that a `defs.yaml` holds, their validation, and the names that follow from them. Not here: what
-is built from them (`assets.raw` to `assets.model`, `pipelines.data_set`), credentials and places (`resources`).
+is built from them (`assets.stages`, `pipelines.data_set`), credentials and places (`resources`).
 """
 
 import hashlib
@@ -271,7 +271,7 @@ class Watch(dg.Model, dg.Resolvable):
 
     @property
     def is_full(self) -> bool:
-        """Whether each look lists the whole source."""
+        """True if each look lists the whole source."""
         return self.listing == "full" and not self.file and not self.queue
 
 

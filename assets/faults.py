@@ -15,7 +15,7 @@ from smalti.errors import StoreError, TrainingError
 from smalti.storage.errors import is_transient
 
 STORE_RETRIES = 2
-"""How often a step is executed again."""
+"""Times that a step is executed again."""
 
 
 def retrying(function: Callable[..., Iterator[Any]]) -> Callable[..., Any]:

@@ -3,11 +3,16 @@
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import dagster as dg
+
 from assets.declaration import Declaration
 from resources.storage import StorageResource
+from smalti.errors import StoreNotFound, VersionNotFound
+from smalti.spark.prepared.table import PreparedTable, load_prepared
 from smalti.storage import Store, open_store
 
 REFERENCE = re.compile(r"\$\{(\w+)\}")
@@ -40,6 +45,31 @@ def shards_of(declared: Declaration, storage: StorageResource) -> Place:
     if target := expand(declared.shards.target):
         return Place(target, storage.options_for(target))
     return place_of(declared, storage, "shards")
+
+
+def prepared_of(declared: Declaration, storage: StorageResource) -> Place:
+    """Return the place of the tables of prepared images and their Parquet parts."""
+    return place_of(declared, storage, "prepared")
+
+
+def prepared_table(declared: Declaration, facts: Mapping[str, Any], storage: StorageResource) -> PreparedTable:
+    """Return the table that a materialisation names.
+
+    Raises:
+        dg.Failure: it is gone.
+    """
+    version, place = facts.get("prepared_version") or facts.get("version"), prepared_of(declared, storage)
+    name = str(facts.get("table") or facts["digest"])
+    for number in (version, None):  # a vacuum publishes the newest content again, under a new number
+        with suppress(StoreNotFound, VersionNotFound):
+            found = load_prepared(version=number, **place.arguments())
+            if found.name == name:
+                return found
+    raise dg.Failure(
+        f"{place.url} has no version with the digest {name[:16]} any more: materialise "
+        f"{declared.key('prepared').to_user_string()} again",
+        allow_retries=False,
+    )
 
 
 def expand(text: str) -> str:

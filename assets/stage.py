@@ -15,7 +15,7 @@ import dagster as dg
 from assets.conditions import condition_of
 from assets.declaration import Declaration, Stage
 from assets.faults import retrying
-from resources.lifetime import RunBoundResource
+from resources.storage import StorageResource
 from resources.usage import Usage, sampled_usage
 
 Facts = Mapping[str, Any]
@@ -119,15 +119,12 @@ def stage_op(
         function.__annotations__["config"] = config
 
         @functools.wraps(function)
-        def measured(context: dg.AssetExecutionContext, **arguments: Any) -> Iterator[Any]:
-            bound = [each for each in arguments.values() if isinstance(each, RunBoundResource)][:1]
-            for resource in bound:
-                resource.guard(context.log)
+        def measured(context: dg.AssetExecutionContext, *, storage: StorageResource, **others: Any) -> Iterator[Any]:
+            storage.guard(context.log)
             with sampled_usage() as usage:
-                for event in function(context, **arguments):
+                for event in function(context, storage=storage, **others):
                     result = _with_usage(event, usage)
-                    for resource in bound:
-                        resource.refuse_if_over()
+                    storage.refuse_if_over()
                     yield result
 
         made: dg.AssetsDefinition = dg.multi_asset(

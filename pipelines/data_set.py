@@ -5,12 +5,12 @@ from typing import Any
 import dagster as dg
 
 from assets.checks.storage import build_storage_check
-from assets.data import build_data
 from assets.declaration import Declaration
 from assets.lineage import run_tags
-from assets.model import build_model
-from assets.promotion import build_promotion
-from assets.source import build_source, is_watchable
+from assets.stages.data import build_data
+from assets.stages.model import build_model
+from assets.stages.promotion import build_promotion
+from assets.stages.source import build_source, is_watchable
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor

@@ -7,8 +7,8 @@ import dagster as dg
 from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
-from assets.promotion import promoted_key
-from assets.source import is_watchable
+from assets.stages.promotion import promoted_key
+from assets.stages.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "promote", "observe"]
 

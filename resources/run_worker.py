@@ -65,12 +65,12 @@ class RunBoundExecutor(dg.Executor):
 
     @property
     def retries(self) -> Any:
-        """How steps are retried."""
+        """The policy by which steps are retried."""
         return self._inner.retries
 
     @property
     def step_dependency_config(self) -> Any:
-        """When steps start."""
+        """The settings that delay the start of steps."""
         return self._inner.step_dependency_config
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ class ComputeResource(RunBoundResource):
 
 
 class SparkResource(ComputeResource):
-    """Where Spark runs; a step that never asks for the session starts no Java."""
+    """The place where Spark runs; a step that never asks for the session starts no Java."""
 
     master: str = Field(
         default="local[*]", description="local[n], spark://…, yarn, k8s://…, or sc://host:port for Spark Connect."

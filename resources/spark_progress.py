@@ -35,7 +35,7 @@ def _follow(tracker: Any, report: Callable[[str], None], done: threading.Event) 
 
 
 def describe_stages(stages: list[Any]) -> str:
-    """How far the running stages are together, such as `Spark: 40 % (12 of 30 tasks)`; empty when nothing runs."""
+    """Return how far the running stages are, such as `Spark: 40 % (12 of 30 tasks)`; empty when nothing runs."""
     running = [stage for stage in stages if stage is not None]  # None: the stage ended in the meantime
     tasks = sum(stage.numTasks for stage in running)
     completed = sum(stage.numCompletedTasks for stage in running)

@@ -2,15 +2,20 @@
 
 import functools
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import dagster as dg
 
 from assets.checks.declared import CheckName, severity_of
 from assets.declaration import Declaration, Stage
+from assets.places import prepared_table
 from assets.stage import Facts
 from resources.storage import StorageResource
 from smalti.errors import SmaltiError
+from smalti.spark.prepared.table import PreparedTable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,20 @@ class CheckInput:
     """Of the materialisation that it is about."""
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
+    shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
+    """Findings that the checks of one materialisation share, by the function that found each."""
+
+    def once(self, find: Callable[["CheckInput"], T]) -> T:
+        """Return what a function finds of the materialisation: it is called by the first check that needs it."""
+        if find not in self.shared:
+            self.shared[find] = find(self)
+        found: T = self.shared[find]
+        return found
+
+
+def prepared_rows(step: CheckInput) -> PreparedTable:
+    """Return the table of prepared images that the materialisation was made from, or is."""
+    return prepared_table(step.declared, step.facts, step.storage)
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,7 @@ def evaluate(
         find_facts: Gives the facts of the materialisation that the checks are about.
     """
     is_stopped = False
+    shared: dict[Callable[[CheckInput], Any], Any] = {}
     for check in checks:
         if check.spec.key not in context.selected_asset_check_keys:
             continue
@@ -93,6 +113,7 @@ def evaluate(
             check.spec.key,
             find_facts(),
             is_alone=check.spec.asset_key not in context.selected_asset_keys,
+            shared=shared,
         )
         result = check.evaluate(step)
         result = result._replace(asset_key=check.spec.asset_key, check_name=check.spec.name)

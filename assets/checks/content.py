@@ -1,17 +1,15 @@
 """Checks of raw and prepared data: classes too small to split, files that are no images, columns that are missing."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
-from assets.checks.check import Check, CheckInput, declared_check
+from assets.checks.check import Check, CheckInput, declared_check, prepared_rows
 from assets.checks.columns import build_column_checks
 from assets.declaration import Declaration
 from assets.lineage import entered_config
-from assets.reports.tables import Value, table
-from assets.shards import prepared_table
+from assets.reports.tables import Value, named, table
 from assets.sources.inventory import load_counts
 
 _MAX_NAMED = 10
@@ -33,7 +31,9 @@ def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
     small = sorted(name for name, count in counts.items() if count < 2)
     return dg.AssetCheckResult(
         passed=not small,
-        description=f"{len(small)} of {len(counts)} classes have one image: {_named(small)}" if small else None,
+        description=f"{len(small)} of {len(counts)} classes have one image: {named(small, _MAX_NAMED)}"
+        if small
+        else None,
         metadata={"classes_with_one_image": small},
     )
 
@@ -57,9 +57,9 @@ def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     about: dict[str, Any] = {"digest": step.facts["digest"], "left_out": bad, "may_be_left_out": most}
     if not bad:
         return dg.AssetCheckResult(passed=True, metadata=about)
-    files = prepared_table(step.declared, step.facts, step.storage).bad
+    files = step.once(prepared_rows).bad
     shown: list[dict[str, Value]] = [{"file": path, "reason": reason} for path, reason in files]
-    what = f"{bad} of {bad + rows} files are no usable images: {_named([path for path, _ in files])}."
+    what = f"{bad} of {bad + rows} files are no usable images: {named([path for path, _ in files], _MAX_NAMED)}."
     op, share = step.declared.data_op, math.ceil(10_000 * bad / (bad + rows)) / 10_000
     return dg.AssetCheckResult(
         passed=bad <= most,
@@ -78,8 +78,3 @@ def _most_bad(chosen: dict[str, Any], declared: Declaration, *, files: int) -> i
         return 0
     share = float(chosen.get("max_bad_share", declared.checks.max_bad_share))
     return math.ceil(round(share * files, 6))
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,16 +1,16 @@
 """Checks of images that are alike: near-duplicates, and held-out images that a model has seen in training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from assets.checks.check import Check, declared_check
+from assets.checks.check import Check, CheckInput, declared_check, prepared_rows
 from assets.checks.version import VersionInput, of_version, said_before
 from assets.declaration import Declaration
 from assets.reports.gallery import gallery, thumbnails
 from assets.reports.tables import Value, table
-from assets.shards import prepared_table
 from smalti.catalog.leakage import find_leaked_rows
 from smalti.spark.prepared.alike import Alike, AlikePair, find_alike
 from smalti.spark.prepared.rows import read_images
@@ -45,52 +45,50 @@ def build_likeness_checks(declared: Declaration) -> list[Check]:
     ]
 
 
+@dataclass(frozen=True)
+class _Finding:
+    """Images or rows that are like others."""
+
+    count: int
+    of: int
+    what: str
+    """Images or rows."""
+    alike: str
+    """The text that follows `are` in the description of the result."""
+    numbers: Mapping[str, int]
+    shown: Mapping[str, Any]
+
+
 def _few_near_duplicates(given: VersionInput) -> dg.AssetCheckResult:
-    most = given.step.declared.checks.max_near_duplicates
-    content = _content(given, most)
-    if said := said_before(given.step, content):
-        return said
-    prepared, found = _find(given)
-    share = found.alike / max(found.rows, 1)
-    other = f", {found.of_other_class} of them like one of another class" if found.of_other_class else ""
-    return dg.AssetCheckResult(
-        passed=share <= most,
-        description=None
-        if share <= most
-        else f"{found.alike} of {found.rows} images ({share:.2%}) are near-duplicates{other}; at most {most:.2%} may "
-        "be.",
-        metadata={
-            "content": content,
-            "near_duplicates": found.alike,
-            "share": round(share, 4),
-            "equal_images": found.equal,
-            "like_one_of_another_class": found.of_other_class,
-            **_shown(prepared, found, found.pairs),
-        },
-    )
+    def find() -> _Finding:
+        found = given.step.once(_find_alike)
+        other = f", {found.of_other_class} of them like one of another class" if found.of_other_class else ""
+        more = {"equal_images": found.equal, "like_one_of_another_class": found.of_other_class}
+        return _Finding(
+            found.alike,
+            found.rows,
+            what="images",
+            alike=f"near-duplicates{other}",
+            numbers={"near_duplicates": found.alike},
+            shown={**more, **_shown(given.step.once(prepared_rows), found, found.pairs)},
+        )
+
+    return _few(given, given.step.declared.checks.max_near_duplicates, _hashes_of(given), find)
 
 
 def _no_split_leakage(given: VersionInput) -> dg.AssetCheckResult:
-    most = given.step.declared.checks.max_split_leakage
-    content = _content(given, most)
-    if said := said_before(given.step, content):
-        return said
-    prepared, found = _find(given)
-    share = found.leaked / max(found.held_out, 1)
-    return dg.AssetCheckResult(
-        passed=share <= most,
-        description=None
-        if share <= most
-        else f"{found.leaked} of {found.held_out} held-out images ({share:.2%}) are near-duplicates of images that are "
-        f"trained on; at most {most:.2%} may be.",
-        metadata={
-            "content": content,
-            "held_out_images": found.held_out,
-            "like_one_that_is_trained_on": found.leaked,
-            "share": round(share, 4),
-            **_shown(prepared, found, found.leaks),
-        },
-    )
+    def find() -> _Finding:
+        found = given.step.once(_find_alike)
+        return _Finding(
+            found.leaked,
+            found.held_out,
+            what="held-out images",
+            alike="near-duplicates of images that are trained on",
+            numbers={"held_out_images": found.held_out, "like_one_that_is_trained_on": found.leaked},
+            shown=_shown(given.step.once(prepared_rows), found, found.leaks),
+        )
+
+    return _few(given, given.step.declared.checks.max_split_leakage, _hashes_of(given), find)
 
 
 def _no_equal_rows(given: VersionInput) -> dg.AssetCheckResult:
@@ -98,41 +96,54 @@ def _no_equal_rows(given: VersionInput) -> dg.AssetCheckResult:
     declared = given.step.declared
     if declared.split.column is None and declared.function is None:
         return dg.AssetCheckResult(passed=True, description="Equal rows are in one split: a hash of them chooses it.")
-    most = declared.checks.max_split_leakage
-    content = f"{given.manifest.digest} {most}"
+
+    def find() -> _Finding:
+        found = find_leaked_rows(given.place.store(), given.manifest)
+        rows: list[dict[str, Value]] = [
+            {"split": each.split, "shard": each.shard, "sample": each.sample, "row": str(each.row)[:_SHOWN_CHARACTERS]}
+            for each in found.examples
+        ]
+        return _Finding(
+            found.leaked,
+            found.held_out,
+            what="held-out rows",
+            alike=f"equal to rows of {found.trained_on}",
+            numbers={"held_out_rows": found.held_out, "equal_to_one_that_is_trained_on": found.leaked},
+            shown={"rows": table(rows)} if rows else {},
+        )
+
+    return _few(given, declared.checks.max_split_leakage, given.manifest.digest, find)
+
+
+def _few(given: VersionInput, most: float, rows: str, find: Callable[[], _Finding]) -> dg.AssetCheckResult:
+    """Return whether no more than a share is like others; what was said of the same rows and share is repeated.
+
+    Args:
+        given: Input of the check.
+        most: The share.
+        rows: What names the rows and how they are compared.
+        find: Reads and compares them.
+    """
+    content = f"{rows} {most}"
     if said := said_before(given.step, content):
         return said
-    found = find_leaked_rows(given.place.store(), given.manifest)
-    share = found.leaked / max(found.held_out, 1)
-    rows: list[dict[str, Value]] = [
-        {"split": each.split, "shard": each.shard, "sample": each.sample, "row": str(each.row)[:_SHOWN_CHARACTERS]}
-        for each in found.examples
-    ]
+    found = find()
+    share = found.count / max(found.of, 1)
+    text = f"{found.count} of {found.of} {found.what} ({share:.2%}) are {found.alike}; at most {most:.2%} may be."
     return dg.AssetCheckResult(
         passed=share <= most,
-        description=None
-        if share <= most
-        else f"{found.leaked} of {found.held_out} held-out rows ({share:.2%}) are equal to rows of {found.trained_on}; "
-        f"at most {most:.2%} may be.",
-        metadata={
-            "content": content,
-            "held_out_rows": found.held_out,
-            "equal_to_one_that_is_trained_on": found.leaked,
-            "share": round(share, 4),
-            **({"rows": table(rows)} if rows else {}),
-        },
+        description=None if share <= most else text,
+        metadata={"content": content, **found.numbers, "share": round(share, 4), **found.shown},
     )
 
 
-def _content(given: VersionInput, most: float) -> str:
-    """Return what the result depends on: unchanged, it is repeated without reading anything."""
-    return f"{given.step.facts['table']} {given.step.declared.checks.near_duplicate_bits} {most}"
+def _hashes_of(given: VersionInput) -> str:
+    """Return what the comparison of images depends on."""
+    return f"{given.step.facts['table']} {given.step.declared.checks.near_duplicate_bits}"
 
 
-def _find(given: VersionInput) -> tuple[PreparedTable, Alike]:
-    step = given.step
-    prepared = prepared_table(step.declared, step.facts, step.storage)
-    return prepared, find_alike(prepared, max_bits=step.declared.checks.near_duplicate_bits)
+def _find_alike(step: CheckInput) -> Alike:
+    return find_alike(step.once(prepared_rows), max_bits=step.declared.checks.near_duplicate_bits)
 
 
 def _shown(prepared: PreparedTable, found: Alike, pairs: Sequence[AlikePair]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import dagster as dg
 
-from assets.checks.check import Check
+from assets.checks.check import Check, prepared_rows
 from assets.checks.declared import INTEGRITY
 from assets.checks.drift import build_drift_checks
 from assets.checks.likeness import build_likeness_checks
@@ -16,7 +16,6 @@ from assets.declaration import Declaration
 from assets.lineage import Passes
 from assets.places import Place
 from assets.reports.tables import Value, table
-from assets.shards import prepared_table
 from smalti.catalog import Manifest, load_manifest, verify
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo
@@ -48,7 +47,7 @@ def _every_row_is_in_the_shards(given: VersionInput) -> dg.AssetCheckResult:
     Shards that an earlier run has read are not read again: their sums are added up.
     """
     step, manifest, passes = given.step, given.manifest, given.passes
-    prepared = prepared_table(step.declared, step.facts, step.storage)
+    prepared = step.once(prepared_rows)
     content = f"{manifest.digest} {prepared.digest}"
     if run := passes.run_for(content):
         return known(run, content)

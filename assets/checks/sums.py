@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from assets.reports.tables import named
 from smalti.catalog import Manifest
 from smalti.format import ShardInfo
 from smalti.spark.prepared.table import PreparedTable
@@ -111,12 +112,7 @@ def find_losses(
     of = sum(watched.values())
     losses = []
     if gone:
-        losses.append(f"{len(gone)} of {len(watched)} {names} are gone ({_named(gone)})")
+        losses.append(f"{len(gone)} of {len(watched)} {names} are gone ({named(gone, MAX_NAMED)})")
     if ROWS not in accepted and lost > max_row_loss * of:
         losses.append(f"{lost} of {of} rows are gone, at most {max_row_loss:.0%} may go")
     return losses
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

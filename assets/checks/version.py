@@ -50,8 +50,8 @@ def of_version(
     """
 
     def check(step: CheckInput) -> dg.AssetCheckResult:
-        place, version = shards_of(step.declared, step.storage), int(step.facts["version"])
-        given = VersionInput(step, place, load_manifest(place.store(), version=version))
+        place = shards_of(step.declared, step.storage)
+        given = VersionInput(step, place, step.once(_load_version))
         try:
             result = evaluate(given)
         except (FormatError, StoreNotFound) as error:
@@ -59,6 +59,11 @@ def of_version(
         return conclude(step, place, given.manifest, result)
 
     return check
+
+
+def _load_version(step: CheckInput) -> Manifest:
+    """Return the version that was materialised."""
+    return load_manifest(shards_of(step.declared, step.storage).store(), version=int(step.facts["version"]))
 
 
 def known(run: str, content: str, **metadata: int | str) -> dg.AssetCheckResult:

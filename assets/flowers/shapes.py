@@ -19,7 +19,7 @@ class Petal:
     breadth: float
     """Greatest width over length."""
     fullest: float = 0.6
-    """Where along the petal it is widest, 0 at the base to 1 at the tip."""
+    """Place along the petal at which it is widest, 0 at the base to 1 at the tip."""
     point: float = 0.5
     """Tip: 0.3 is blunt, 1 is pointed."""
 

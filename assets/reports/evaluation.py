@@ -21,7 +21,7 @@ EARLIER_RUNS = 4
 """Runs before this one that its curves are drawn with."""
 
 Summary = Mapping[str, Any]
-"""What the trainer says at the end of an epoch."""
+"""The figures that the trainer reports at the end of an epoch."""
 
 _CURVES = {"train_loss": "training loss", "loss": "held-out loss", "accuracy": "accuracy"}
 

@@ -30,6 +30,12 @@ def table_of_ends(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataVal
     return _table([*records[:half], _gap(records[0], f"… {left_out} more …"), *records[-half:]])
 
 
+def named(names: Sequence[str], most: int) -> str:
+    """Return the first of some names as a sentence lists them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _gap(record: Mapping[str, Value], text: str) -> dict[str, Value]:
     """Return a record that stands for others: a text in its first column."""
     filled: dict[str, Value] = dict.fromkeys(record, "…")

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.reports.tables import MAX_TABLE_ROWS, Value, table
+from assets.reports.tables import MAX_TABLE_ROWS, Value, named, table
 from smalti.catalog import Manifest
 from smalti.catalog.diff import source_changes
 from smalti.catalog.header import Header, read_header
@@ -102,13 +102,8 @@ def class_difference(before: Header | None, now: Header | Manifest) -> str:
     new = set(now.metadata.get("classes") or [])
     if before is None:
         return f"{len(new)} classes" if new else ""
-    parts = [(f"+{_named(new - old)}" if new - old else ""), (f"-{_named(old - new)}" if old - new else "")]
-    return " ".join(filter(None, parts))
-
-
-def _named(names: set[str]) -> str:
-    more = f" and {len(names) - _MAX_CLASSES} more" if len(names) > _MAX_CLASSES else ""
-    return ", ".join(sorted(names)[:_MAX_CLASSES]) + more
+    changes = (("+", new - old), ("-", old - new))
+    return " ".join(f"{sign}{named(sorted(names), _MAX_CLASSES)}" for sign, names in changes if names)
 
 
 def option_difference(before: Header | None, now: Header | Manifest) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.reports.pictures import shortened
 from assets.reports.tables import Value
 from smalti.spark.rows import first_transformed
 from smalti.spark.shipping import ship_function
@@ -64,9 +65,5 @@ def preview_function(frame: DataFrame, path: str) -> tuple[dg.TableSchema, list[
     """
     first = first_transformed(frame, as_transform(load_function(path)), path)
     schema = dg.TableSchema(columns=[dg.TableColumn(field.name, str(field.type)) for field in first.schema])
-    return schema, [{name: _shown(value) for name, value in row.items()} for row in first[:_SHOWN_ROWS].to_pylist()]
-
-
-def _shown(value: Any) -> Value:
-    text = str(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+    rows = first[:_SHOWN_ROWS].to_pylist()
+    return schema, [{name: shortened(str(value), _SHOWN_CHARACTERS) for name, value in row.items()} for row in rows]

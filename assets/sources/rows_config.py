@@ -1,4 +1,4 @@
-"""What a run may choose about a source of rows."""
+"""The choices of a run about a source of rows."""
 
 import dagster as dg
 from pydantic import Field

@@ -1,1 +1,1 @@
-"""What the measurements of the Dagster graph share: generated pictures, one data set, and a live `dagster dev`."""
+"""Shared parts of the measurements of the Dagster graph: generated pictures, one data set, and a live `dagster dev`."""

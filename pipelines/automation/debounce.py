@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from smalti.sources.paged_listing import Listing
 
 MAX_TRIES = 3
-"""How often a run is requested for one content before a person is asked to look."""
+"""Runs that are requested for one content before a person is asked to look."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class WatchState:
     seen: str = ""
     """Digest of a change that is being waited on."""
     since: float = 0.0
-    """When that change was first seen, in seconds."""
+    """Time at which that change was first seen, in seconds."""
     messages: str = ""
     """Digest of the messages of a queue that no run has followed yet; empty if there are none."""
     listing: Listing = field(default_factory=Listing)

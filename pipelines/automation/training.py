@@ -19,11 +19,11 @@ import dagster as dg
 
 from assets.declaration import Declaration
 from assets.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, latest, made_in, run_tags
-from assets.model import TRAINING_POOL
 from assets.places import shards_of
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, checked_version
 from assets.sources.images import images_config
+from assets.stages.model import TRAINING_POOL
 from pipelines.automation.debounce import MAX_TRIES
 from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import job_name

@@ -18,9 +18,9 @@ import dagster as dg
 from assets.declaration import Declaration, Watch
 from assets.lineage import facts_of, made_in
 from assets.places import expand
-from assets.source import WATCHED, Versions, last_read, look, new_observations, source_config, watched_address
 from assets.sources.images import ImagesConfig
 from assets.stage import Facts
+from assets.stages.source import WATCHED, Versions, last_read, look, new_observations, source_config, watched_address
 from pipelines.automation import debounce
 from pipelines.automation.debounce import WatchState
 from pipelines.automation.partitions import Look, add_partitions, look_at_partitions, request_partitions
@@ -61,7 +61,7 @@ def build_watch_sensor(
 
 @dataclass(frozen=True)
 class _Sight:
-    """What a tick has found of the source."""
+    """The state of the source as a tick has found it."""
 
     state: WatchState
     place: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.model import build_model
+from assets.stages.model import build_model
 from pipelines.stages import detect_resources
 from resources.run_worker import run_bound_executor
 from resources.spark import SparkResource

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from assets.checks.shards import build_shard_checks
-from assets.data import build_data
 from assets.declaration import Declaration
-from assets.places import shards_of
-from assets.prepared import prepared_of
+from assets.places import prepared_of, shards_of
+from assets.stages.data import build_data
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish

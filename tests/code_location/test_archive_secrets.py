@@ -6,9 +6,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.data import build_data
 from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
+from assets.stages.data import build_data
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS

@@ -10,10 +10,10 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 from assets.checks.check import Check, evaluate
-from assets.data import TAKEN_FROM, build_data
 from assets.lineage import RESUME_TAG, facts_of, latest, made_in
 from assets.sources.rows_config import RowsConfig
 from assets.stage import stage_op, stage_spec
+from assets.stages.data import TAKEN_FROM, build_data
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS, define

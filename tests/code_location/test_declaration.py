@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from assets.configuration import OVERRIDDEN, overrides, with_defaults
 from assets.declaration import Declaration
-from assets.model import ModelConfig, model_config
 from assets.places import expand, place_of, shards_of
+from assets.stages.model import ModelConfig, model_config
 from pipelines.data_set import DataSet, build_definitions
 from resources.storage import StorageResource
 from tests.code_location.declared import define

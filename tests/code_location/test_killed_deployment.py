@@ -56,7 +56,7 @@ def begin(made: LiveDeployment) -> str:
 
 
 def is_gone(made: LiveDeployment, run_id: str) -> bool:
-    """Whether nothing of a run is left; frees slots as the daemon does, which takes the instance alone."""
+    """Return whether nothing of a run is left; frees slots as the daemon does, which takes the instance alone."""
     list(execute_concurrency_slots_iteration(SimpleNamespace(instance=made.instance), logging.getLogger()))
     run = made.instance.get_run_by_id(run_id)
     return run is not None and run.is_finished and not made.of_runs() and not any(made.slots().values())

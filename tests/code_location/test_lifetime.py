@@ -16,7 +16,7 @@ from resources.training import TrainerResource
 
 
 class Ends:
-    """What the watch of a run did, on a run worker and an instance that answer what the test says."""
+    """The acts of the watch of a run, on a run worker and an instance that answer what the test says."""
 
     def __init__(self) -> None:
         self.asked = self.ended = 0

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.data import build_data
 from assets.declaration import Checks, Declaration, Image, Prepare, Source, Watch
 from assets.flowers import draw_flower
 from assets.lineage import facts_of, latest
 from assets.sources.manifest import list_manifest
+from assets.stages.data import build_data
 from pipelines.automation.watch import build_watch_sensor
 from resources.spark import SparkResource
 from resources.storage import StorageResource

@@ -76,11 +76,17 @@ class Mailbox:
         return "250 OK"
 
 
-def mail_server(mailbox: Mailbox, **options: Any) -> Controller:
+@contextmanager
+def mail_server(mailbox: Mailbox, **options: Any) -> Iterator[Controller]:
     with socket.socket() as free:  # the controller wants to know the port before it listens
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return Controller(mailbox, hostname="127.0.0.1", port=port, **options)
+    server = Controller(mailbox, hostname="127.0.0.1", port=port, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def test_a_webhook_gets_json_with_all_that_a_program_needs(hook: Hook) -> None:
@@ -125,13 +131,9 @@ def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
 
 def test_mail_goes_to_all_mailboxes_with_subject_and_link() -> None:
     mailbox = Mailbox()
-    server = mail_server(mailbox)
-    server.start()
-    try:
+    with mail_server(mailbox) as server:
         mail = NotificationsResource(smtp_host="127.0.0.1", smtp_port=server.port, smtp_security="none")
         mail.send("email", Channels(email=["a@example.com", "b@example.com"]), MESSAGE)
-    finally:
-        server.stop()
     [envelope] = mailbox.mails
     assert envelope.rcpt_tos == ["a@example.com", "b@example.com"]
     text = envelope.content.decode()
@@ -141,13 +143,8 @@ def test_mail_goes_to_all_mailboxes_with_subject_and_link() -> None:
 
 
 def test_a_refused_password_is_not_shown() -> None:
-    server = mail_server(
-        Mailbox(),
-        auth_require_tls=False,
-        authenticator=lambda *_: AuthResult(success=False, handled=False, message=f"535 not {SECRET}"),
-    )
-    server.start()
-    try:
+    refused = AuthResult(success=False, handled=False, message=f"535 not {SECRET}")
+    with mail_server(Mailbox(), auth_require_tls=False, authenticator=lambda *_: refused) as server:
         mail = NotificationsResource(
             smtp_host="127.0.0.1",
             smtp_port=server.port,
@@ -158,37 +155,28 @@ def test_a_refused_password_is_not_shown() -> None:
         with pytest.raises(DeliveryError, match=r"the mail server 127\.0\.0\.1:.* answered 535") as caught:
             mail.send("email", Channels(email=["a@example.com"]), MESSAGE)
         assert SECRET not in str(caught.value)
-    finally:
-        server.stop()
+
+
+def check_nothing_is_sent(fault: str, **options: Any) -> None:
+    """Send a mail, with the settings as they are by default, to a server that must not get it."""
+    mailbox = Mailbox()
+    with mail_server(mailbox, **options) as server:
+        mail = NotificationsResource(smtp_host="127.0.0.1", smtp_port=server.port)
+        with pytest.raises(DeliveryError, match=fault):
+            mail.send("email", Channels(email=["a@example.com"]), MESSAGE)
+    assert mailbox.mails == []
 
 
 def test_a_mail_server_without_tls_gets_nothing_unless_that_is_allowed() -> None:
-    mailbox = Mailbox()
-    server = mail_server(mailbox)
-    server.start()
-    try:
-        mail = NotificationsResource(smtp_host="127.0.0.1", smtp_port=server.port)
-        with pytest.raises(DeliveryError, match="STARTTLS"):
-            mail.send("email", Channels(email=["a@example.com"]), MESSAGE)
-    finally:
-        server.stop()
-    assert mailbox.mails == []
+    check_nothing_is_sent("STARTTLS")
 
 
 def test_a_certificate_that_is_not_trusted_is_refused() -> None:
     import trustme
 
-    mailbox, context = Mailbox(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    server = mail_server(mailbox, tls_context=context)
-    server.start()
-    try:
-        mail = NotificationsResource(smtp_host="127.0.0.1", smtp_port=server.port)
-        with pytest.raises(DeliveryError, match="CERTIFICATE_VERIFY_FAILED"):
-            mail.send("email", Channels(email=["a@example.com"]), MESSAGE)
-    finally:
-        server.stop()
-    assert mailbox.mails == []
+    check_nothing_is_sent("CERTIFICATE_VERIFY_FAILED", tls_context=context)
 
 
 def test_mail_without_a_server_says_which_variable_is_missing() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from assets.declaration import Drawn, Image, Prepare, Source, Train
 from assets.lineage import facts_of, latest
-from assets.model import build_model
+from assets.stages.model import build_model
 from pipelines.stages import detect_resources
 from resources.spark import SparkResource
 from resources.storage import S3Storage

@@ -1,4 +1,4 @@
-"""What a check knows of the times that it passed before."""
+"""The times that a check passed before, as it knows them."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -10,8 +10,8 @@ import pytest
 from assets.checks.check import CheckInput
 from assets.checks.model import build_model_checks
 from assets.lineage import facts_of, latest
-from assets.promotion import BEFORE, FORMER, build_promotion
 from assets.shard_tags import PROMOTED, move_tag, promoted_model
+from assets.stages.promotion import BEFORE, FORMER, build_promotion
 from resources.storage import StorageResource
 from smalti.catalog import Manifest, tags, vacuum
 from smalti.cli import main

@@ -68,6 +68,11 @@ def training_tick(
         return build_train_sensor(FLOWERS).evaluate_tick(context)
 
 
+def pinned(version: int, digest: str) -> dict[str, Any]:
+    """The whole configuration of a training that is pinned to a version."""
+    return {"ops": {"flowers__model": {"config": {"version": version, "digest": digest}}}}
+
+
 def launch(instance: dg.DagsterInstance, request: dg.RunRequest, job: str = "train") -> dg.DagsterRun:
     """Create a run with the tags and configuration of a request, as the daemon does."""
     run_config: Any = dict(request.run_config)
@@ -104,7 +109,7 @@ def test_a_checked_version_asks_for_one_run_that_is_pinned_to_it(
     publish(instance, storage, 2)  # its checks failed, or are not done yet
     [request] = training_tick(instance, storage).run_requests
     assert request.run_key == f"flowers:train:{made.digest}"
-    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 1, "digest": made.digest}}}}
+    assert request.run_config == pinned(1, made.digest)
     assert request.tags[TRAINS_TAG] == made.digest
     dg.validate_run_config(defs.resolve_job_def("flowers_train_job"), request.run_config)
     launch(instance, request)
@@ -198,7 +203,7 @@ def test_of_two_newer_versions_in_one_tick_the_newest_is_trained_on(
     publish_checked(instance, storage, 1)
     newest = publish_checked(instance, storage, 2)
     [request] = training_tick(instance, storage).run_requests
-    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 2, "digest": newest.digest}}}}
+    assert request.run_config == pinned(2, newest.digest)
 
 
 def test_a_newer_version_waits_for_the_training_that_is_going_on_and_for_its_retry(
@@ -282,7 +287,7 @@ def test_it_trains_as_is_declared_and_not_as_a_person_last_chose(
     end_trained(instance, new_run(instance, "train", config={"model": {"epochs": 3}}))
     made = publish_checked(instance, storage, 2)
     [request] = training_tick(instance, storage).run_requests
-    assert request.run_config == {"ops": {"flowers__model": {"config": {"version": 1, "digest": made.digest}}}}
+    assert request.run_config == pinned(1, made.digest)
 
 
 def test_it_does_not_train_on_a_version_of_another_source_than_is_declared(

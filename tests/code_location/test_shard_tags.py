@@ -10,9 +10,9 @@ from assets.checks.drift import class_shares, class_shift, column_losses
 from assets.checks.shards import build_shard_checks
 from assets.checks.sums import find_losses
 from assets.declaration import Checks, Source, Stage
-from assets.model import build_model
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
+from assets.stages.model import build_model
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags

@@ -11,7 +11,7 @@ from resources.signals import held_signals, stopped_by_signals
 
 
 class Cancelled(BaseException):
-    """What Dagster's own handler raises."""
+    """The error that Dagster's own handler raises."""
 
 
 @pytest.fixture(autouse=True)

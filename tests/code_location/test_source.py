@@ -10,11 +10,11 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from assets.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
-from assets.running import run_stage
-from assets.source import WATCHED, look, observe, recorded_versions
 from assets.sources.rows_config import rows_config
 from assets.sources.unchanged import UNCHANGED_WHILE, certain_state
 from assets.stage import StageInput
+from assets.stages.running import run_stage
+from assets.stages.source import WATCHED, look, observe, recorded_versions
 from resources.databricks.compute import DatabricksResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
@@ -39,7 +39,7 @@ class Flow:
         return sum(event.event_type_value == "ASSET_OBSERVATION" for event in done.all_events)
 
     def status(self, partition: str | None = None) -> str:
-        """What the UI says about `raw`: its status, and the causes if it is out of date."""
+        """Return the words of the UI about `raw`: its status, and the causes if it is out of date."""
         graph = self.defs.resolve_asset_graph()
         resolver = CachingStaleStatusResolver(self.instance, graph, LoadingContextForTest(self.instance))
         key = self.declared.key("raw")

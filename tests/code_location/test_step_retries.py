@@ -8,7 +8,7 @@ import pytest
 from pydantic import PrivateAttr
 
 from assets.faults import STORE_RETRIES
-from assets.model import build_model
+from assets.stages.model import build_model
 from resources.storage import LocalStorage, StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import tags, vacuum

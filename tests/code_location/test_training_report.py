@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.model import Launcher, ModelConfig, chance_level
 from assets.reports.evaluation import by_class, confused_pairs, show_most_wrong
 from assets.reports.pictures import INLINE_LIMIT
 from assets.reports.training import TrainingReport
+from assets.stages.model import Launcher, ModelConfig, chance_level
 from resources.training import TrainerResource
 from smalti.dataset import StreamingDataset
 from smalti.storage import LocalStore

@@ -75,6 +75,15 @@ def test_rewrite_an_override_and_a_re_execution_of_all_read_unchanged_files_of_c
     assert rows.run(shards={"rewrite": True})["shards"]["version"] == 2
 
 
+@pytest.fixture
+def versioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Rows whose version is what the file `state` says; each time that they are read adds a line to `reads`."""
+    monkeypatch.setenv(STATE, str(tmp_path / "state"))
+    monkeypatch.setenv(READS, str(tmp_path / "reads"))
+    (tmp_path / "state").write_text("1")
+    return Source(dataframe=f"{HERE}:counted", version=f"{HERE}:state")
+
+
 def state() -> str | None:
     """The version of the rows, as a file says; none while it is empty."""
     return Path(os.environ[STATE]).read_text() or None
@@ -90,16 +99,12 @@ def counted(spark: Any) -> Any:
 
 
 def test_a_function_tells_the_version_of_rows_and_they_are_read_when_it_is_another_or_changed_meanwhile(
-    instance: dg.DagsterInstance, storage: StorageResource, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, storage: StorageResource, spark: Any, tmp_path: Path, versioned: Source
 ) -> None:
-    monkeypatch.setenv(STATE, str(tmp_path / "state"))
-    monkeypatch.setenv(READS, str(tmp_path / "reads"))
-    (tmp_path / "state").write_text("1")
-    source = Source(dataframe=f"{HERE}:counted", version=f"{HERE}:state")
-    rows = Rows(instance, storage, source=source, split=Split(validation=0))
+    rows = Rows(instance, storage, source=versioned, split=Split(validation=0))
 
     def raw() -> tuple[str, int]:
-        """What the first stage says, and how often it has read the rows so far."""
+        """Return the news of the first stage, and how often it has read the rows so far."""
         assert rows.run_raw().success
         return rows.facts("raw")[NEWS], len((tmp_path / "reads").read_text().splitlines())
 
@@ -118,13 +123,10 @@ def test_a_function_tells_the_version_of_rows_and_they_are_read_when_it_is_anoth
 
 
 def test_the_rows_of_an_unchanged_source_are_prepared_and_published_without_being_identified_again(
-    instance: dg.DagsterInstance, storage: StorageResource, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, storage: StorageResource, spark: Any, versioned: Source
 ) -> None:
-    monkeypatch.setenv(STATE, str(tmp_path / "state"))
-    monkeypatch.setenv(READS, str(tmp_path / "reads"))
-    (tmp_path / "state").write_text("1")
-    source = Source(dataframe=f"{HERE}:counted", version=f"{HERE}:state")
-    rows = Rows(instance, storage, source=source, prepare=Prepare(function=f"{HERE}:same"), split=Split(validation=0))
+    same = Prepare(function=f"{HERE}:same")
+    rows = Rows(instance, storage, source=versioned, prepare=same, split=Split(validation=0))
     assert rows.run()["shards"]["samples"] == 3
     assert rows.run(spark=NoSpark())["shards"]["version"] == 1
 

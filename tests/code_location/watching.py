@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from assets.declaration import Automation, Declaration, Source, Watch
-from assets.source import file_mark, watched_fact
+from assets.stages.source import file_mark, watched_fact
 from pipelines.automation.watch import build_watch_sensor
 from pipelines.definitions import defs
 from resources.storage import StorageResource

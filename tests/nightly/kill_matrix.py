@@ -32,7 +32,7 @@ GOES_ON = ("daemon", "webserver")
 
 @dataclass
 class Case:
-    """What was killed when, and what was left."""
+    """One kill: the process, the phase, and the traces that were left."""
 
     killed: str
     phase: str

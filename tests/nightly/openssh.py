@@ -14,7 +14,7 @@ from tests.nightly.programs import environment, find
 from tests.storage.servers.process import run_server
 
 RUNS_AS = "daemon"
-"""Where root starts it: a user whom every Debian has and has not locked, who may log in to himself alone."""
+"""The user that runs it where root starts it: every Debian has it, not locked, and it may log in to itself alone."""
 CONFIG = """\
 ListenAddress 127.0.0.1
 HostKey {folder}/host_key

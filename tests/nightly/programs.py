@@ -26,7 +26,7 @@ def find(program: str) -> str:
 
 
 def library_folders() -> list[Path]:
-    """Where the unpacked libraries lie; none where everything is installed."""
+    """Return the folders of the unpacked libraries; none where everything is installed."""
     roots = [UNPACKED / pattern.format(arch=f"{os.uname().machine}-linux-gnu") for pattern in LIBRARIES]
     return [folder for folder in roots if folder.is_dir()]
 

@@ -4,9 +4,9 @@ import os
 
 import dagster as dg
 
-from assets.data import build_data
 from assets.declaration import Automation, Declaration, Source, Watch
-from assets.source import build_source
+from assets.stages.data import build_data
+from assets.stages.source import build_source
 from pipelines.automation.watch import build_watch_sensor
 from resources.spark import SparkResource
 from resources.storage import LocalStorage

@@ -80,8 +80,8 @@ def test_a_colon_and_an_at_sign_in_a_path_are_not_a_login(address):
     "name",
     [
         "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_AUTHORIZATION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
-        "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN", "ARM_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
-        "SYSTEM_ACCESSTOKEN",
+        "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN", "ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS",
+        "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
     ],
 )  # fmt: skip
 def test_secrets_in_the_environment_are_masked(monkeypatch, name):

@@ -169,10 +169,10 @@ SCHEMES = (
         fill_options="smalti.storage.databricks.workspace:fill_options",
         allows_at_sign=True,  # in the names of folders: there is no host
         keeps_uploads=True,
-        variables=("DATABRICKS_*",),
+        variables=("DATABRICKS_*", "ARM_*"),  # ARM_*: logins of Azure
         secret_variables=(
             "DATABRICKS_TOKEN", "DATABRICKS_CLIENT_SECRET", "DATABRICKS_PASSWORD", "DATABRICKS_OIDC_TOKEN",
-            "ARM_CLIENT_SECRET", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
+            "ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN",
         ),
         host_variables=("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SYSTEM_ACCESSTOKEN"),
         credentials_help=(

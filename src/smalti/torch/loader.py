@@ -20,7 +20,13 @@ from smalti.torch.collate import check_batches, collate_samples, columns_to_tens
 from smalti.torch.dataset import LoaderState, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
 from smalti.torch.shared_memory import PackingCollate, Ring
-from smalti.torch.worker_processes import TaskArgument, check_workers_while_waiting, end_of_worker, pickles_tasks
+from smalti.torch.worker_processes import (
+    TaskArgument,
+    check_workers_while_waiting,
+    end_of_worker,
+    pickles_tasks,
+    workers_keep_inherited_objects,
+)
 from smalti.torch.worker_threads import ThreadedIterator, ThreadOptions
 from smalti.world import World
 
@@ -231,7 +237,8 @@ class StreamingDataLoader(DataLoader[Any]):
             self.collate_fn, self.__dict__["dataset"] = collate, view
 
     def _started_processes(self) -> Iterator[Any]:
-        batches = super().__iter__()
+        with workers_keep_inherited_objects():
+            batches = super().__iter__()
         check_workers_while_waiting(batches)
         return batches
 

@@ -1,10 +1,14 @@
 """Worker processes of torch's loader: passing their arguments, and detecting that they crashed or lost the program.
 
+A forked worker inherits all objects of the program, unreachable ones too. Collecting those runs destructors that were
+written for the program: one that joins a C++ thread, which a fork does not have, blocks or ends the worker.
+
 `multiprocessing` pickles the arguments of a spawned process into a pipe, and keeps the reading end open until all is
 written. If the process dies before it has read all but 64 KiB (the size of a pipe on Linux), the program blocks
 indefinitely. So arguments go through an unnamed file, whose descriptor fits into the pipe.
 """
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -12,8 +16,8 @@ import signal
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import context, get_start_method, reduction
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -30,6 +34,26 @@ _PROGRAM_SECONDS = 1.0  # between two checks that the program still runs
 _STATUS_SECONDS = 5.0  # between two checks for dead workers, as torch does without a timeout
 _watching: set[int] = set()
 """Process ids of workers that watch their program; forks inherit the set, and have ids of their own."""
+_starting = threading.local()
+
+
+@contextmanager
+def workers_keep_inherited_objects() -> Iterator[None]:
+    """Exclude what a process forked by this thread in the `with` block inherits from its garbage collections."""
+    _starting.workers = True
+    try:
+        yield
+    finally:
+        _starting.workers = False
+
+
+def _keep_inherited_objects() -> None:
+    if getattr(_starting, "workers", False):
+        _starting.workers = False  # processes that the worker forks are its own
+        gc.freeze()
+
+
+os.register_at_fork(after_in_child=_keep_inherited_objects)
 
 
 def end_with_program() -> None:
@@ -42,6 +66,7 @@ def end_with_program() -> None:
     program = multiprocessing.parent_process()
     if program is None or os.getpid() in _watching:
         return
+    gc.freeze()  # torch's own loader forks without `workers_keep_inherited_objects`
     watcher = threading.Thread(
         target=_end_after, args=(program.sentinel, os.getppid()), name="smalti-orphan", daemon=True
     )

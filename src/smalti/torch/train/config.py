@@ -111,6 +111,10 @@ class RunConfig:
     """Options of the store. They may contain secrets: they are not written to `run_dir`, and repr shows only names."""
     run_storage_options: Mapping[str, Any] | None = None
     """Options of the store of `run_dir`, as secret; None: those of the data if both are on the same service."""
+    preflight: bool = True
+    """Check, before other processes are started, that they will reach the data and `run_dir`.
+
+    False: for executors with credentials that the driver does not have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))

@@ -17,6 +17,7 @@ import cloudpickle
 
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
+from smalti.torch.train.launchers.preflight import check_places
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.tracking.tracked import tracked
 from smalti.world import detect_world
@@ -159,6 +160,8 @@ def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
             f"would start {config.num_processes} more: use launcher='inline' under torchrun and the like.",
             num_ranks=world.num_ranks,
         )
+    if launcher.starts_processes and config.preflight:
+        check_places(config)
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
     with tracked(config, program.argument, on_event) as hear:

@@ -1,11 +1,12 @@
 """Checkpoints: the state of a run in one folder per step, published atomically and verified before it is used.
 
-    checkpoints/step-00000120/   model.safetensors  optimizer.safetensors  state.json  checksums.json
+    checkpoints/step-00000120/   model.safetensors  optimizer.safetensors  state.json  files/  checksums.json
 
 Intended behaviour:
 1. A checkpoint is written into a hidden folder; each file is flushed, the checksums are written last, and one rename
    publishes the folder.
-2. Model, optimiser and cursor are one unit; they cannot be of different steps.
+2. Model, optimiser, cursor and the files that the ranks give (see `parts`) are one unit; they cannot be of different
+   steps.
 3. Loading takes the newest folder whose files all have their checksums, and reports the newer ones that it skipped.
 4. Nothing is deleted before the newest checkpoint was read back and verified; broken checkpoints are deleted then, too.
 5. One process writes at a time (see `folder.run_lock`). What a killed process left is hidden, and removed by the
@@ -16,7 +17,6 @@ source can at worst be refused.
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -35,6 +35,7 @@ from safetensors.torch import load_file, save_file
 from smalti.errors import CheckpointError, CursorError
 from smalti.storage.local import sync_path
 from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 
 PathOrText = TypeVar("PathOrText", Path, str)
 CheckState = Callable[[Mapping[str, Any]], None]
@@ -44,7 +45,6 @@ _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 CHECKSUMS_FILE = "checksums.json"
 _STATE = "state.json"
-_CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
 _FIXED = (
     "train_split",
     "image_column",
@@ -119,26 +119,39 @@ class CheckpointFolder:
     check_state: CheckState = field(default=ignore)
     _verified: set[str] = field(default_factory=set, init=False)
 
-    def save(self, snapshot: Snapshot) -> Path:
+    def staging(self, step: int, token: str, rank: int) -> Path:  # noqa: ARG002 - all ranks share this folder
+        """Return the hidden folder into which a rank copies its files; `token` is equal on all ranks."""
+        return self.root / f".{_name_of(step)}-{token}"
+
+    def retract(self, step: int) -> None:
+        """Prepare saving a step again: nothing is to do here, where one rename replaces a checkpoint."""
+
+    def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
+        """Make the files of one rank, which are in its staging folder, part of a checkpoint, and return them.
+
+        Raises:
+            CheckpointError: they could not be written.
+        """
+        try:
+            return flush_files(staging, names)
+        except OSError as error:
+            raise _not_written(step, self.root, error) from error
+
+    def save(self, snapshot: Snapshot, parts: Parts | None = None) -> Path:
         """Publish a checkpoint, verify it, remove those that are no longer kept, and return the new one's folder.
 
         Raises:
             CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
         """
-        target = self.root / f"step-{snapshot.step:08d}"
-        staging = self.root / f".{target.name}-{uuid.uuid4().hex[:8]}"
+        target = self.root / _name_of(snapshot.step)
+        parts = parts or Parts(self.staging(snapshot.step, uuid.uuid4().hex[:8], 0))
         try:
-            staging.mkdir(parents=True)
-            self._write(staging, snapshot)
-            self._publish(staging, target)
+            write_checkpoint(snapshot, parts, self.on_durable)
+            self._publish(parts.staging, target)
         except OSError as error:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise CheckpointError(
-                f"the checkpoint of step {snapshot.step} could not be written to {self.root}: {error}. "
-                "Earlier checkpoints are untouched; make room or mend the disk and start the run again.",
-                step=snapshot.step,
-            ) from error
-        _verify_checkpoint(target)
+            shutil.rmtree(parts.staging, ignore_errors=True)
+            raise _not_written(snapshot.step, self.root, error) from error
+        verify_checkpoint(target, without=parts.written)
         self._verified.add(target.name)
         self._prune()
         return target
@@ -155,12 +168,17 @@ class CheckpointFolder:
         return loaded
 
     def load(self, address: str) -> Snapshot:
-        """Verify the checkpoint at a path that `load_newest` returned, and return its content.
+        """Return the content of the checkpoint at a path that `load_newest` returned on some rank.
 
         Raises:
-            CheckpointError: a file is missing, changed or malformed.
+            CheckpointError: a file of the state is missing, changed or malformed.
         """
-        return load_checkpoint(Path(address))
+        return load_checkpoint(Path(address), with_files=False)
+
+    def files(self, address: str, patterns: Sequence[str] = ("*",)) -> Path | None:  # noqa: ARG002 - all are here
+        """Return the folder with the files of a checkpoint that `load_newest` returned; None if it has none."""
+        folder = Path(address) / FILES
+        return folder if folder.is_dir() else None
 
     def steps(self) -> list[Path]:
         """Return the folders of published checkpoints, oldest first."""
@@ -168,17 +186,6 @@ class CheckpointFolder:
             return []
         found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
-
-    def _write(self, staging: Path, snapshot: Snapshot) -> None:
-        for stem, tensors in snapshot.tensors.items():
-            write_tensors(staging / f"{stem}.safetensors", tensors)
-            self.on_durable(staging / f"{stem}.safetensors")
-        write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
-        self.on_durable(staging / _STATE)
-        sums = {path.name: _sha256_of(path) for path in sorted(staging.iterdir())}
-        write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
-        self.on_durable(staging / CHECKSUMS_FILE)
-        sync_folder(staging)
 
     def _publish(self, staging: Path, target: Path) -> None:
         if target.exists():
@@ -201,19 +208,76 @@ class CheckpointFolder:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _verify_checkpoint(path: Path) -> None:
-    """Check that a folder holds exactly the files that its checksums name, each unchanged."""
+def _name_of(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _not_written(step: int, root: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint of step {step} could not be written to {root}: {error}. "
+        "Earlier checkpoints are untouched; make room or mend the disk and start the run again.",
+        step=step,
+    )
+
+
+def write_checkpoint(snapshot: Snapshot, parts: Parts, on_durable: Callable[[Path], None] = ignore) -> None:
+    """Write the files of a snapshot into a staging folder, and the checksums of these and of all ranks' files last.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    staging = parts.staging
+    staging.mkdir(parents=True, exist_ok=True)
+    for stem, tensors in snapshot.tensors.items():
+        write_tensors(staging / f"{stem}.safetensors", tensors)
+        on_durable(staging / f"{stem}.safetensors")
+    write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
+    on_durable(staging / _STATE)
+    sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir()) if path.is_file()}
+    sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(parts.written.items())})
+    write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
+    on_durable(staging / CHECKSUMS_FILE)
+    for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
+        sync_folder(folder)
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a checkpoint folder, by its name.
+
+    Raises:
+        CheckpointError: they cannot be read.
+    """
     sums = read_json(path / CHECKSUMS_FILE).get("sha256")
     if not isinstance(sums, dict) or _STATE not in sums:
         raise CheckpointError(f"{path / CHECKSUMS_FILE} lists no checksums; the file is damaged.", path=str(path))
-    present = {file.name for file in path.iterdir()} - {CHECKSUMS_FILE}
+    return sums
+
+
+def verify_checkpoint(path: Path, *, without: Mapping[str, Written] | None = None, with_files: bool = True) -> None:
+    """Check that a folder holds exactly the files that its checksums name, each unchanged.
+
+    Args:
+        path: the folder.
+        without: files of ranks that were read back when they were written, or lie elsewhere; they are not looked at.
+        with_files: whether to look at the files of ranks at all.
+
+    Raises:
+        CheckpointError: a file is missing, changed or added.
+    """
+    left_out = {f"{FILES}/{name}" for name in without or {}}
+    sums = {name: expected for name, expected in read_checksums(path).items() if name not in left_out}
+    files = (file for file in path.rglob("*") if not file.is_dir() or file.is_symlink())
+    present = {file.relative_to(path).as_posix() for file in files} - {CHECKSUMS_FILE} - left_out
+    if not with_files:
+        sums = {name: expected for name, expected in sums.items() if "/" not in name}
+        present = {name for name in present if "/" not in name}
     if present != set(sums):
         raise CheckpointError(
             f"{path} holds the files {sorted(present)}, but its checksums name {sorted(sums)}.", path=str(path)
         )
     for name, expected in sums.items():
         try:
-            found = _sha256_of(path / name)
+            found = sha256_of(path / name)
         except OSError as error:
             raise CheckpointError(f"{path / name} cannot be read: {error}", path=str(path / name)) from error
         if found != expected:
@@ -254,13 +318,13 @@ def newest_verified(
     return None
 
 
-def load_checkpoint(path: Path) -> Snapshot:
-    """Verify one checkpoint folder and return its content.
+def load_checkpoint(path: Path, *, with_files: bool = True) -> Snapshot:
+    """Verify one checkpoint folder, with or without the files of ranks, and return its content.
 
     Raises:
         CheckpointError: a file is missing, changed or malformed.
     """
-    _verify_checkpoint(path)
+    verify_checkpoint(path, with_files=with_files)
     state = read_json(path / _STATE)
     if state.get("format") != _STATE_FORMAT:
         raise CheckpointError(
@@ -540,15 +604,6 @@ def replace_json(path: Path, value: Any) -> None:
     write_json(fresh, value)
     fresh.replace(path)
     sync_folder(path.parent)
-
-
-def _sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def sync_folder(path: Path) -> None:

@@ -5,8 +5,9 @@
               metrics.jsonl  samples/  model/  result.json
 
 Intended behaviour in a store:
-1. A checkpoint is written to the scratch folder and verified there. Its `checksums.json` is put last; without it, the
-   checkpoint does not exist. Older ones are removed after a listing has shown all files of the new one.
+1. A checkpoint is written to the scratch folder and verified there. Each rank puts the files that it gives. Rank 0 puts
+   the rest, and `checksums.json` last, when all ranks are done; without it, the checkpoint does not exist. Older ones
+   are removed after a listing has shown all files of the new one.
 2. Loading fetches and verifies each file. A damaged checkpoint is skipped and reported. A fault of the store ends the
    run: skipping a checkpoint because of it would undo training silently.
 3. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
@@ -25,13 +26,15 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
 from smalti.storage import Store, open_store
+from smalti.storage.store import check_key
 from smalti.torch.train.config import RunConfig, TrainResult
 from smalti.torch.train.run.checkpoint import (
     CHECKSUMS_FILE,
@@ -42,10 +45,14 @@ from smalti.torch.train.run.checkpoint import (
     ignore,
     load_checkpoint,
     newest_verified,
+    read_checksums,
     replace_json,
+    verify_checkpoint,
+    write_checkpoint,
 )
 from smalti.torch.train.run.events import METRICS_FILE
 from smalti.torch.train.run.folder import MODEL_FOLDER, RESULT_FILE, WriteModel, begin_life, run_lock, write_result
+from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 
 CHECKPOINTS = "checkpoints"
 _LIVES = "lives"
@@ -272,8 +279,39 @@ class StoreCheckpoints:
     life: int = 0
     check_state: CheckState = field(default=ignore)
     _verified: set[_Name] = field(default_factory=set, init=False)
+    _attempted: set[_Name] = field(default_factory=set, init=False)
 
-    def save(self, snapshot: Snapshot) -> str:
+    def staging(self, step: int, token: str, rank: int) -> Path:
+        """Return the hidden folder into which a rank copies its files of a checkpoint."""
+        return self.run.path / CHECKPOINTS / f".step-{step:08d}-{token}-{rank}"
+
+    def retract(self, step: int) -> None:
+        """Prepare saving a step again in this life: a checkpoint must not exist while its files change.
+
+        Raises:
+            StoreError: its files cannot be removed.
+        """
+        name = _Name(self.life, step)
+        if name in self._attempted:
+            self._delete(name, self._files().get(name, {}))
+        self._attempted.add(name)
+
+    def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
+        """Put the files of one rank, which are in its staging folder, and return them.
+
+        Raises:
+            CheckpointError: they cannot be read.
+            StoreError: the store cannot be written.
+        """
+        try:
+            written = flush_files(staging, names)
+        except OSError as error:
+            raise CheckpointError(f"the files in {staging} cannot be read: {error}", path=str(staging)) from error
+        for name in names:
+            self.run.store.put_file(f"{CHECKPOINTS}/{_Name(self.life, step)}/{FILES}/{name}", staging / FILES / name)
+        return written
+
+    def save(self, snapshot: Snapshot, parts: Parts | None = None) -> str:
         """Publish a checkpoint, remove those that are no longer kept, and return the new one's address.
 
         Raises:
@@ -281,23 +319,16 @@ class StoreCheckpoints:
             TrainingError: the run was started again elsewhere.
             StoreError: the store cannot be written; earlier checkpoints are untouched.
         """
-        store, name = self.run.store, _Name(self.life, snapshot.step)
-        prefix = f"{CHECKPOINTS}/{name}"
+        name = _Name(self.life, snapshot.step)
         self.run.check_current()
         shutil.rmtree(self._loaded, ignore_errors=True)
-        local = CheckpointFolder(self.run.path / CHECKPOINTS, keep=1).save(snapshot)
+        if parts is None:
+            self.retract(snapshot.step)
+            parts = Parts(self.staging(snapshot.step, secrets.token_hex(4), 0))
         try:
-            if name in self._verified:  # saved twice: it must not exist while its files change
-                store.delete(f"{prefix}/{CHECKSUMS_FILE}")
-            sizes = {path.name: path.stat().st_size for path in sorted(local.iterdir())}
-            for file in sizes:
-                if file != CHECKSUMS_FILE:
-                    store.put_file(f"{prefix}/{file}", local / file)
-            self.run.put_log()
-            self.run.check_current()
-            store.put_file(f"{prefix}/{CHECKSUMS_FILE}", local / CHECKSUMS_FILE)
+            sizes = self._put(name, snapshot, parts)
         finally:
-            shutil.rmtree(local, ignore_errors=True)
+            shutil.rmtree(parts.staging, ignore_errors=True)
         files = self._files()
         if files.get(name) != sizes:
             raise CheckpointError(
@@ -309,6 +340,27 @@ class StoreCheckpoints:
         self._prune(files)
         return self._address(name)
 
+    def _put(self, name: _Name, snapshot: Snapshot, parts: Parts) -> dict[str, int]:
+        """Put rank 0's files of a checkpoint, the checksums last, and return the sizes of the files of all ranks."""
+        store, prefix, staging = self.run.store, f"{CHECKPOINTS}/{name}", parts.staging
+        try:
+            write_checkpoint(snapshot, parts)
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoint of step {snapshot.step} could not be written to {staging}: {error}. Earlier "
+                "checkpoints are untouched; make room or set TMPDIR to another disk, and start the run again.",
+                step=snapshot.step,
+            ) from error
+        verify_checkpoint(staging, without=parts.written)
+        sizes = {path.name: path.stat().st_size for path in sorted(staging.iterdir()) if path.is_file()}
+        for file in sizes:
+            if file != CHECKSUMS_FILE:
+                store.put_file(f"{prefix}/{file}", staging / file)
+        self.run.put_log()
+        self.run.check_current()
+        store.put_file(f"{prefix}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
+        return {**sizes, **{f"{FILES}/{file}": written.num_bytes for file, written in parts.written.items()}}
+
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
 
@@ -318,57 +370,94 @@ class StoreCheckpoints:
         """
         names = {self._address(name): name for name in _published(self._files())}
         where = f"{self.run.address}/{CHECKPOINTS}"
-        loaded = newest_verified(reversed(names), self.load, self.check_state, where=where)
+        loaded = newest_verified(reversed(names), self._load_whole, self.check_state, where=where)
         if loaded is not None:
             self._verified.add(names[str(loaded.path)])
         return loaded
 
     def load(self, address: str) -> Snapshot:
-        """Fetch and verify the checkpoint at an address that `load_newest` returned, and return its content.
+        """Fetch and verify the state at an address that `load_newest` returned on some rank, and return it.
 
         Raises:
             CheckpointError: a file is missing, changed or malformed.
             StoreError: the store cannot be read.
         """
+        name, folder = self._place_of(address)
+        self._fetch(name, folder, lambda file: "/" not in file)
+        return load_checkpoint(folder, with_files=False)
+
+    def files(self, address: str, patterns: Sequence[str] = ("*",)) -> Path | None:
+        """Return a scratch folder with the files of a checkpoint whose names match a pattern; None if it has no files.
+
+        Raises:
+            CheckpointError: a file is missing or changed.
+            StoreError: the store cannot be read.
+        """
+        name, folder = self._place_of(address)
+        self._fetch(name, folder, lambda file: any(fnmatchcase(file, f"{FILES}/{each}") for each in patterns))
+        return folder / FILES if (folder / FILES).is_dir() else None
+
+    def _load_whole(self, address: str) -> Snapshot:
+        """Fetch and verify a whole checkpoint, and return its state."""
+        name, folder = self._place_of(address)
+        self._fetch(name, folder, lambda file: True)  # noqa: ARG005
+        return load_checkpoint(folder)
+
+    def _place_of(self, address: str) -> tuple[str, Path]:
+        """Return the name of a checkpoint and the scratch folder for its files."""
         match = _CHECKPOINT_FILE.fullmatch(f"{CHECKPOINTS}/{address.rpartition('/')[2]}/-")
         if match is None:
             raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
-        folder = self._loaded / match[3] / f"step-{match[2]}"
-        if not folder.exists():
-            self._fetch(match[1], folder)
-        try:
-            return load_checkpoint(folder)
-        except CheckpointError:
-            # Fetched once more: an error of the transfer would undo training.
-            shutil.rmtree(folder, ignore_errors=True)
-            self._fetch(match[1], folder)
-            try:
-                return load_checkpoint(folder)
-            except CheckpointError as error:
-                raise CheckpointError(f"{address}, fetched to a scratch folder: {error}", path=address) from error
+        return match[1], self._loaded / match[3] / f"step-{match[2]}"
 
     @property
     def _loaded(self) -> Path:
         return self.run.path / "loaded"
 
-    def _fetch(self, name: str, folder: Path) -> None:
-        store = self.run.store
+    def _fetch(self, name: str, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        """Fetch the files of a checkpoint that are wanted and not here yet, and verify each."""
+        prefix = f"{CHECKPOINTS}/{name}"
         try:
-            folder.mkdir(parents=True)
-            for info in store.list(f"{CHECKPOINTS}/{name}"):
-                path = folder / info.key.removeprefix(f"{CHECKPOINTS}/{name}/").replace("/", "%2F")
-                with (
-                    path.open("wb") as file,
-                    contextlib.suppress(StoreNotFound),
-                ):  # verification reports it
-                    store.fetch(info.key, file)
-        except StoreError:
+            try:
+                self._fetch_once(prefix, folder, is_wanted)
+            except CheckpointError:
+                # Fetched once more: an error of the transfer would undo training.
+                (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+                self._fetch_once(prefix, folder, is_wanted)
+        except StoreNotFound as error:
+            raise CheckpointError(f"{self.run.address}/{prefix} is not complete: {error}", path=prefix) from error
+        except (StoreError, CheckpointError):
             raise
         except OSError as error:
             raise TrainingError(
                 f"a checkpoint cannot be fetched to {folder}: {error}. Make room, or set TMPDIR to another disk.",
                 path=str(folder),
             ) from error
+
+    def _fetch_once(self, prefix: str, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        if not (folder / CHECKSUMS_FILE).exists():
+            self._fetch_file(f"{prefix}/{CHECKSUMS_FILE}", folder / CHECKSUMS_FILE)
+        sums = read_checksums(folder)
+        for info in self.run.store.list(prefix):
+            file = check_key(info.key.removeprefix(f"{prefix}/"))
+            if file == CHECKSUMS_FILE or not is_wanted(file):
+                continue
+            expected, path = sums.get(file), folder / file
+            if not path.exists() or sha256_of(path) != expected:
+                self._fetch_file(info.key, path)
+                if (found := sha256_of(path)) != expected:
+                    raise CheckpointError(
+                        f"{self.run.store.locate(info.key)}: sha256 expected {expected}, found {found}; the file has "
+                        "changed since it was written.",
+                        path=info.key,
+                    )
+
+    def _fetch_file(self, key: str, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._loaded / f".{secrets.token_hex(8)}"  # ranks of one machine may fetch to one folder
+        with fresh.open("wb") as out:
+            self.run.store.fetch(key, out)
+        fresh.replace(path)
 
     def _files(self) -> dict[_Name, dict[str, int]]:
         """Return the size of each file in each checkpoint folder; oldest first."""
@@ -389,8 +478,11 @@ class StoreCheckpoints:
             if name in kept or name.life > self.life:  # a later life's are not ours to remove
                 continue
             with contextlib.suppress(StoreError):  # best effort; the next save tries again
-                for file in sorted(names, key=lambda file: file != CHECKSUMS_FILE):
-                    self.run.store.delete(f"{CHECKPOINTS}/{name}/{file}")
+                self._delete(name, names)
+
+    def _delete(self, name: _Name, files: Iterable[str]) -> None:
+        for file in sorted(files, key=lambda file: file != CHECKSUMS_FILE):
+            self.run.store.delete(f"{CHECKPOINTS}/{name}/{file}")
 
     def _address(self, name: _Name) -> str:
         return f"{self.run.address}/{CHECKPOINTS}/{name}"

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
-from assets.places import Place, place_of
+from assets.places import prepared_of
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
 from assets.reports.tables import Value, table
@@ -156,11 +156,6 @@ def _show_rows(step: StageInput, storage: StorageResource, spark: SparkResource)
 def rows_digest(source: Facts, function: str) -> str:
     """Return a digest of the rows that a function makes of those that `raw` has read."""
     return hashlib.sha256(f"{source['digest']}|{function_digest(function)}".encode()).hexdigest()
-
-
-def prepared_of(declared: Declaration, storage: StorageResource) -> Place:
-    """Return the place of the tables of prepared images and their Parquet parts."""
-    return place_of(declared, storage, "prepared")
 
 
 def describe_update(done: PreparedUpdate) -> str:

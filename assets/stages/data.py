@@ -17,15 +17,15 @@ from assets.checks.shards import build_shard_checks
 from assets.declaration import Declaration, Stage
 from assets.lineage import facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
 from assets.places import shards_of
-from assets.prepared import prepared_spec
-from assets.raw import raw_spec
-from assets.running import CONFIGS, run_stage
 from assets.shard_tags import release_ended_trainings
-from assets.shards import shards_spec
-from assets.source import record_read
 from assets.sources.partitions import read_before
 from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import Facts, RunPartitions, StageInput, stage_op
+from assets.stages.prepared import prepared_spec
+from assets.stages.raw import raw_spec
+from assets.stages.running import CONFIGS, run_stage
+from assets.stages.shards import shards_spec
+from assets.stages.source import record_read
 from resources.spark import ComputeResource
 from resources.storage import StorageResource
 

@@ -10,7 +10,6 @@ from assets.configuration import overrides
 from assets.declaration import Declaration
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import ROWS, show_classes, show_images, show_rows, shown_again, throughput
-from assets.source import WATCHED, file_mark, source_config, watched_address, watched_fact
 from assets.sources.images import ImagesConfig, find_images, images_config
 from assets.sources.inventory import inventories_of, inventory_key, load_inventory, save_inventory
 from assets.sources.partitions import PARTITIONS, describe_partitions, read_partitions
@@ -18,6 +17,7 @@ from assets.sources.rows import column_schema, identify_partitions, read_frame
 from assets.sources.rows_config import RowsConfig, rows_config
 from assets.sources.unchanged import UNCHANGED_WHILE, certain_state, source_state
 from assets.stage import Facts, StageInput, StageResult, stage_spec
+from assets.stages.source import WATCHED, file_mark, source_config, watched_address, watched_fact
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.errors import StoreError, StoreNotFound

@@ -25,13 +25,13 @@ import dagster as dg
 
 from assets.declaration import Declaration, Stage
 from assets.places import REFERENCE
-from assets.prepared import prepared_config, prepared_stage
-from assets.raw import raw_config, raw_stage, state_facts, state_of
-from assets.shards import shards_config, shards_stage
-from assets.source import WATCHED
 from assets.sources.inventory import inventories_of
 from assets.sources.unchanged import UNCHANGED_WHILE
 from assets.stage import RunPartitions, StageInput, StageResult
+from assets.stages.prepared import prepared_config, prepared_stage
+from assets.stages.raw import raw_config, raw_stage, state_facts, state_of
+from assets.stages.shards import shards_config, shards_stage
+from assets.stages.source import WATCHED
 from resources.databricks.compute import REFERENCE as SECRET
 from resources.databricks.compute import DatabricksResource
 from resources.environment import differing_fields, storage_at

@@ -232,7 +232,7 @@ def record_read(
         versions: Versions = {None: str(facts.get(WATCHED, facts["digest"]))}
     else:
         read = ReadPartitions.load(inventories_of(declared, storage), str(facts[PARTITIONS])).own
-        versions = {key: read[key] for key in read}
+        versions = dict(read.items())
     for each in new_observations(context.instance, declared, versions):
         context.log_event(each)
     records, name = context.instance.fetch_observations(declared.source_key, limit=1).records, declared.source_key

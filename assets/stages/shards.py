@@ -1,7 +1,6 @@
 """The third stage: the rows as Mosaic Data Shards, published as one new version of the shard set."""
 
 import time
-from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -9,20 +8,19 @@ from pydantic import Field
 
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration
-from assets.places import Place, shards_of
-from assets.prepared import prepared_of, rows_digest
+from assets.places import Place, prepared_table, shards_of
 from assets.reports.shown import throughput
 from assets.reports.versions import HISTORY, show_history, show_shards
 from assets.sources.row_shards import WriteRows, publish_partitions, publish_rows
 from assets.sources.rows import read_again
 from assets.stage import Facts, StageInput, StageResult, stage_spec
+from assets.stages.prepared import rows_digest
 from resources.spark import SparkResource
 from resources.storage import StorageResource
 from smalti.catalog.diff import compare
 from smalti.catalog.manifest import stored_bytes
-from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
-from smalti.spark.prepared.table import PreparedTable, load_prepared
+from smalti.spark.prepared.table import PreparedTable
 
 _CODE_VERSION = "1"
 
@@ -183,26 +181,6 @@ def _origin(step: StageInput, rows: Facts) -> dict[str, Any]:
         "run": step.run_id,
         "source": rows.get("source", ""),
     }
-
-
-def prepared_table(declared: Declaration, facts: Facts, storage: StorageResource) -> PreparedTable:
-    """Return the table that a materialisation names.
-
-    Raises:
-        dg.Failure: it is gone.
-    """
-    version, place = facts.get("prepared_version") or facts.get("version"), prepared_of(declared, storage)
-    name = str(facts.get("table") or facts["digest"])
-    for number in (version, None):  # a vacuum publishes the newest content again, under a new number
-        with suppress(StoreNotFound, VersionNotFound):
-            found = load_prepared(version=number, **place.arguments())
-            if found.name == name:
-                return found
-    raise dg.Failure(
-        f"{place.url} has no version with the digest {name[:16]} any more: materialise "
-        f"{declared.key('prepared').to_user_string()} again",
-        allow_retries=False,
-    )
 
 
 def describe_version(done: Resharded, before: int) -> str:
