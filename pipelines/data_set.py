@@ -11,6 +11,7 @@ from assets.stages.data import build_data
 from assets.stages.model import build_model
 from assets.stages.promotion import build_promotion
 from assets.stages.source import build_source, is_watchable
+from assets.stages.tuning import build_study
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
@@ -49,6 +50,8 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
         sensors.append(build_watch_sensor(declared, automation.watch))
     if declared.train is not None:
         assets += [build_model(declared, declared.train), build_promotion(declared)]
+        if declared.tuning is not None:
+            assets.append(build_study(declared, declared.train, declared.tuning))
         if automation.train_on_new_version and automation.condition is None:
             sensors.append(build_train_sensor(declared))
     if automation.notify is not None:

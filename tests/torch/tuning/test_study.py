@@ -75,7 +75,9 @@ def test_a_study_in_a_store_continues_from_its_journal_there(tmp_path):
 def test_the_fields_of_a_training_are_tuned_and_live_metrics_are_those_of_epochs(config, tmp_path):
     tuned = replace(config, log_samples=False, epochs=1)
     found = hyperparameter_study(
-        tuned, {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}}, options(tmp_path, metric="accuracy", trials=2)
+        tuned,
+        {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}},
+        options(tmp_path, metric="accuracy", trials=2),
     )
     assert [trial.state for trial in found.trials] == ["complete", "complete"]
     for trial in found.trials:

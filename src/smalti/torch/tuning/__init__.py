@@ -1,7 +1,7 @@
 """Studies of hyperparameters: many trainings with different settings, side by side, of which the best is found.
 
-`hyperparameter_study` runs trials of a `TrainConfig`, or of a function of `launch`. Optuna proposes their settings. Start
-reading at `study`. Names are imported on first use, so that `space` can be read without torch.
+`hyperparameter_study` runs trials of a `TrainConfig`, or of a function of `launch`. Optuna proposes their settings.
+Start reading at `study`. Names are imported on first use, so that `space` can be read without torch.
 """
 
 from importlib import import_module

@@ -49,7 +49,11 @@ class StudyResult:
     def to_json(self) -> dict[str, Any]:
         """Return all fields and the best trial as plain JSON values."""
         best = self.best
-        return {**asdict(self), "trials": [asdict(each) for each in self.trials], "best": asdict(best) if best else None}
+        return {
+            **asdict(self),
+            "trials": [asdict(each) for each in self.trials],
+            "best": asdict(best) if best else None,
+        }
 
 
 def result_of(study: "optuna.Study", metric: str) -> StudyResult:

@@ -57,7 +57,9 @@ def _dimension(name: str, entry: Any) -> Dimension:
         entry = entry["choices"]
     if isinstance(entry, (list, tuple)):
         if not entry or not all(each is None or isinstance(each, (bool, int, float, str)) for each in entry):
-            raise SchemaError(f"`{name}` must have choices that are numbers, texts, true, false or null, not {entry!r}.")
+            raise SchemaError(
+                f"`{name}` must have choices that are numbers, texts, true, false or null, not {entry!r}."
+            )
         return Dimension(name, tuple(entry))
     if not isinstance(entry, Mapping) or not {"low", "high"} <= set(entry) <= _FIELDS:
         raise SchemaError(

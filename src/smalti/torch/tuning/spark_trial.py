@@ -1,4 +1,4 @@
-"""A trial as a Spark task: the task runs the trial in a process of its own, and the driver follows the log of the run."""
+"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run."""
 
 import contextlib
 import functools

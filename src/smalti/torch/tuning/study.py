@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.storage import Store, open_store
-from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig
+from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.errors import SchemaError, TrainingError
+from smalti.errors import SchemaError
 from smalti.storage import open_store
 from smalti.torch.train import launch, train
 from smalti.torch.train.tracking.figures import figures_of
@@ -27,7 +27,15 @@ class Terminal(io.StringIO):
         return True
 
 
-STEP = {"event": "step", "time": 0.0, "step": 5, "epoch": 0, "loss": 0.5, "data_fraction": 0.25, "images_per_second": 75.4}
+STEP = {
+    "event": "step",
+    "time": 0.0,
+    "step": 5,
+    "epoch": 0,
+    "loss": 0.5,
+    "data_fraction": 0.25,
+    "images_per_second": 75.4,
+}
 
 
 def test_a_terminal_shows_a_bar_with_the_figures_of_the_newest_step_and_the_remaining_time():
@@ -198,7 +206,7 @@ def fake_mlflow():
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET
+        do_POST = do_GET  # noqa: N815 - the name that the base class calls
 
         def log_message(self, *arguments):
             pass

@@ -142,7 +142,9 @@ def launch(
             function returned a value that JSON cannot hold.
         SchemaError: an option is unknown or has a value that is not allowed.
     """
-    return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)["value"]
+    return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)[
+        "value"
+    ]
 
 
 def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:

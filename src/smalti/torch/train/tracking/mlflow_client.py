@@ -117,7 +117,9 @@ class Recorder:
             earlier = run.info.run_id
         else:
             client.update_run(earlier, status="RUNNING")
-        facts = {name: self._start[name] for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start}
+        facts = {
+            name: self._start[name] for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start
+        }
         client.log_batch(earlier, tags=[RunTag(f"smalti.{name}", str(value)) for name, value in facts.items()])
         self._run_id = earlier
         self._say({"link": self._link()})

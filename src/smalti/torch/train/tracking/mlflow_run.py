@@ -102,7 +102,7 @@ class MlflowRun:
 
     def _start(self) -> None:
         environment = {**_LIMITS, **os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "smalti.torch.train.tracking.mlflow_client"],
             env=environment,
             stdin=subprocess.PIPE,

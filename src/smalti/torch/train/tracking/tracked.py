@@ -102,6 +102,10 @@ def _parameters(config: RunConfig, argument: Any) -> dict[str, Any]:
 def _jsonable(values: Mapping[Any, Any]) -> dict[str, Any]:
     plain = (str, int, float, bool, type(None))
     return {
-        str(name): _jsonable(value) if isinstance(value, Mapping) else value if isinstance(value, plain) else repr(value)
+        str(name): _jsonable(value)
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, plain)
+        else repr(value)
         for name, value in values.items()
     }
