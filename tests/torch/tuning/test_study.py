@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.torch.tuning.functions import hopeless, parabola, steps_to
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
+ROOT = Path(__file__).resolve().parents[3]
 SPACE = {"x": {"low": -2.0, "high": 2.0}, "kind": ["good", "bad"]}
 
 
@@ -72,6 +74,7 @@ def test_a_study_in_a_store_continues_from_its_journal_there(tmp_path):
     assert json.loads(open_store("memory://tuning/study").get("study.json"))["trials"][0]["number"] == 0
 
 
+@pytest.mark.nightly
 def test_the_fields_of_a_training_are_tuned_and_live_metrics_are_those_of_epochs(config, tmp_path):
     tuned = replace(config, log_samples=False, epochs=1)
     found = hyperparameter_study(
@@ -97,6 +100,20 @@ def test_a_trial_that_is_worse_than_others_were_at_the_same_step_is_pruned(tmp_p
     found = hyperparameter_study(hopeless, {"x": [1, 2]}, options(tmp_path, trials=4))
     assert [trial.state for trial in found.trials] == ["complete", "complete", "complete", "pruned"]
     assert found.trials[3].value == 0.0
+
+
+def test_the_example_of_the_documentation_finds_a_rate_that_learns(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL)
+    [code] = [block for block in blocks if "hyperparameter_study" in block]
+    for old, new in {'"studies/line"': f'"{tmp_path}/study"', "parallel=2": 'trials_on="inline"'}.items():
+        assert old in code
+        code = code.replace(old, new)
+    names = {"__name__": "docs"}
+    exec(code, names)
+    study = names["study"]
+    assert len(study.trials) == 20
+    assert study.best.value < 0.01
+    assert 0.001 <= study.best.params["learning_rate"] <= 1
 
 
 KILLED = """

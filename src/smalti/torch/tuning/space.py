@@ -87,7 +87,7 @@ def with_params(config: C, params: Mapping[str, Any]) -> C:
             nested[first] = value
             continue
         known = config.get(first) if isinstance(config, Mapping) else getattr(config, first, None)
-        inner = nested.get(first, {} if known is None else known)
+        inner: Any = nested.get(first, {} if known is None else known)
         nested[first] = with_params(inner if dataclasses.is_dataclass(inner) else dict(inner), {rest: value})
     if isinstance(config, Mapping):
         return {**config, **nested}  # type: ignore[return-value]  # a mapping of the same kind
