@@ -24,7 +24,7 @@ FIELDS = {
     "model": {
         "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
         "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
-        "num_processes",
+        "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
     },
 }  # fmt: skip
 

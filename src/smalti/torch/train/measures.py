@@ -51,7 +51,7 @@ class MeasuredLoader(StreamingDataLoader):
     pace: Pace | None = None
     """What was measured, to be set; None: nothing is."""
 
-    def __iter__(self) -> Generator[Any, None, None]:
+    def __iter__(self) -> Generator[Any, None, None]:  # type: ignore[override]  # as in the base class
         """Iterate as the base class does."""
         batches = cast("Generator[Any, None, None]", super().__iter__())
         pace = self.pace or Pace()

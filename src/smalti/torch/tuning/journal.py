@@ -15,7 +15,7 @@ from smalti.storage import Store
 FOLDER = "journal"
 
 
-class StoreJournal(BaseJournalBackend):
+class StoreJournal(BaseJournalBackend):  # type: ignore[misc]  # Optuna is not analysed
     """A journal for Optuna's `JournalStorage`."""
 
     def __init__(self, store: Store) -> None:

@@ -58,10 +58,14 @@ class StudyResult:
 
 def result_of(study: "optuna.Study", metric: str) -> StudyResult:
     """Return what a study has found so far."""
+    return StudyResult(metric, study.direction.name.lower(), trials_of(study), _importances(study))
+
+
+def trials_of(study: "optuna.Study") -> tuple[Trial, ...]:
+    """Return the trials of a study in order, without those that others continue."""
     frozen = study.get_trials(deepcopy=False)
     continued = {each.user_attrs.get(CONTINUES) for each in frozen}
-    trials = tuple(_trial(each) for each in frozen if each.number not in continued and each.state.name != "WAITING")
-    return StudyResult(metric, study.direction.name.lower(), trials, _importances(study))
+    return tuple(_trial(each) for each in frozen if each.number not in continued and each.state.name != "WAITING")
 
 
 def _trial(frozen: "optuna.trial.FrozenTrial") -> Trial:

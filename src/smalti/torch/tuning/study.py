@@ -2,7 +2,7 @@
 
 Intended behaviour:
 1. One process conducts a study at a time, as one process trains a run: a lock in a local folder, a numbered life in a
-   store. It alone writes the journal; the events of its trials tell it how they do.
+   store. It alone writes the journal, and takes the figures from the events of the trials.
 2. A trial is a run of its own in `<study_dir>/trials`, with checkpoints. A trial whose conductor was killed is
    continued from its newest checkpoint by the next call, with the same settings.
 3. A trial that is pruned, and all of them when this process is interrupted, end in seconds, with all their processes.
@@ -25,7 +25,7 @@ from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
 from smalti.torch.tuning.options import StudyOptions
-from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of
+from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
 from smalti.torch.tuning.space import Dimension, parse_space, with_params
 from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
 
@@ -148,8 +148,7 @@ class Conductor:
             self._end_all()
 
     def _num_done(self) -> int:
-        result = result_of(self.study, self.options.metric)
-        return sum(trial.state != "running" for trial in result.trials)
+        return sum(trial.state != "running" for trial in trials_of(self.study))
 
     def _start(self) -> None:
         self.check_owner()
@@ -200,7 +199,7 @@ class Conductor:
             return False
         if int(step) not in self.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
             trial.report(float(value), int(step))
-        return trial.should_prune()
+        return bool(trial.should_prune())
 
     def _finish(self, trial: "optuna.Trial", state: str, value: float | None = None, *, failure: str = "") -> None:
         import optuna

@@ -125,7 +125,7 @@ def _main() -> None:
     program = Program.from_json(task["program"])
     if LAUNCHERS[program.config.launcher].starts_processes:
         signal.signal(signal.SIGTERM, _stop)
-    _send({"result": run_program(program, lambda event: event["event"] != "output" and _send(event))})
+    _send({"result": run_program(program, _send)})
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ model_id = run.outputs.model_outputs[0].model_id if run.outputs and run.outputs.
 found = {
     "status": run.info.status, "params": run.data.params, "metrics": run.data.metrics,
     "steps": [each.step for each in client.get_metric_history(run.info.run_id, "step/loss")],
-    "data": [each.dataset.source for each in run.inputs.dataset_inputs], "run": run.info.run_id, "experiment": experiment,
+    "data": [each.dataset.source for each in run.inputs.dataset_inputs],
+    "run": run.info.run_id, "experiment": experiment,
 }
 if model_id:
     model = load_model(f"models:/{model_id}")
@@ -55,7 +56,8 @@ def server(tmp_path):
     with (tmp_path / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [SERVER, "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-             "--backend-store-uri", f"sqlite:///{tmp_path}/mlflow.db", "--artifacts-destination", f"{tmp_path}/artifacts"],
+             "--backend-store-uri", f"sqlite:///{tmp_path}/mlflow.db",
+             "--artifacts-destination", f"{tmp_path}/artifacts"],
             stdout=log, stderr=log, start_new_session=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
         )  # fmt: skip

@@ -227,7 +227,7 @@ def test_a_tracking_server_that_does_not_answer_is_logged_once_and_neither_ends_
 ):
     from smalti.torch.train.tracking import mlflow_run
 
-    monkeypatch.setattr(mlflow_run, "END_SECONDS", 3.0)
+    monkeypatch.setattr(mlflow_run, "END_SECONDS", 1.0)
     with socket.socket() as silent:  # takes connections, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -5,6 +5,7 @@ and put whole, by a thread of its own, after each epoch and every minute.
 """
 
 import contextlib
+import importlib
 import logging
 import tempfile
 import time
@@ -35,7 +36,7 @@ class EventFiles:
 
     def __init__(self, config: RunConfig) -> None:
         try:
-            import tensorboard  # noqa: F401 - torch imports it when the first file is opened
+            importlib.import_module("tensorboard")  # by torch, when the first file is opened
         except ImportError as error:
             raise MissingDependency(
                 "`tensorboard=True` needs TensorBoard: pip install 'smalti[tensorboard]'.", package="tensorboard"
@@ -91,7 +92,7 @@ class EventFiles:
             self._scratch = tempfile.TemporaryDirectory(prefix="smalti-tensorboard-", ignore_cleanup_errors=True)
         self._folder = Path(self._scratch.name) if self._scratch is not None else Path(str(path)) / FOLDER
         # Steps that are taken again replace those of earlier lives.
-        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1, flush_secs=10)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1, flush_secs=10)
         self._put_time = time.monotonic()
         self.link = f"{self._config.run_dir.rstrip('/')}/{FOLDER}"
 
