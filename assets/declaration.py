@@ -322,6 +322,9 @@ class Notify(dg.Model, dg.Resolvable):
     webhook: str = Field(default="", description="URL that takes JSON; ${NAME} of a variable that holds it.")
     slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
     email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
+    error_texts: bool = Field(
+        default=False, description="Texts of all errors, also of those that may hold values of rows."
+    )
 
     @model_validator(mode="after")
     def _has_a_channel(self) -> "Notify":

@@ -3,6 +3,7 @@
 Stages hand over addresses, versions and digests, never data: a DataFrame or tensor does not go through Dagster.
 """
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ DECLARATION_TAG = "smalti/declaration"
 SOURCE_TAG = "smalti/source"
 """Tag of a run that reads a source: the digest of what it read."""
 
+READS_TAG = "smalti/reads"
+"""Tag of a run that reads a source: a digest of where it reads, by which the last run that read there is found."""
+
 VERSION_TAG = "smalti/version"
 """Tag of a run that publishes a version or trains on one: its number."""
 
@@ -36,9 +40,22 @@ TRAINS_TAG = "smalti/trains"
 CHECKED_IN = "checked_in_run"
 """In the metadata of a check that was not made again: the run in which it was made."""
 
+CONTENT = "content_digest"
+"""In the metadata of a check: a digest of all that its result depends on, so that it is not made twice."""
+
 _NO_RUN = "none"  # in a tag, in place of a run's id: the materialisation was reported outside of any run
 _RECENT = 25  # times that a check was made which are looked through
 _PAGE = 25  # materialisations that are asked for at once
+
+
+def reads(described: str) -> str:
+    """Return what the tag `READS_TAG` holds for a source, given by its description."""
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def content_digest(content: str) -> str:
+    """Return what the metadata `CONTENT` of a check holds."""
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def facts_of(event: dg.EventLogEntry) -> dict[str, Any]:
@@ -105,12 +122,12 @@ class Passes:
     """True if the check failed the last time that it was made."""
 
     def run_for(self, content: str) -> str | None:
-        """The run in which the same content passed, as the metadata `content` says; None if there is none.
+        """The run in which the same content passed, as its digest in the metadata says; None if there is none.
 
         What is named by its digest does not change, so that a check of all of it need not be made twice.
         """
         for run_id, metadata in self.found:
-            if metadata.get("content") == content:
+            if metadata.get(CONTENT) == content_digest(content):
                 return str(metadata.get(CHECKED_IN, run_id))
         return None
 

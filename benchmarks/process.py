@@ -113,5 +113,6 @@ def _environment(task: Task) -> dict[str, str]:
         "HF_DATASETS_CACHE": str(task.work / "hf"),
         "LITDATA_DISABLE_VERSION_CHECK": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "1000",
     }
     return {**os.environ, **quiet}

@@ -35,7 +35,8 @@ def build_jobs(declared: Declaration) -> list[Any]:
         jobs.append(
             dg.define_asset_job(
                 job_name(declared, "observe"),
-                selection=dg.AssetSelection.assets(declared.source_key),
+                selection=dg.AssetSelection.assets(declared.source_key)
+                - dg.AssetSelection.checks(storage_check(declared)),
                 description=f"Looks at the source of {name}, and records its data version; makes nothing.",
                 tags=run_tags(declared),
                 executor_def=dg.in_process_executor,
@@ -91,8 +92,7 @@ def _job(
 ) -> Any:
     return dg.define_asset_job(
         job_name(declared, kind),
-        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages))
-        - dg.AssetSelection.checks(storage_check(declared)),
+        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
         description=description,
         config=dict(config) if config else None,
         tags=run_tags(declared),

@@ -109,6 +109,7 @@ def _notifications(environ: Environment) -> NotificationsResource:
         smtp_security=environ.get("SMALTI_SMTP_SECURITY") or "starttls",  # type: ignore[arg-type]  # it is validated
         smtp_user=environ.get("SMALTI_SMTP_USER", ""),
         smtp_password=_reference(environ, "SMALTI_SMTP_PASSWORD") or "",
+        error_texts=environ.get("SMALTI_NOTIFY_ERROR_TEXTS", "") == "1",
         ui_url=environ.get("SMALTI_UI_URL", ""),
     )
 

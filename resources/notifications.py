@@ -69,6 +69,7 @@ class NotificationsResource(dg.ConfigurableResource[Any]):
     smtp_security: Literal["starttls", "tls", "none"] = "starttls"
     smtp_user: str = ""
     smtp_password: str = ""
+    error_texts: bool = Field(default=False, description="Also of errors that may hold values of rows.")
     ui_url: str = Field(default="", description="Address of Dagster's UI, for links.")
     timeout_seconds: float = _TIMEOUT_SECONDS
 

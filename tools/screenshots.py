@@ -45,8 +45,13 @@ def find_chromium() -> str | None:
 
 
 @contextmanager
-def deployment(folder: Path, **environment: str) -> Iterator[str]:
+def deployment(folder: Path, project: Path = REPOSITORY, **environment: str) -> Iterator[str]:
     """Run `dagster dev` with records and data in a folder; yields the address of its UI.
+
+    Args:
+        folder: Of the records, the data and the log.
+        project: A copy of the repository, whose data sets are loaded.
+        environment: Further variables.
 
     Raises:
         TimeoutError: it does not answer.
@@ -67,7 +72,7 @@ def deployment(folder: Path, **environment: str) -> Iterator[str]:
     with (folder / "dagster.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "-w", "workspace.yaml"],
-            cwd=REPOSITORY,
+            cwd=project,
             env={**os.environ, **own, **environment},
             stdout=log,
             stderr=log,
@@ -138,6 +143,15 @@ def launch(page: Page) -> str:
     page.get_by_role("button", name="Launch Run").click()
     page.wait_for_url("**/runs/*")
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    return str(page.url).rsplit("/", 1)[1]
+
+
+def materialize(page: Page, group: str) -> str:
+    """Press *Materialize all* in the graph of a group, and open the page of the run; return its id."""
+    page.goto(f"/locations/smalti/asset-groups/{group}/lineage")
+    page.get_by_text("Materialize all").click()
+    page.get_by_text("View", exact=True).click()  # of the message that a run was launched
+    page.wait_for_url("**/runs/*")
     return str(page.url).rsplit("/", 1)[1]
 
 

@@ -19,6 +19,7 @@ from assets.checks.version import (
     since,
 )
 from assets.declaration import Declaration
+from assets.lineage import CONTENT, content_digest
 from assets.reports.tables import Value, table
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.header import Header
@@ -75,7 +76,7 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
         severity=dg.AssetCheckSeverity.ERROR if losses else dg.AssetCheckSeverity.WARN,
         description=_describe_losses(given, losses, base) if losses else description,
         metadata={
-            "content": content,
+            CONTENT: content_digest(content),
             "compared_with": since(base),
             **base_facts(base),
             "classes": table(rows),

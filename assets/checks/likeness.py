@@ -9,6 +9,7 @@ import dagster as dg
 from assets.checks.check import Check, CheckInput, declared_check, prepared_rows
 from assets.checks.version import VersionInput, of_version, said_before
 from assets.declaration import Declaration
+from assets.lineage import CONTENT, content_digest
 from assets.reports.gallery import gallery, thumbnails
 from assets.reports.tables import Value, table
 from smalti.catalog.leakage import find_leaked_rows
@@ -133,7 +134,7 @@ def _few(given: VersionInput, most: float, rows: str, find: Callable[[], _Findin
     return dg.AssetCheckResult(
         passed=share <= most,
         description=None if share <= most else text,
-        metadata={"content": content, **found.numbers, "share": round(share, 4), **found.shown},
+        metadata={CONTENT: content_digest(content), **found.numbers, "share": round(share, 4), **found.shown},
     )
 
 

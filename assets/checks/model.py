@@ -93,19 +93,19 @@ def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
     now = load_manifest(place.store(), version=int(facts["shards_version"]))
     if _validation(now) == _validation(load_manifest(place.store(), version=promoted.version)):
         return float(promoted.metadata["accuracy"]), f"version {promoted.version} has the very same"
-    from smalti.torch.train import measure_saved_model
+    from smalti.torch.train import evaluate_model
 
     model = str(promoted.metadata["model"])
-    accuracy = measure_saved_model(
+    found = evaluate_model(
         model,
         place.url,
         version=now.version,
         class_names=now.metadata["classes"],
         split=_SPLIT,
         model_options=step.storage.options_for(model),
-        data_options=place.storage_options,
+        storage_options=place.storage_options,
     )
-    return accuracy, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
+    return found.accuracy, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
 
 
 def _validation(manifest: Manifest) -> tuple[list[str], list[str]]:

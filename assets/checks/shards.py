@@ -13,7 +13,7 @@ from assets.checks.rotation import rotate, slot_of
 from assets.checks.sums import SplitSums, not_in, sums_of_table
 from assets.checks.version import VersionInput, known, of_version
 from assets.declaration import Declaration
-from assets.lineage import Passes
+from assets.lineage import CONTENT, Passes, content_digest
 from assets.places import Place
 from assets.reports.tables import Value, table
 from smalti.catalog import Manifest, load_manifest, verify
@@ -59,7 +59,7 @@ def _every_row_is_in_the_shards(given: VersionInput) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=all(row["equal"] for row in rows) and not unreadable,
         metadata={
-            "content": content,
+            CONTENT: content_digest(content),
             "rows": sum(part.rows for part in found.values()),
             "decoded": sums.read,
             "splits": table(rows),

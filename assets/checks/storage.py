@@ -16,16 +16,21 @@ STORAGE_REACHABLE = "storage_reachable"
 
 def storage_check(declared: Declaration) -> dg.AssetCheckKey:
     """Return the key of a data set's check."""
-    return dg.AssetCheckKey(declared.key("raw"), STORAGE_REACHABLE)
+    return dg.AssetCheckKey(declared.source_key, STORAGE_REACHABLE)
 
 
 def build_storage_check(declared: Declaration) -> dg.AssetChecksDefinition:
-    """Return the check; it can be executed alone, and is no part of the data set's jobs."""
+    """Return the check, which is executed alone.
+
+    It is a check of the source, which comes before every stage and which no run makes: a check of `raw` would count as
+    not executed after each run that leaves it out, and *Materialize* would execute it in a process of its own.
+    """
 
     @dg.asset_check(
-        asset=declared.key("raw"),
+        asset=declared.source_key,
         name=STORAGE_REACHABLE,
-        description="The storage can be reached, listed, read, written and cleaned up, and honours conditional puts.",
+        description="The places that this data set writes to can be reached, listed, read, written and cleaned up, and "
+        "honour conditional puts. It is executed here or by storage_reachable_job, before the first run.",
     )
     def check(storage: StorageResource) -> dg.AssetCheckResult:
         """Put a small object below each place of the data set, and remove it."""

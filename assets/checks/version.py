@@ -9,7 +9,7 @@ import dagster as dg
 from assets.checks.check import CheckInput
 from assets.checks.shard_sums import SetSums, load_sums, save_sums, sums_of_shards
 from assets.checks.sums import class_counts
-from assets.lineage import CHECKED_IN, Passes, entered_config, evaluations, passes_of
+from assets.lineage import CHECKED_IN, CONTENT, Passes, content_digest, entered_config, evaluations, passes_of
 from assets.places import Place, place_of, shards_of
 from assets.shard_tags import BASE, CHECKED, checked_version, conclude
 from smalti.catalog import Manifest, load_manifest
@@ -71,7 +71,7 @@ def known(run: str, content: str, **metadata: int | str) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=True,
         description="This very content passed before.",
-        metadata={"content": content, **metadata, CHECKED_IN: dg.MetadataValue.dagster_run(run)},
+        metadata={CONTENT: content_digest(content), **metadata, CHECKED_IN: dg.MetadataValue.dagster_run(run)},
     )
 
 
@@ -81,12 +81,12 @@ def said_before(step: CheckInput, content: str) -> dg.AssetCheckResult | None:
         return None
     for run, said in evaluations(step.instance, step.key):
         facts = {name: value.value for name, value in said.metadata.items()}
-        if facts.get("content") == content:
+        if facts.get(CONTENT) == content_digest(content):
             where = dg.MetadataValue.dagster_run(str(facts.get(CHECKED_IN, run)))
             return dg.AssetCheckResult(
                 passed=said.passed,
                 description=said.description,
-                metadata={"content": content, CHECKED_IN: where},
+                metadata={CONTENT: content_digest(content), CHECKED_IN: where},
             )
     return None
 

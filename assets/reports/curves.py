@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from assets.reports.pictures import COLOURS, INLINE_LIMIT, escape, markdown_picture
+from assets.reports.tables import DIVERGED
 
 Curves = Mapping[str, Sequence[float]]
 """Values by epoch, by name."""
@@ -19,6 +20,11 @@ _SMALL = 96  # pixels from one small panel to the next: three fit a window of 12
 _MARGIN = 44  # pixels left of a panel, for the range written at its axis
 _MAX_DOTTED = 40  # points that have a dot each
 _GREYS = ("#777", "#999", "#b4b4b4", "#c8c8c8", "#d8d8d8")
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Return a value as a text; of a training that has diverged, there is no number."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else DIVERGED
 
 
 def thinned(values: Sequence[float], count: int = MAX_POINTS) -> list[float]:
@@ -39,7 +45,7 @@ def curve_teaser(series: Curves) -> str:
         )
         if len(text) < INLINE_LIMIT:
             return text
-    return ", ".join(f"{name} {values[-1]:.3g}" for name, values in series.items())
+    return ", ".join(f"{name} {figure(values[-1])}" for name, values in series.items())
 
 
 def curve_picture(series: Curves, earlier: Mapping[str, Curves] | None = None) -> str:
@@ -67,7 +73,7 @@ def curve_picture(series: Curves, earlier: Mapping[str, Curves] | None = None) -
 def _small_panel(place: int, name: str, values: Sequence[float]) -> str:
     colour = COLOURS[place % len(COLOURS)]
     points = _points(values, (place * _SMALL + 2, 20), (_SMALL - 10, 38), _range([values]))
-    label = f"<text x='{place * _SMALL + 2}' y='12' fill='{colour}'>{escape(name)} {values[-1]:.3g}</text>"
+    label = f"<text x='{place * _SMALL + 2}' y='12' fill='{colour}'>{escape(name)} {figure(values[-1])}</text>"
     return f"{label}<polyline points='{points}' stroke='{colour}'/>"
 
 
@@ -87,7 +93,7 @@ def _large_panel(place: int, name: str, series: Curves, earlier: Mapping[str, Cu
     points = _points(values, (left, upper), _part(area, series[name], epochs), limits)
     dots = "".join("<circle cx='{}' cy='{}' r='2.5' fill='{}'/>".format(*p.split(","), colour) for p in points.split())
     return (
-        f"<text x='{left}' y='{top + 18}' font-weight='bold'>{escape(name)}: {series[name][-1]:.4g}</text>"
+        f"<text x='{left}' y='{top + 18}' font-weight='bold'>{escape(name)}: {figure(series[name][-1], 4)}</text>"
         f"<path d='M{left} {upper}V{lower}H{right}' stroke='#999' fill='none'/>"
         f"<text x='{left - 4}' y='{upper + 5}' text-anchor='end' fill='#666'>{high:.3g}</text>"
         f"<text x='{left - 4}' y='{lower}' text-anchor='end' fill='#666'>{low:.3g}</text>"

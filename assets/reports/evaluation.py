@@ -1,5 +1,6 @@
 """The evaluation of a model as metadata: the confusion of classes, and the images that it is most wrong about."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def show_curves(history: Sequence[Summary], earlier: Mapping[str, Curves] | None
         "curves": dg.MetadataValue.md(curve_teaser(curves)),
         "curves_picture": dg.MetadataValue.md(curve_picture(curves, earlier)),
         HISTORY: dg.MetadataValue.json(
-            {title: [float(f"{value:.5g}") for value in thinned(values)] for title, values in curves.items()}
+            {title: [_number(value) for value in thinned(values)] for title, values in curves.items()}
         ),
     }
 
@@ -46,6 +47,16 @@ def show_curves(history: Sequence[Summary], earlier: Mapping[str, Curves] | None
 def curves_of(history: Sequence[Summary]) -> dict[str, list[float]]:
     """Return the curves of a run's epochs, by their titles."""
     return {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items()}
+
+
+def kept_curves(kept: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
+    """Return the curves of a run from the numbers that its metadata has kept."""
+    return {title: [math.nan if value is None else value for value in values] for title, values in kept.items()}
+
+
+def _number(value: float) -> float | None:
+    """Return a value with five digits; None, which JSON has, if a training has diverged."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
 def show_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Metadata:

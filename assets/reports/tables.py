@@ -1,8 +1,12 @@
 """Tables for Dagster's UI, made from plain values; nothing here knows an asset."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
+
+DIVERGED = "diverged"
+"""What is shown of a training's value that is infinite or no number."""
 
 MAX_TABLE_ROWS = 30
 """Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""
@@ -22,12 +26,28 @@ def table(records: Sequence[Mapping[str, Value]], *, total: int | None = None) -
     return _table([*shown, _gap(records[0], f"and {left_out} more")] if left_out > 0 else shown)
 
 
+def table_of_facts(columns: Mapping[str, Mapping[str, Value]]) -> dg.TableMetadataValue:
+    """Return a table with a row for each fact, and a column for each of a few things that have the same facts.
+
+    It is narrower than one with a row for each thing: a page of the UI shows some 35 characters beside the key.
+    """
+    names = dict.fromkeys(name for facts in columns.values() for name in facts)
+    return _table(
+        [{"": name, **{title: str(facts.get(name, "")) for title, facts in columns.items()}} for name in names]
+    )
+
+
 def table_of_ends(records: Sequence[Mapping[str, Value]]) -> dg.TableMetadataValue:
     """Return a table of sorted records that leaves out those in the middle, and says how many; at least one."""
     half, left_out = MAX_TABLE_ROWS // 2, len(records) - MAX_TABLE_ROWS
     if left_out <= 0:
         return table(records)
     return _table([*records[:half], _gap(records[0], f"… {left_out} more …"), *records[-half:]])
+
+
+def rounded(value: float, digits: int = 4) -> float | str:
+    """Return a value rounded; a text for one that is infinite or no number, which neither JSON nor the UI can hold."""
+    return round(float(value), digits) if math.isfinite(value) else DIVERGED
 
 
 def named(names: Sequence[str], most: int) -> str:

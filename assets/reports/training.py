@@ -12,7 +12,7 @@ import dagster as dg
 
 from assets.reports.curves import curve_teaser
 from assets.reports.evaluation import curves_of
-from assets.reports.tables import MAX_TABLE_ROWS, Value, table
+from assets.reports.tables import MAX_TABLE_ROWS, Value, rounded, table
 
 _SECONDS = 3.0  # between two lines; each is a row in the event log
 _OBSERVE_SECONDS = 30.0  # between two observations during an epoch
@@ -119,8 +119,8 @@ def describe_epochs(history: Sequence[dict[str, Any]], *, of: int, run_id: str) 
     rows: list[dict[str, Value]] = [
         {
             "epoch": each["epoch"] + 1,
-            "training loss": round(float(each["train_loss"]), 4),
-            "held-out loss": round(float(each["loss"]), 4),
+            "training loss": rounded(each["train_loss"]),
+            "held-out loss": rounded(each["loss"]),
             "accuracy": round(float(each["accuracy"]), 4),
             "images/s": round(float(each["images_per_second"]), 1),
         }

@@ -37,13 +37,13 @@ def show_shards(manifest: Manifest, added: Sequence[ShardInfo]) -> dg.TableMetad
 def _shard(info: ShardInfo, state: str) -> dict[str, Value]:
     stored = info.stored
     checksum = next((f"{name} {value[:16]}" for name, value in sorted(stored.hashes.items())), "")
-    return {
-        "shard": "/".join(stored.basename.split("/")[-2:]),  # below the split and the write id
+    return {  # the last columns are out of sight in a narrow window
+        "state": state,
         "split": str(info.partition or ""),
         "samples": info.samples,
         "bytes": stored.num_bytes,
+        "shard": "/".join(stored.basename.split("/")[-2:]),  # below the split and the write id
         "checksum": checksum,
-        "state": state,
     }
 
 
@@ -80,9 +80,9 @@ def _version(header: Header, before: Header | None, changes: Mapping[str, Value]
         "version": str(header.version),
         "rows": str(header.rows),
         "difference": known,
-        "classes and options": "; ".join(filter(None, notes)),
-        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
         "published": header.created[:16].replace("T", " "),
+        "run": str(header.lineage.get("run", ""))[:8] or header.operation,
+        "classes and options": "; ".join(filter(None, notes)),
     }
 
 

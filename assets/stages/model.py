@@ -14,8 +14,8 @@ from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
 from assets.lineage import facts_of, latest, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
-from assets.reports.evaluation import EARLIER_RUNS, HISTORY, show_confusion, show_curves, show_most_wrong
-from assets.reports.tables import table
+from assets.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_confusion, show_curves, show_most_wrong
+from assets.reports.tables import rounded, table_of_facts
 from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.stage import stage_op, stage_spec
@@ -240,7 +240,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
     counts = manifest.metadata["counts"].get("validation") or manifest.metadata["counts"]["train"]
     return {
         "accuracy": round(result.accuracy, 4),
-        "loss": round(result.loss, 4),
+        "loss": rounded(result.loss),
         "chance": round(chance_level(counts), 4),
         "held_out_images": int(last["eval_samples"]),
         **show_confusion(last.get("confusion") or [], manifest.metadata["classes"]),
@@ -260,19 +260,19 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
 def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
     """Return from which source and version, and in which run, a model was made."""
     source = str(manifest.lineage.get("source", ""))
-    row = {"source": source, "version": manifest.version, "run": run_id, "model": result.model_dir}
-    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table([row])}
+    facts = {"source": source, "version": manifest.version, "run": run_id[:8], "model": result.model_dir}
+    return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table_of_facts({"this model": facts})}
 
 
 def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:
     """Return the curves of the trainings before this one, newest first, by a text for the legend."""
     newest = (facts_of(event) | {"run": event.run_id} for event in materialisations(context.instance, model))
+    runs = [each for each in itertools.islice(newest, EARLIER_RUNS) if HISTORY in each]
     return {
-        f"run {str(each['run'])[:8]}, version {each.get('shards_version')}: accuracy {each.get('accuracy')}": each[
-            HISTORY
-        ]
-        for each in itertools.islice(newest, EARLIER_RUNS)
-        if HISTORY in each
+        f"run {str(run['run'])[:8]}, version {run.get('shards_version')}: accuracy {run.get('accuracy')}": kept_curves(
+            run[HISTORY]
+        )
+        for run in runs
     }
 
 

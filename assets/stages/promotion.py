@@ -16,7 +16,7 @@ from assets.checks.model import build_model_checks
 from assets.declaration import Declaration
 from assets.lineage import evaluations, facts_of, made_in, materialisations, tag_run
 from assets.places import shards_of
-from assets.reports.tables import Value, table
+from assets.reports.tables import Value, table_of_facts
 from assets.shard_tags import PROMOTED, move_tag, promoted_model
 from resources.storage import StorageResource
 from smalti.catalog.header import read_header
@@ -179,12 +179,12 @@ def _without_before(found: Tag) -> dict[str, Any]:
 
 def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
     before: Mapping[str, Any] = found.metadata.get("before") or {}
-    rows: list[dict[str, Value]] = [_row("promoted", {"version": found.version, **found.metadata})]
+    shown = {"promoted": _shown({"version": found.version, **found.metadata})}
     if before:
-        rows.append(_row("before", before))
+        shown["before"] = _shown(before)
     undo = f"materialise with run: {FORMER}" if before else "this is the first one: there is none to go back to"
     return {
-        "lineage": table(rows),
+        "lineage": table_of_facts(shown),
         "accuracy": float(found.metadata.get("accuracy", 0.0)),
         "model": dg.MetadataValue.path(str(found.metadata["model"])),
         "model_run": dg.MetadataValue.dagster_run(str(found.metadata["run"])),
@@ -196,5 +196,5 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _row(name: str, facts: Mapping[str, Any]) -> dict[str, Value]:
-    return {"": name, **{each: facts.get(each, "") for each in _SHOWN}}
+def _shown(facts: Mapping[str, Any]) -> dict[str, Value]:
+    return {each: facts.get(each, "") for each in _SHOWN} | {"run": str(facts.get("run", ""))[:8]}

@@ -8,6 +8,7 @@ import dagster as dg
 
 from assets.configuration import overrides
 from assets.declaration import Declaration
+from assets.lineage import reads
 from assets.reports.gallery import samples_per_class
 from assets.reports.shown import ROWS, show_classes, show_images, show_rows, shown_again, throughput
 from assets.sources.images import ImagesConfig, find_images, images_config
@@ -82,7 +83,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
         save_inventory(place, folder)
     return StageResult(
         data_version=folder.digest,
-        tags={"source": folder.digest},
+        tags={"source": folder.digest, "reads": reads(config.described)},
         metadata={
             "what_was_done": news,
             **((is_same and shown_again(last)) or show_images(_examples(folder))),
@@ -115,7 +116,7 @@ def _identify_rows(step: StageInput, config: RowsConfig, storage: StorageResourc
     digest = str(found["digest"])
     return StageResult(
         data_version=digest,
-        tags={"source": digest},
+        tags={"source": digest, "reads": reads(config.described)},
         metadata={
             "what_was_done": news,
             "source": config.described,

@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from assets.declaration import Declaration
-from assets.lineage import facts_of, materialisations
+from assets.lineage import DATA_SET_TAG, READS_TAG, facts_of, latest, made_in, reads
 from assets.sources.images import ImagesConfig, images_config, is_manifest, list_again
 from assets.sources.inventory import inventories_of, inventory_key
 from assets.sources.partitions import PARTITIONS, ReadPartitions, list_all_partitions
@@ -37,6 +37,7 @@ Versions = Mapping[str | None, str]
 
 _VERSION = "dagster/data_version"
 _EMPTY = "empty"  # version of a partition that has nothing
+_READERS = 10  # newest runs of a source that are looked at
 _EVENTS_AT_ONCE = 1000  # observations of partitions; each is written by itself
 
 
@@ -105,10 +106,26 @@ def is_watchable(declared: Declaration) -> bool:
 
 
 def last_read(instance: dg.DagsterInstance, declared: Declaration) -> dg.EventLogEntry | None:
-    """Return the newest materialisation of `raw` from the declared source; None if it was never read."""
-    described = source_config(declared).described
-    made = materialisations(instance, declared.key("raw"))
-    return next((event for event in made if facts_of(event).get("source") == described), None)
+    """Return the newest materialisation of `raw` from the declared source; None if it was never read.
+
+    If the newest of all is from another source, the runs that have read this one are found by their tag: a run of many
+    partitions has a materialisation for each, so that these may be many.
+    """
+    described, key = source_config(declared).described, declared.key("raw")
+    newest = latest(instance, key)
+    if newest is None or _is_from(newest, described):
+        return newest
+    wanted = dg.RunsFilter(tags={DATA_SET_TAG: declared.name, READS_TAG: reads(described)})
+    for run in instance.get_runs(wanted, limit=_READERS):
+        made = made_in(instance, key, run.run_id)  # none, if the run ended before, or has taken it from another
+        if made is not None and _is_from(made, described):
+            return made
+    return None
+
+
+def _is_from(event: dg.EventLogEntry, described: str) -> bool:
+    """Return whether a materialisation of `raw` is from a source."""
+    return bool(facts_of(event).get("source") == described)
 
 
 # ---------------------------------------------------------------- what is there now

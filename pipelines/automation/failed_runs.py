@@ -12,8 +12,12 @@ from resources.notifications import Message
 from smalti import errors
 from smalti.storage.redact import detect_secrets, redact
 
-_SPOKEN = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, BaseException)}
+_ERRORS = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
+_OF_DEPLOYMENT = (errors.StoreError, errors.CatalogError, errors.WorldMismatch, errors.MissingDependency)
+_SPOKEN = {*(name for name, each in _ERRORS.items() if issubclass(each, errors.SmaltiError)), "Failure"}
 """Names of the errors whose text says what to do."""
+_SAFE = {*(name for name, each in _ERRORS.items() if issubclass(each, _OF_DEPLOYMENT)), "Failure"}
+"""Names of those whose text never holds values of rows, or texts of functions of the user."""
 _LONGEST = 700  # characters of a reason
 
 _KINDS = {
@@ -39,9 +43,16 @@ def data_set_of(run: dg.DagsterRun) -> str:
     return min((each.path[0] for each in keys), default="")
 
 
-def describe_run(instance: dg.DagsterInstance, run: dg.DagsterRun, link: str) -> Message:
-    """Return the message about a run that failed and is not retried."""
-    reason = _find_reason(instance, run)
+def describe_run(instance: dg.DagsterInstance, run: dg.DagsterRun, link: str, *, has_texts: bool) -> Message:
+    """Return the message about a run that failed and is not retried.
+
+    Args:
+        instance: Knows the run.
+        run: That failed.
+        link: To its page.
+        has_texts: Whether the message has the texts of all errors, also of those that may hold values of rows.
+    """
+    reason = _find_reason(instance, run, has_texts=has_texts)
     name = data_set_of(run) or reason.check.partition("/")[0]
     where = f" in step {reason.step}" if reason.step else ""
     what = f"check {reason.check}" if reason.check else run.job_name.removeprefix("__")
@@ -62,20 +73,24 @@ def describe_run(instance: dg.DagsterInstance, run: dg.DagsterRun, link: str) ->
     )
 
 
-def first_line(error: SerializableErrorInfo) -> str:
+def first_line(error: SerializableErrorInfo, *, has_texts: bool) -> str:
     """Return the first line of an error, without secrets: of the deepest one that says what to do, else of the cause.
 
-    A class is named without its modules.
+    A class is named without its modules. Without `has_texts`, an error that may hold values of rows is named by its
+    class alone.
     """
     chain = list(_chain(error))
-    spoken = [each for each in chain if each.cls_name in {*_SPOKEN, "Failure"}]
-    lines = (spoken or chain)[-1].message.strip().splitlines() or ["no message"]
+    spoken = [each for each in chain if each.cls_name in _SPOKEN]
+    shown = (spoken or chain)[-1]
+    if not has_texts and shown.cls_name not in _SAFE:
+        return f"{shown.cls_name}; its text, which may hold values of rows, is in the UI"
+    lines = shown.message.strip().splitlines() or ["no message"]
     kind, mark, text = lines[0].partition(": ")
     is_class = bool(mark) and " " not in kind
     return _clean(f"{kind.rpartition('.')[2]}: {text}" if is_class else lines[0])
 
 
-def _find_reason(instance: dg.DagsterInstance, run: dg.DagsterRun) -> _Reason:
+def _find_reason(instance: dg.DagsterInstance, run: dg.DagsterRun, *, has_texts: bool) -> _Reason:
     """Return why a run failed: the blocking check, the first step that failed, or what ended the run."""
     events = [each.dagster_event for each in instance.all_logs(run.run_id, of_type=_KINDS) if each.dagster_event]
     failed = [each for each in events if each.event_type is dg.DagsterEventType.STEP_FAILURE]
@@ -89,9 +104,9 @@ def _find_reason(instance: dg.DagsterInstance, run: dg.DagsterRun) -> _Reason:
                 todo = "The stages after it were not made. Mend the cause, then run the job again."
                 return _Reason(_clean(text), todo, event.step_key or "", name)
     if failed:
-        return _Reason(_text_of(failed), _advice(step), step)
+        return _Reason(_text_of(failed, has_texts=has_texts), _advice(step), step)
     ended = [each for each in events if each.event_type is dg.DagsterEventType.RUN_FAILURE]
-    text = _text_of(ended) if ended else "No event says why."
+    text = _text_of(ended, has_texts=has_texts) if ended else "No event says why."
     return _Reason(text, "Look at the run's events, then re-execute it.")
 
 
@@ -103,11 +118,11 @@ def _advice(step: str) -> str:
     return "Mend the cause, then re-execute the run."
 
 
-def _text_of(events: Sequence[dg.DagsterEvent]) -> str:
+def _text_of(events: Sequence[dg.DagsterEvent], *, has_texts: bool) -> str:
     """Return the first line of the error of the first event."""
     data: Any = events[0].event_specific_data
     error = getattr(data, "error", None)
-    return first_line(error) if error is not None else _clean(events[0].message or "no message")
+    return first_line(error, has_texts=has_texts) if error is not None else _clean(events[0].message or "no message")
 
 
 def _chain(error: SerializableErrorInfo) -> Iterator[SerializableErrorInfo]:

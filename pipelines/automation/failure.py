@@ -37,8 +37,8 @@ _ENDED = [TickStatus.SUCCESS, TickStatus.SKIPPED, TickStatus.FAILURE]
 class FailureReport:
     """One tick: what it sends to which channels, and what could not be delivered."""
 
-    def __init__(self, notifications: NotificationsResource, channels: Channels) -> None:
-        self.notifications, self.channels = notifications, channels
+    def __init__(self, notifications: NotificationsResource, channels: Channels, *, has_texts: bool) -> None:
+        self.notifications, self.channels, self.has_texts = notifications, channels, has_texts
         self.faults: dict[str, str] = {}
         """Channel to why it did not accept a message; it is not asked again in this tick."""
         self.sent = 0
@@ -100,7 +100,8 @@ def build_failure_sensor(
         cursor = _read_cursor(context.cursor)
         # Failures from before it was switched on are not news.
         begin = max(context.last_sensor_start_time or cursor.get("since") or clock(), clock() - _WINDOW_SECONDS)
-        report = FailureReport(notifications, channels)
+        notify = declared.automation.notify if declared is not None else None
+        report = FailureReport(notifications, channels, has_texts=(notify or notifications).error_texts)
         for run in _failed_runs(context, declared, begin):
             _report_run(context.instance, run, name, report)
         cursor["errors"] = _report_errors(context, declared, name, cursor.get("errors") or {}, report)
@@ -154,7 +155,8 @@ def _report_run(instance: dg.DagsterInstance, run: dg.DagsterRun, sensor: str, r
     told = told if owner == run.run_id else []  # a re-execution has the tags of the run before it
     if set(report.channels.names()) <= set(told):
         return
-    now = report.send(describe_run(instance, run, report.notifications.link_to(run.run_id)), told)
+    link = report.notifications.link_to(run.run_id)
+    now = report.send(describe_run(instance, run, link, has_texts=report.has_texts), told)
     if len(now) > len(told) and instance.has_run(run.run_id):
         instance.add_run_tags(run.run_id, {tag: " ".join([run.run_id, *now])})
 
@@ -180,7 +182,7 @@ def _report_errors(
         if len(ticks) < _ERRORS or any(tick.status is not TickStatus.FAILURE for tick in ticks):
             continue
         error = ticks[0].error
-        text = first_line(error) if error is not None else "its ticks do not say why"
+        text = first_line(error, has_texts=report.has_texts) if error is not None else "its ticks do not say why"
         message = Message(
             title=f"{name} fails again and again",
             text=f"The last {_ERRORS} ticks of {name} failed.\n{text}\nNothing is automatic until it works again: look "

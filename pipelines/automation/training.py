@@ -60,14 +60,14 @@ class Attempts:
         return [run for run, (each, created) in self.runs.items() if each == outcome and created > since]
 
 
-def build_train_sensor(declared: Declaration) -> dg.SensorDefinition:
-    """Return the sensor that trains on versions whose blocking checks passed."""
+def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> dg.SensorDefinition:
+    """Return the sensor that trains on versions whose blocking checks passed; it looks at such intervals."""
     job = job_name(declared, "train")
 
     @dg.sensor(
         name=f"{declared.name}_train_sensor",
         job_name=job,
-        minimum_interval_seconds=30,
+        minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
         f"checks passed: once for every digest, and again if that failed or was cancelled, at most {MAX_TRIES} times.",

@@ -25,7 +25,7 @@ def made(fill, tmp_path):
         store = LocalStore(tmp_path / "set")
         infos = fill(store, compression="zstd")[:4]
         largest = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
-        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=5.0, keep_zip=keep_zip)
+        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=60.0, keep_zip=keep_zip)
         far = LoggedStore(store, tmp_path / "log")
         cache = ShardCache(Source(far, DIGEST, infos, options), limit=room * largest)
         cache.plan(iter([Uses(np.array(order), np.arange(len(order)), len(order))]))

@@ -242,7 +242,7 @@ def test_refused_credentials_are_not_retried(fill, make_cache):
     assert len(fetches(store)) == 1
 
 
-@pytest.mark.parametrize("fault", [{"delay": 30}, {"chunk_delay": 30}])
+@pytest.mark.parametrize("fault", [{"delay": 300}, {"chunk_delay": 300}])
 def test_a_stalled_store_is_a_timeout_within_the_deadline(fill, make_cache, fault, tmp_path):
     store = MemoryStore(chunk_bytes=64)
     infos = fill(store)
@@ -250,27 +250,25 @@ def test_a_stalled_store_is_a_timeout_within_the_deadline(fill, make_cache, faul
     begin = time.monotonic()
     with pytest.raises(StoreTimeout, match="shard 0"):
         make_cache(store, infos, timeout=0.6).shard(0)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
     assert files(tmp_path / "cache") == []
 
 
 def test_a_slow_store_is_a_timeout_at_the_deadline(fill, make_cache):
     store = MemoryStore(chunk_bytes=4)
     infos = fill(store)
-    store.plant("fetch", chunk_delay=0.2)  # twenty seconds in all
+    store.plant("fetch", chunk_delay=2)  # two hundred seconds in all
     begin = time.monotonic()
     with pytest.raises(StoreTimeout, match="less than 64 KiB"):
         make_cache(store, infos, retry=1, timeout=0.8).shard(0)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_a_stalled_attempt_ends_early_enough_for_a_second_one(fill, make_cache):
     store = MemoryStore()
     infos = fill(store)
-    store.plant("fetch", delay=30, times=1)
-    begin = time.monotonic()
+    store.plant("fetch", delay=300, times=1)
     assert len(make_cache(store, infos, retry=40, timeout=20).shard(0)) > 0
-    assert time.monotonic() - begin < 19
 
 
 def test_prefetch_brings_shards_in_the_background(fill, make_cache):
@@ -307,14 +305,19 @@ def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill,
     assert len(cache.shard(2)) > 0
 
 
-def test_a_shard_that_is_missing_for_half_a_second_is_only_late(fill, make_cache):
-    store = MemoryStore()
+def test_a_shard_that_is_missing_at_first_is_only_late(fill, make_cache):
+    class Late(MemoryStore):
+        def fetch(self, key, out, **options):
+            if len(fetches(self, key)) == 3:
+                self.objects.update(hidden)
+            return super().fetch(key, out, **options)
+
+    store = Late()
     infos = fill(store)
     key = infos[2].stored.basename
     hidden = {key: store.objects.pop(key)}
-    threading.Timer(0.5, store.objects.update, [hidden]).start()
     assert len(make_cache(store, infos).shard(2)) > 0
-    assert len(fetches(store, key)) > 2, "not counted as an attempt of `download_retry`"
+    assert len(fetches(store, key)) == 4, "not counted as attempts of `download_retry`, of which there are two"
 
 
 def test_a_shard_waiting_behind_slow_prefetches_is_fetched_at_once(fill, make_cache):
@@ -344,7 +347,7 @@ def test_many_threads_asking_for_one_shard_fetch_it_once(fill, make_cache):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
     assert len(fetches(store)) == 1
@@ -367,7 +370,7 @@ def test_a_failure_reaches_every_waiting_thread(fill, make_cache):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(errors) == 4
 
 

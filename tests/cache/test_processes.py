@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -90,8 +91,8 @@ def test_four_processes_fetch_each_shard_once(fill, make_cache, remote, tmp_path
 @pytest.mark.slow
 def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_cache, remote, tmp_path, compression):
     infos = fill(remote.inner, 40, compression=compression)
-    slow = LoggedStore(remote.inner, remote.log, chunk_delay=30)
-    reader = Reader(make_cache(slow, infos, timeout=60), tmp_path)
+    slow = LoggedStore(remote.inner, remote.log, chunk_delay=300)
+    reader = Reader(make_cache(slow, infos, timeout=300), tmp_path)
     reader.go()
     end = time.monotonic() + 60
     while not remote.lines("fetch") and time.monotonic() < end:
@@ -103,7 +104,7 @@ def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_ca
     assert not list(root.rglob("*.mds"))
     begin = time.monotonic()
     assert ids(make_cache(remote, infos)) == list(range(40))
-    assert time.monotonic() - begin < 20, "the dead process's lock is free at once"
+    assert time.monotonic() - begin < 60, "the dead process's lock is free at once"
     assert leftovers(root) == [], "its temporaries are gone"
 
 
@@ -136,8 +137,8 @@ def test_readers_killed_at_many_moments_never_leave_a_wrong_file(fill, make_cach
 @pytest.mark.slow
 def test_waiting_for_another_process_ends_at_the_deadline(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner)
-    slow = LoggedStore(remote.inner, remote.log, chunk_delay=30)
-    reader = Reader(make_cache(slow, infos, timeout=60), tmp_path)
+    slow = LoggedStore(remote.inner, remote.log, chunk_delay=300)
+    reader = Reader(make_cache(slow, infos, timeout=300), tmp_path)
     reader.go()
     end = time.monotonic() + 60
     while not remote.lines("fetch") and time.monotonic() < end:
@@ -145,7 +146,7 @@ def test_waiting_for_another_process_ends_at_the_deadline(fill, make_cache, remo
     begin = time.monotonic()
     with pytest.raises(StoreTimeout, match="another process"):
         make_cache(remote, infos, timeout=0.5).shard(0)
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 60
     reader.kill()
 
 
@@ -163,17 +164,33 @@ def test_a_cache_used_before_a_fork_works_in_the_child(fill, make_cache, remote)
 def test_a_child_forked_during_a_fetch_does_not_keep_the_lock(fill, make_cache, remote, tmp_path):
     """A fork shares locks: if the child kept one, it would outlive its parent."""
     infos = fill(remote.inner)
-    slow = LoggedStore(remote.inner, remote.log, chunk_delay=0.3)
-    cache = make_cache(slow, infos)
+    held = HeldStore(remote.inner, remote.log)
+    cache = make_cache(held, infos)
     cache.prefetch([0])
-    while not remote.lines("fetch"):
-        time.sleep(0.005)
+    assert held.begun.wait(60)
 
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc")
     assert open_locks() == 1
     assert in_fork(open_locks) == "0"
+    held.go_on.set()
     assert len(cache.shard(0)) > 0
+
+
+class HeldStore(LoggedStore):
+    """A store whose fetches wait in the middle for `go_on`."""
+
+    def __init__(self, inner, log):
+        super().__init__(inner, log)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def fetch(self, key, out, *, on_chunk=None):
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return super().fetch(key, out, on_chunk=on_chunk)
+
+    def child(self, prefix):
+        return self  # the set is the whole store
 
 
 def open_locks() -> int:

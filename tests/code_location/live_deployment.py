@@ -69,8 +69,8 @@ def kill(*processes: int) -> None:
 class LiveDeployment:
     """The processes of a deployment, its folders, and its instance."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], **environment: str) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
+    def __init__(self, folder: Path, settings: Mapping[str, Any], module: str, **environment: str) -> None:
+        self.folder, self.module, self.mark = folder, module, uuid.uuid4().hex
         self.home, self.root, self.temp = folder / "home", folder / "root", folder / "temp"
         for each in (self.home, self.root, self.temp):
             each.mkdir()
@@ -99,15 +99,7 @@ class LiveDeployment:
         """Start a part; it answers a few seconds later."""
         place = ["-h", "127.0.0.1", "-p"]
         commands = {
-            "code server": [
-                "dagster",
-                "api",
-                "grpc",
-                *place,
-                str(self.code_port),
-                "-m",
-                "tests.code_location.held_sets",
-            ],
+            "code server": ["dagster", "api", "grpc", *place, str(self.code_port), "-m", self.module],
             "daemon": ["dagster-daemon", "run", "-w", str(self.workspace)],
             "webserver": ["dagster-webserver", *place, str(self.web_port), "-w", str(self.workspace)],
         }
@@ -230,10 +222,14 @@ def shipped_settings() -> dict[str, Any]:
 
 @contextmanager
 def deployed(
-    folder: Path, *parts: str, settings: Mapping[str, Any] | None = None, **environment: str
+    folder: Path,
+    *parts: str,
+    settings: Mapping[str, Any] | None = None,
+    module: str = "tests.code_location.held_sets",
+    **environment: str,
 ) -> Iterator[LiveDeployment]:
     """A running deployment with a shard set to train on."""
-    made = LiveDeployment(folder, settings or shipped_settings(), **environment)
+    made = LiveDeployment(folder, settings or shipped_settings(), module, **environment)
     metadata = {"classes": ["red", "green", "blue"], "counts": {"train": {}}, "image_size": 24}
     publish_squares(made.root / "squares" / "shards", metadata=metadata)
     made.hold("nothing")

@@ -9,7 +9,7 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from assets.checks.check import Check, evaluate
+from assets.checks.check import Check, CheckInput, evaluate
 from assets.lineage import RESUME_TAG, facts_of, latest, made_in
 from assets.sources.rows_config import RowsConfig
 from assets.stage import stage_op, stage_spec
@@ -73,6 +73,31 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
     done = dg.materialize([op, model], instance=instance, resources={"storage": storage}, raise_on_error=False)
     assert done.success is not is_blocking
     assert [event.asset_key.path[-1] for event in done.get_asset_materialization_events()] == made
+
+
+def test_what_several_checks_of_a_materialisation_need_is_found_once(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    spec = stage_spec(FLOWERS, "raw", code="1", kinds=set())
+    asked: list[str] = []
+
+    def find(step: CheckInput) -> int:
+        asked.append(step.key.name)
+        return 17
+
+    checks = [
+        Check(dg.AssetCheckSpec(name, asset=spec.key), lambda step: dg.AssetCheckResult(passed=step.once(find) == 17))
+        for name in ("first", "second")
+    ]
+
+    def data(context: dg.AssetExecutionContext, config: Any, storage: StorageResource) -> Iterator[Any]:
+        yield dg.MaterializeResult(asset_key=spec.key)
+        yield from evaluate(context, FLOWERS, checks, storage, dict)
+
+    op = stage_op("flowers__data", [spec], [each.spec for each in checks], config=RowsConfig, pool="spark")(data)
+    done = dg.materialize([op], instance=instance, resources={"storage": storage})
+    assert [each.passed for each in done.get_asset_check_evaluations()] == [True, True]
+    assert asked == ["first"]
 
 
 # ---------------------------------------------------------------- tried again

@@ -19,7 +19,7 @@ from pipelines.automation.failure import build_failure_sensor
 from pipelines.definitions import defs
 from resources.notifications import DeliveryError, NotificationsResource
 from resources.storage import StorageResource
-from smalti.errors import StoreTimeout
+from smalti.errors import SchemaError, SmaltiError, StoreTimeout
 from tests.code_location.declared import declare
 from tests.code_location.events import end, new_run
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of
@@ -38,7 +38,7 @@ def hook() -> Iterator[Hook]:
 class Ticks:
     """The sensor with its cursor, as the daemon keeps it."""
 
-    def __init__(self, instance: dg.DagsterInstance, **channels: str) -> None:
+    def __init__(self, instance: dg.DagsterInstance, **channels: Any) -> None:
         self.instance, self.cursor = instance, None
         self.definitions: dg.Definitions | None = defs
         self.sensor = build_failure_sensor()
@@ -94,6 +94,22 @@ def test_a_failed_run_is_reported_once_with_data_set_step_error_link_and_what_to
     assert "CANARY" not in str(sent)
 
 
+@pytest.mark.parametrize("error", [ValueError("alice"), SchemaError("alice"), SmaltiError("`transform` failed: alice")])
+def test_the_text_of_an_error_that_may_hold_values_of_rows_is_sent_only_where_it_was_asked_for(
+    instance: dg.DagsterInstance, hook: Hook, error: Exception
+) -> None:
+    fail(instance, error)
+    for error_texts in (False, True):
+        Ticks(instance, webhook=hook.url(), error_texts=error_texts)()
+        [run] = instance.get_runs()
+        instance.add_run_tags(run.run_id, {"smalti/notified.failure_sensor": ""})
+    name, (cut, whole) = type(error).__name__, facts(hook)
+    assert "alice" not in str(cut)
+    assert cut["error"] == f"{name}; its text, which may hold values of rows, is in the UI"
+    assert cut["link"] == f"http://ui/runs/{run.run_id}"
+    assert whole["error"] == f"{name}: {error}"
+
+
 def test_a_message_that_was_not_delivered_is_sent_again_to_that_channel_alone(
     instance: dg.DagsterInstance, hook: Hook
 ) -> None:
@@ -128,7 +144,7 @@ def test_a_run_is_reported_when_the_last_of_its_retries_has_failed(hook: Hook) -
 def test_a_re_execution_that_fails_is_reported_although_it_has_the_tags_of_the_run_before_it(
     instance: dg.DagsterInstance, hook: Hook
 ) -> None:
-    tick = Ticks(instance, webhook=hook.url())
+    tick = Ticks(instance, webhook=hook.url(), error_texts=True)
     first = fail(instance, ValueError("first"))
     tick()
     inherited = instance.get_run_by_id(first.run_id)

@@ -62,7 +62,7 @@ def serving() -> Iterator[Hook]:
             yield server
         finally:
             server.shutdown()
-            thread.join(timeout=5)
+            thread.join(timeout=60)
 
 
 class Mailbox:
@@ -189,6 +189,7 @@ def test_the_environment_configures_the_channels_and_secrets_stay_references() -
         "SMALTI_NOTIFY_WEBHOOK": f"https://hooks/{SECRET}",
         "SMALTI_NOTIFY_SLACK": f"https://slack/{SECRET}",
         "SMALTI_NOTIFY_EMAIL": "a@example.com, b@example.com",
+        "SMALTI_NOTIFY_ERROR_TEXTS": "1",
         "SMALTI_SMTP_HOST": "mail.example.com",
         "SMALTI_SMTP_PASSWORD": SECRET,
         "SMALTI_UI_URL": "http://ui/",
@@ -198,5 +199,6 @@ def test_the_environment_configures_the_channels_and_secrets_stay_references() -
     assert made.channels().names() == ["webhook", "slack", "email"]
     assert list(made.channels().email) == ["a@example.com", "b@example.com"]
     assert made.link_to("1") == "http://ui/runs/1"
+    assert made.error_texts
     assert (has_channels(environ), has_channels({})) == (True, False)
     assert detect_resources({})["notifications"].channels().names() == []

@@ -85,7 +85,7 @@ def test_what_computes_elsewhere_is_stopped_and_its_call_comes_back_whole() -> N
     other, whole = Elsewhere(), []
     with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=10):  # noqa: PT012
         signal.raise_signal(signal.SIGTERM)
-        whole.append(other.answered.wait(5))
+        whole.append(other.answered.wait(60))
     assert whole == [True]
     assert other.calls == ["stop"]
 
@@ -95,8 +95,8 @@ def test_a_body_that_goes_on_is_interrupted_after_some_seconds() -> None:
     begin = time.monotonic()
     with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=0.2):  # noqa: PT012
         signal.raise_signal(signal.SIGTERM)
-        time.sleep(10)
-    assert 0.2 <= time.monotonic() - begin < 5
+        time.sleep(300)
+    assert 0.2 <= time.monotonic() - begin < 60
     assert other.calls == ["stop"]
 
 
@@ -105,9 +105,9 @@ def test_what_cannot_be_stopped_is_killed() -> None:
     with pytest.raises(Cancelled), stopped_by_signals(other.stop, other.kill, seconds=0.2):  # noqa: PT012
         signal.raise_signal(signal.SIGTERM)
         try:
-            time.sleep(10)
+            time.sleep(300)
         finally:
-            other.answered.wait(10)  # a clean-up that asks the other process, which does not answer
+            other.answered.wait(60)  # a clean-up that asks the other process, which does not answer
     assert other.calls == ["stop", "kill"]
 
 

@@ -1,11 +1,14 @@
 """The external asset of a source: its data versions, who records them, and what the UI then says about `raw`."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
@@ -14,7 +17,7 @@ from assets.sources.rows_config import rows_config
 from assets.sources.unchanged import UNCHANGED_WHILE, certain_state
 from assets.stage import StageInput
 from assets.stages.running import run_stage
-from assets.stages.source import WATCHED, look, observe, recorded_versions
+from assets.stages.source import WATCHED, last_read, look, observe, recorded_versions
 from resources.databricks.compute import DatabricksResource
 from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
@@ -53,6 +56,22 @@ class Flow:
         return len(self.instance.fetch_observations(self.declared.source_key, limit=100).records)
 
 
+@contextmanager
+def counted_queries() -> Iterator[list[str]]:
+    """The queries that are sent to any database meanwhile."""
+    statements: list[str] = []
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            statements.append(statement)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", count)
+    try:
+        yield statements
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", count)
+
+
 CHANGED = "flowers/source has a new dependency data version"
 
 
@@ -60,6 +79,30 @@ def put(photos: Path, *names: str) -> None:
     for name in names:
         (photos / name).parent.mkdir(parents=True, exist_ok=True)
         (photos / name).write_bytes(name.encode())
+
+
+def test_the_last_reading_of_a_source_is_found_in_as_many_queries_however_often_another_was_read(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    put(tmp_path / "photos", "roses/1.jpg", "daisy/1.jpg")
+    flow = Flow(instance, storage, declare(source=Source(folder=str(tmp_path / "photos"))))
+    never_read = declare(source=Source(folder=str(tmp_path / "new")))
+    assert last_read(instance, flow.declared) is None
+    flow.read()
+    [run] = instance.get_runs()
+    for _ in range(2):
+        for number in range(60):
+            elsewhere = dg.AssetMaterialization(
+                flow.declared.key("raw"), partition=f"{number}", metadata={"source": "elsewhere"}
+            )
+            instance.report_runless_asset_event(elsewhere)
+        with counted_queries() as queries:
+            found = last_read(instance, flow.declared)
+        assert found is not None
+        assert (found.run_id, len(queries)) == (run.run_id, 4)  # the asset, its newest, the runs, the events of one
+        with counted_queries() as queries:
+            assert last_read(instance, never_read) is None
+        assert len(queries) == 3
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,17 @@ def test_a_place_that_cannot_be_made_is_named_with_the_step_that_failed(
     assert str(tmp_path / "file" / "flowers" / "shards") in second
 
 
-def test_it_is_no_part_of_the_jobs_of_the_data_set(storage: LocalStorage) -> None:
+def test_no_other_job_executes_it_and_none_leaves_out_a_check_of_what_it_makes(storage: LocalStorage) -> None:
     job = build_storage_job(build_definitions(FLOWERS))
     defs = dg.Definitions.merge(define(FLOWERS, storage=storage), dg.Definitions(jobs=[job]))
-    for name in ("flowers_reshard_job", "flowers_everything_job"):
-        steps = {node.name for node in defs.resolve_job_def(name).nodes}
-        assert "flowers__data" in steps
-        assert "flowers__raw_storage_reachable" not in steps
+    steps = {
+        name: [node.name for node in defs.resolve_job_def(f"flowers_{name}_job").nodes]
+        for name in ("reshard", "everything", "observe")
+    }
+    data = "flowers__data"
+    assert steps == {"reshard": [data], "everything": [data, "flowers__model"], "observe": ["flowers__source"]}
+    assert [key.name for key in defs.resolve_asset_graph().get(FLOWERS.key("raw")).check_keys] == [
+        "every_class_can_be_split"
+    ]
     (step,) = (node.name for node in defs.resolve_job_def("storage_reachable_job").nodes)
-    assert step == "flowers__raw_storage_reachable"
+    assert step == "flowers__source_storage_reachable"

@@ -1,12 +1,15 @@
 """The log lines and metadata that the events of a training run become."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import dagster as dg
 import pytest
 
-from assets.reports.evaluation import by_class, confused_pairs, show_most_wrong
+from assets.reports.evaluation import by_class, confused_pairs, kept_curves, show_curves, show_most_wrong
 from assets.reports.pictures import INLINE_LIMIT
 from assets.reports.training import TrainingReport
 from assets.stages.model import Launcher, ModelConfig, chance_level
@@ -53,6 +56,25 @@ def test_an_epoch_is_an_observation_of_its_own_run_without_numbers_that_would_be
     ]
     assert len(point["curves"].value) < INLINE_LIMIT
     assert listener.lines == ["epoch 1 of 5: held-out accuracy 0.500, loss 1.250, 80 images/s"]
+
+
+def test_the_metadata_of_a_diverged_training_is_valid_json_and_says_diverged() -> None:
+    listener = Listener()
+    history = [EPOCH, {**EPOCH, "epoch": 1, "train_loss": math.inf, "loss": math.nan}]
+    for epoch in history:
+        listener.report(epoch)
+    shown = show_curves(history)
+    for metadata in (*listener.points, shown):
+        event = dg.AssetObservation("model", metadata=metadata)
+        json.loads(dg.serialize_value(event), parse_constant=pytest.fail)  # called with NaN and Infinity
+    assert listener.points[1]["epochs"].records[0].data == {
+        "epoch": 2, "training loss": "diverged", "held-out loss": "diverged", "accuracy": 0.5, "images/s": 80.0,
+    }  # fmt: skip
+    kept = shown["curves_by_epoch"].value
+    assert kept == {"training loss": [1.5, None], "held-out loss": [1.25, None], "accuracy": [0.5, 0.5]}
+    drawn = show_curves([EPOCH, EPOCH], {"the run before": kept_curves(kept)})
+    assert "the run before" in unquote(str(drawn["curves_picture"].value))
+    assert "held-out loss: diverged" in unquote(str(shown["curves_picture"].value))
 
 
 def test_steps_are_told_every_few_seconds_only_with_their_share_of_the_run() -> None:

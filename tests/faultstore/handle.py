@@ -87,7 +87,7 @@ class FaultStore:
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
+                self._process.wait(60)
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait(_SECONDS)

@@ -4,7 +4,7 @@
 
 The deployment has the settings of deploy/sqlite. Parts that were killed are started again at once, as a supervisor
 does. When the daemon or the webserver was killed the run goes on; it is cancelled after the 15 seconds, and what is
-left another 15 seconds later is what counts.
+left another 15 seconds later is what counts. Temporary folders of a process that gets SIGKILL itself do not count.
 """
 
 import argparse
@@ -28,6 +28,10 @@ PHASES = ("raw", "prepared", "shards", "checks", "training")
 KILLED = ("run worker", "step", "Java or rank", *PARTS, "everything", "cancel", "cancel by force")
 JAVA_WORKS = ("shards", "training")
 GOES_ON = ("daemon", "webserver")
+ENDS_BY_ITSELF = (*GOES_ON, "cancel")
+KILLS_JAVA = ("everything", "Java or rank")
+FOLDER_OF_STEP = ("smalti-shard-",)
+FOLDERS_OF_JAVA = ("blockmgr-", "spark-", "liblz4-java")
 
 
 @dataclass
@@ -176,6 +180,12 @@ def settle(made: LiveDeployment, run_id: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def own_folders(killed: str) -> tuple[str, ...]:
+    """Return how the names of the temporary folders begin whose own process gets SIGKILL, and cannot remove them."""
+    of_step = () if killed in ENDS_BY_ITSELF else FOLDER_OF_STEP
+    return (*of_step, *(FOLDERS_OF_JAVA if killed in KILLS_JAVA else ()))
+
+
 def try_case(made: LiveDeployment, killed: str, phase: str) -> Case:
     """Reach the phase, kill, and look."""
     case = Case(killed, phase)
@@ -192,7 +202,8 @@ def try_case(made: LiveDeployment, killed: str, phase: str) -> Case:
         elif not finishes:
             made.terminate(run_id)
     observe(made, case, run_id)
-    case.temporary = [name for name in case.temporary if name not in at_rest]
+    allowed = own_folders(killed)
+    case.temporary = [name for name in case.temporary if name not in at_rest and not name.startswith(allowed)]
     made.hold("nothing")  # a step that lives on would go on now, and record
     time.sleep(1.0)
     case.late = made.after_the_end(run_id)

@@ -12,7 +12,7 @@ from smalti.storage import open_store
 pytestmark = pytest.mark.process
 
 
-def in_fork(work, seconds=20) -> str:
+def in_fork(work, seconds=60) -> str:
     """Return the result of `work` in a forked child, as text; fail if the child hangs."""
     read, write = os.pipe()
     with warnings.catch_warnings():

@@ -76,7 +76,7 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
     packed = write_set(tmp_path / "packed", 12, compression="zstd")
     streams = OpenStreams(
         [
-            StreamOptions(roots[0], cache=CacheOptions(download_retry=1, download_timeout=5.0)),
+            StreamOptions(roots[0], cache=CacheOptions(download_retry=1, download_timeout=60.0)),
             StreamOptions(
                 str(packed), cache=CacheOptions(local=str(tmp_path / "here"), keep_zip=True, download_retry=7)
             ),
@@ -87,7 +87,7 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
         (7, True),
     ]
     assert streams.batch(np.array([23, 34]))["id"].tolist() == [0, 11]
-    assert streams.sets[0].source.options.download_timeout == 5.0
+    assert streams.sets[0].source.options.download_timeout == 60.0
 
 
 def test_options_that_a_stream_leaves_none_take_the_datasets_value():

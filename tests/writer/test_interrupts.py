@@ -89,7 +89,7 @@ class InterruptingStore(MemoryStore):
         if self.is_first:
             self.is_first = False
             os.kill(os.getpid(), signal.SIGINT)
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(60)
             time.sleep(0.1)  # the object arrives while `abort` is running
         super().put(key, data)
 

@@ -73,3 +73,17 @@ def config(squares, tmp_path) -> TrainConfig:
 def in_processes(config) -> TrainConfig:
     """The same configuration with two processes."""
     return replace(config, launcher="processes", num_processes=2)
+
+
+@pytest.fixture(scope="session")
+def trained(squares, tmp_path_factory):
+    """Return the result of a training that is neither hopeless nor perfect."""
+    from smalti.torch.train import train
+
+    return train(
+        TrainConfig(
+            data=str(squares), run_dir=str(tmp_path_factory.mktemp("run")), num_classes=3,
+            class_names=("red", "green", "blue"), image_size=24, model="tests.torch.train.tiny_models:convolution",
+            epochs=2, batch_size=8, device="cpu",
+        )
+    )  # fmt: skip

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
     from smalti.torch.train.context import Checkpoint, Context
-    from smalti.torch.train.evaluation import measure_saved_model
+    from smalti.torch.train.evaluation import Evaluation, evaluate_model
     from smalti.torch.train.launchers.program import launch, train
     from smalti.torch.train.models import build_model
+    from smalti.torch.train.predictor import Predictor
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.run.events import EventTail
     from smalti.torch.train.run.folder import read_sample_order
@@ -22,15 +23,17 @@ _HOMES = {
     "Checkpoint": "context",
     "CheckpointFolder": "run.checkpoint",
     "Context": "context",
+    "Evaluation": "evaluation",
     "EventTail": "run.events",
     "Loaded": "run.checkpoint",
+    "Predictor": "predictor",
     "RunConfig": "config",
     "Snapshot": "run.checkpoint",
     "TrainConfig": "config",
     "TrainResult": "config",
     "build_model": "models",
+    "evaluate_model": "evaluation",
     "launch": "launchers.program",
-    "measure_saved_model": "evaluation",
     "read_sample_order": "run.folder",
     "train": "launchers.program",
 }
@@ -38,15 +41,17 @@ __all__ = [
     "Checkpoint",
     "CheckpointFolder",
     "Context",
+    "Evaluation",
     "EventTail",
     "Loaded",
+    "Predictor",
     "RunConfig",
     "Snapshot",
     "TrainConfig",
     "TrainResult",
     "build_model",
+    "evaluate_model",
     "launch",
-    "measure_saved_model",
     "read_sample_order",
     "train",
 ]

@@ -6,8 +6,9 @@ The cursors of the loaders are saved with the function's state, so that both are
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.life import Life
 from smalti.torch.train.measures import MeasuredLoader, Pace, memory_figures
-from smalti.torch.train.run.checkpoint import Loaded, Snapshot
+from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.state import pack_state, unpack_state
+from smalti.torch.train.saves import Saves
 from smalti.world import World
 
 _KIND = "function"
@@ -34,6 +36,8 @@ class Checkpoint:
     state: Any
     """The value that the function saved; tensors are on the CPU."""
     address: str
+    files: Path | None = None
+    """Local folder with the files that were saved with the state, to be read only; None if there are none."""
 
 
 class Context:
@@ -53,12 +57,13 @@ class Context:
         """Version and digest by address of the data."""
         self._stopped = False
         self._saved: str | None = None
-        self._checkpoints = life.run.checkpoints(keep=run.keep_checkpoints, life=life.number, check_state=_check_state)
-        self._resumed = self._ranks.run_on_first(self._find, "find the newest checkpoint")
+        self._saves = Saves(life, run, _check_state)
+        self._resumed = self._saves.find()
+        self._files: dict[tuple[str, ...], Path | None] = {}
         self._state: Any = None
         self._cursors: Mapping[str, Any] = {}
         if self._resumed is not None:
-            snapshot = self._checkpoints.load(str(self._resumed["checkpoint"]))
+            snapshot = self._saves.load(str(self._resumed["checkpoint"]))
             self._state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
             self._cursors, self._data = snapshot.state["cursors"], _data_of(snapshot.state)
         life.events.emit(
@@ -91,11 +96,21 @@ class Context:
         """The device of this rank."""
         return self._ranks.device
 
-    def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint of earlier lives that verifies, the same on all ranks; None if there is none."""
+    def latest(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
+        """Return the newest checkpoint of earlier lives that verifies, the same on all ranks; None if there is none.
+
+        From a store, each rank fetches the saved files whose names match one of the patterns `files`.
+
+        Raises:
+            CheckpointError: a file was changed since the checkpoint was verified.
+            StoreError: the store cannot be read.
+        """
         if self._resumed is None:
             return None
-        return Checkpoint(int(self._resumed["step"]), self._state, str(self._resumed["checkpoint"]))
+        address, patterns = str(self._resumed["checkpoint"]), tuple(files)
+        if patterns not in self._files:
+            self._files[patterns] = self._saves.files(address, patterns)
+        return Checkpoint(int(self._resumed["step"]), self._state, address, self._files[patterns])
 
     def dataloader(
         self,
@@ -158,37 +173,45 @@ class Context:
         measures = {**self._pace.figures(), **memory_figures(self.device)}
         self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
-    def save(self, step: int, state: Any) -> str:
-        """Save a checkpoint, and return its address. Collective; rank 0's state is written, while the others wait.
+    def save(self, step: int, state: Any = None, files: str | Path | None = None, *, wait: bool = False) -> str:
+        """Begin to save a checkpoint, and return its address. Collective; the loop goes on while it is written.
+
+        The state is that of rank 0. Files may come from any ranks: from each its own, as of a sharded model, or from
+        several the same. They are copied before this returns. A checkpoint that could not be written is an error of
+        the next `save` or `should_stop`, or at the end of the function.
 
         Args:
             step: optimiser steps done; higher than that of earlier checkpoints.
             state: tensors, arrays, numbers and texts, and lists, tuples and dicts of them, such as `state_dict()`s.
+            files: a local folder with files of any kind, or a file; `latest` returns them.
+            wait: whether to wait until the checkpoint is published.
 
         Raises:
-            CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
-            TrainingError: the run was started again elsewhere.
+            CheckpointError: this or the last checkpoint could not be written or does not verify; earlier ones are
+                untouched.
+            TrainingError: the run was started again elsewhere, or the last checkpoint was not written in time.
             StoreError: the store cannot be written.
         """
-        # Before the checkpoint: samples that it counts are in the ledger.
-        self._ranks.run_on_all(self._life.put_samples, "write the ledger")
         cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
-        self._saved = self._ranks.run_on_first(lambda: self._save(step, state, cursors), "save a checkpoint")
-        self._life.events.emit("checkpoint", step=step, path=self._saved)
+        self._saved = self._saves.save(step, lambda: self._snapshot(step, state, cursors), files, wait=wait)
         return self._saved
 
     def should_stop(self) -> bool:
         """Return whether the run is to stop, because SIGTERM was received on some rank. Collective.
 
         A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError.
+
+        Raises:
+            SmaltiError: the last checkpoint could not be written.
         """
-        self._stopped = self._ranks.any(self._life.stop.requested, "agree whether to stop")
+        self._stopped = self._saves.should_stop()
         return self._stopped
 
     # ------------------------------------------------------------ not for functions
 
     def end(self, value: Any) -> dict[str, Any]:
         """Write the result of the function; return it, that of rank 0 on all ranks. Collective."""
+        self._saves.finish()
         if self._stopped:
             raise TrainingError(
                 "stopped by SIGTERM; "
@@ -212,10 +235,6 @@ class Context:
             ) from error
         self._life.run.write_value(result)
         return result
-
-    def _find(self) -> dict[str, Any] | None:
-        loaded: Loaded | None = self._checkpoints.load_newest()
-        return None if loaded is None else loaded.to_json()
 
     def _address(self, data: str | None) -> str:
         address = data or self.run.data
@@ -268,11 +287,11 @@ class Context:
         self._life.events.emit("data", data=address, split=split, version=dataset.manifest.version, digest=found)
         return dataset
 
-    def _save(self, step: int, state: Any, cursors: Mapping[str, Any]) -> str:
+    def _snapshot(self, step: int, state: Any, cursors: Mapping[str, Any]) -> Snapshot:
         tensors, packed = pack_state(state)
         data = {address: list(facts) for address, facts in self._data.items()}
         rest = {"kind": _KIND, "state": packed, "cursors": dict(cursors), "data": data, "life": self._life.number}
-        return str(self._checkpoints.save(Snapshot(step, {"state": tensors}, rest)))
+        return Snapshot(step, {"state": tensors}, rest)
 
 
 def run_function(function: Callable[[Context], Any], argument: Any, config: RunConfig, life: Life) -> dict[str, Any]:

@@ -1,99 +1,133 @@
-"""The accuracy of a saved model on a version of a shard set that it was not trained on."""
+"""The exact evaluation of a saved model on a split of a version, by any number of ranks."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import nn
 
+from smalti.catalog import load_manifest
 from smalti.errors import TrainingError
 from smalti.storage import open_store
-from smalti.torch.dataset import StreamingDataset
-from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.data import PixelsAndLabels, to_device
-from smalti.torch.train.models import load_model, logits_of
-from smalti.torch.train.ranks import joined_ranks
-from smalti.torch.train.run.folder import local_files
+from smalti.torch.train.context import Context
+from smalti.torch.train.data import PixelsAndLabels
+from smalti.torch.train.launchers.program import launch
+from smalti.torch.train.models import logits_of
+from smalti.torch.train.predictor import Predictor
+from smalti.torch.train.step import evaluate
 
-_NO_CLASS = -1  # of the set: a class that only the model knows
+_UNKNOWN = 100.0
+"""A class that the model does not know has a score so far below the lowest of those that it knows."""
 
 
-def measure_saved_model(
-    model_dir: str,
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The figures of a model on the samples of a split. The counts are equal for every number of ranks."""
+
+    version: int | None
+    """Version of the shard set."""
+    samples: int
+    accuracy: float
+    """Share of the samples that are classified correctly."""
+    loss: float
+    """Mean cross entropy."""
+    classes: tuple[str, ...]
+    """Names of the classes of the data, and after them those that only the model knows."""
+    confusion: tuple[tuple[int, ...], ...]
+    """Numbers of samples by [true class][predicted class]."""
+    most_wrong: tuple[Mapping[str, float], ...]
+    """The misclassified samples with the largest losses, largest first: `sample_id`, `label`, `predicted`, `confidence`
+    in that prediction, and `loss`."""
+
+
+def evaluate_model(
+    model: str,
     data: str,
     *,
-    version: int,
-    class_names: Sequence[str],
-    split: str = "validation",
+    version: int | None = None,
+    split: str | None = "validation",
+    class_names: Sequence[str] | None = None,
+    batch_size: int = 64,
     model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-) -> float:
-    """Return the share of the samples of a split that a saved model classifies correctly.
+    **options: Any,
+) -> Evaluation:
+    """Evaluate a saved model on the samples of a split, each of them once.
 
     Classes are compared by name: a sample of a class that the model does not know is classified wrongly.
 
     Args:
-        model_dir: Address of the folder `model` of a training run.
-        data: Address of the shard set.
-        version: Version of it.
-        class_names: Its classes, in the order of its labels.
-        split: Its samples.
-        model_options: Options of the store of the model.
-        data_options: Options of the store of the shard set.
+        model: address of the folder `model` of a training run.
+        data: address of the shard set.
+        version: version of it; None: the newest.
+        split: its samples; None: all.
+        class_names: names of the set's classes, in the order of its labels; None: those in the version's metadata, or
+            else those of the model.
+        batch_size: samples per step over all ranks.
+        model_options: options of the store of the model.
+        options: fields of `RunConfig`, such as `launcher`, `num_processes`, `storage_options` (those of the data) and
+            `run_dir` (a folder for logs; by default a temporary one).
 
     Raises:
-        TrainingError: there is no model with names of classes, or the split has no samples.
-        StoreError: model or data cannot be read.
+        TrainingError: there is no model, it does not name its classes although those of the data are named, the split
+            has no samples, or a rank failed.
+        SmaltiError: model or data cannot be read; see the classes.
     """
-    with local_files(open_store(model_dir, model_options)) as folder:
-        model, trained = load_model(folder)
-    if not trained.class_names:
-        raise TrainingError(f"{model_dir} does not name its classes: they cannot be compared with those of {data}")
-    known = {name: label for label, name in enumerate(class_names)}
-    labels = torch.tensor([known.get(name, _NO_CLASS) for name in trained.class_names])
-    config = dataclasses.replace(
-        trained,
-        data=data,
-        version=version,
-        digest=None,
-        num_classes=len(class_names),
-        class_names=tuple(class_names),
-        launcher="inline",
-        num_processes=1,
-        storage_options=data_options or {},
+    predictor = Predictor(model, model_options)
+    manifest = load_manifest(open_store(data, options.get("storage_options")), version=version)
+    names = tuple(class_names or manifest.metadata.get("classes") or ())
+    if names and not predictor.class_names:
+        raise TrainingError(f"{model} does not name its classes: they cannot be compared with those of {data}")
+    names = names or predictor.class_names or tuple(map(str, range(predictor.config.num_classes)))
+    argument = {"model": predictor.with_files(), "split": split, "classes": names, "batch_size": batch_size}
+    with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
+        run = {"run_dir": folder, "version": manifest.version or version, **options}
+        found = launch(_evaluate, argument, data=data, **run)
+    if not found["samples"]:
+        raise TrainingError(f"split {split!r} of version {manifest.version} of {data} has no samples")
+    return Evaluation(
+        version=manifest.version,
+        samples=found["samples"],
+        accuracy=found["accuracy"],
+        loss=found["loss"],
+        classes=tuple(found["classes"]),
+        confusion=tuple(map(tuple, found["confusion"])),
+        most_wrong=tuple(found["most_wrong"]),
     )
-    right, samples = _count(model, labels, config, split)
-    if not samples:
-        raise TrainingError(f"split {split!r} of version {version} of {data} has no samples")
-    return right / samples
 
 
-def _count(model: torch.nn.Module, labels: torch.Tensor, config: TrainConfig, split: str) -> tuple[int, int]:
-    """Return how many samples of a split a model classifies correctly, and how many there are."""
-    right = samples = 0
-    with joined_ranks(config) as ranks, torch.inference_mode():
-        dataset = StreamingDataset(
-            remote=config.data,
-            local=config.cache_dir,
-            cache_limit=config.cache_limit,
-            split=split,
-            version=config.version,
-            batch_size=config.batch_size,
-            shuffle=False,
-            transform=PixelsAndLabels(config.image_column, config.label_column, config.image_size),
-            include_ids=True,
-            world=ranks.world,
-            storage_options=dict(config.storage_options),
-        )
-        with contextlib.closing(dataset):
-            model.eval().to(ranks.device)
-            of_set = labels.to(ranks.device)
-            for columns in StreamingDataLoader(dataset, num_workers=config.num_workers):
-                batch = to_device(columns, config, ranks.device, epoch=None)
-                predicted = of_set[logits_of(model(batch.pixels)).argmax(dim=1)]
-                is_real = batch.weights > 0
-                right += int(((predicted == batch.labels) & is_real).sum())
-                samples += int(is_real.sum())
-    return right, samples
+def _evaluate(context: Context) -> dict[str, Any]:
+    """Evaluate the model on this rank's samples; return the figures of all ranks. Collective."""
+    given: Any = context.config
+    sent: Any = given["model"]
+    predictor: Predictor = sent if isinstance(sent, Predictor) else sent.predictor
+    trained, known = predictor.config, predictor.class_names or given["classes"]
+    classes = list(dict.fromkeys([*given["classes"], *known]))
+    model = _InClasses(predictor.model.to(context.device), [classes.index(name) for name in known], len(classes))
+    loader = context.dataloader(
+        given["split"],
+        batch_size=given["batch_size"],
+        shuffle=False,
+        transform=PixelsAndLabels(trained.image_column, trained.label_column, trained.image_size),
+        include_ids=True,
+    )
+    config = dataclasses.replace(trained, num_classes=len(classes), class_names=tuple(classes))
+    scores = evaluate(model, loader, config, context._ranks)
+    return {**dataclasses.asdict(scores), "classes": classes}
+
+
+class _InClasses(nn.Module):
+    """A classifier whose scores are moved to the places of other classes, of which it need not know all."""
+
+    def __init__(self, model: nn.Module, places: Sequence[int], count: int) -> None:
+        super().__init__()
+        self.model, self._places, self._count = model, list(places), count
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        scores = logits_of(self.model(pixels))
+        unknown = scores.amin(dim=1, keepdim=True) - _UNKNOWN
+        moved = unknown.expand(-1, self._count).clone()
+        moved[:, self._places] = scores[:, : len(self._places)]
+        return moved

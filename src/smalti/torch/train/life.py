@@ -6,7 +6,7 @@ A run has several lives. Each resumes from the newest checkpoint.
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
@@ -56,10 +56,16 @@ class Life:
     events: EventLog
     ledger: LedgerWriter | None
     stop: StopSignal
+    at_end: Callable[[Callable[[], object]], object]
+    """Registers a function to be called before the life ends, for whatever reason."""
+
+    def samples_so_far(self) -> Callable[[], None]:
+        """Return a function that publishes this rank's file of the ledger as it is now."""
+        return self.run.samples_so_far(None if self.ledger is None else self.ledger.path)
 
     def put_samples(self) -> None:
         """Publish this rank's file of the ledger so far."""
-        self.run.put_samples(None if self.ledger is None else self.ledger.path)
+        self.samples_so_far()()
 
     def put_logs(self) -> None:
         """Publish the ledger and, on rank 0, the log of events so far."""
@@ -99,4 +105,4 @@ def begun_life(
         ledger: LedgerWriter | None = None
         if config.log_samples:
             ledger = stack.enter_context(LedgerWriter(run.path / SAMPLES_FOLDER, life=number, world=ranks.world))
-        yield Life(number, ranks, run, events, ledger, stop)
+        yield Life(number, ranks, run, events, ledger, stop, stack.callback)

@@ -21,6 +21,7 @@ from smalti.torch.train.run.checkpoint import (
     split_state,
 )
 from smalti.torch.train.run.folder import MODEL_FOLDER
+from smalti.torch.train.saves import Saves
 from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
 
 
@@ -59,10 +60,10 @@ class TrainingRun:
         self.began = time.monotonic()
         self.throughput = Throughput()
         self.state = RunState()
-        self.folder = life.run.checkpoints(keep=config.keep_checkpoints, life=life.number, check_state=check_state)
-        self.resumed_from = self._find_checkpoint()
+        self.saves = Saves(life, config, check_state)
+        self.resumed_from = self.saves.find(lambda snapshot: {"epoch": snapshot.state["epoch"]})
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
-        snapshot = self.folder.load(self.checkpoint) if self.checkpoint else None
+        snapshot = self.saves.load(self.checkpoint) if self.checkpoint else None
         if snapshot is not None:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
@@ -79,6 +80,7 @@ class TrainingRun:
         while self.state.epoch < self.config.epochs:
             self._train_epoch()
             self._end_epoch()
+        self.saves.finish()
         result = self._result()
         self.ranks.run_on_first(
             lambda: self.run.write_result(result, partial(save_model, self.learner.model, self.config)),
@@ -90,15 +92,6 @@ class TrainingRun:
         return result
 
     # ------------------------------------------------------------ start
-
-    def _find_checkpoint(self) -> dict[str, Any] | None:
-        """Return the checkpoint to resume from, the same on all ranks."""
-
-        def newest() -> dict[str, Any] | None:
-            loaded = self.folder.load_newest()
-            return None if loaded is None else {**loaded.to_json(), "epoch": loaded.snapshot.state["epoch"]}
-
-        return self.ranks.run_on_first(newest, "find the newest checkpoint")
 
     def _restore(self, snapshot: Snapshot) -> None:
         state = snapshot.state
@@ -167,8 +160,8 @@ class TrainingRun:
             )
 
     def _after_step(self, *, is_last: bool) -> None:
-        if self.ranks.any(self.life.stop.requested, "agree whether to stop"):
-            self._save()
+        if self.saves.should_stop():
+            self._save(wait=True)
             raise TrainingError(
                 f"stopped by SIGTERM after step {self.state.step}; the checkpoint {self.checkpoint} was "
                 "saved: start the run again with the same `run_dir` to resume.",
@@ -249,17 +242,10 @@ class TrainingRun:
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
 
-    def _save(self) -> None:
-        """Save a checkpoint after the last step; rank 0 writes while the others wait."""
-        sums, began = self._sums(), time.perf_counter()
-        # Before the checkpoint: samples that it counts are in the ledger.
-        self.ranks.run_on_all(self.life.put_samples, "write the ledger")
-        self.checkpoint = self.ranks.run_on_first(
-            lambda: str(self.folder.save(self._snapshot(sums))), "save a checkpoint"
-        )
-        self.life.events.emit(
-            "checkpoint", step=self.state.step, path=self.checkpoint, seconds=time.perf_counter() - began
-        )
+    def _save(self, *, wait: bool = False) -> None:
+        """Begin to save a checkpoint after the last step; with `wait`, it is published then."""
+        sums = self._sums()
+        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums), wait=wait)
 
     def _snapshot(self, sums: list[float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)

@@ -2,9 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ from smalti.world import World, detect_world
 T = TypeVar("T")
 _LOST_RANK = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
 """Texts of errors of gloo, of torch's store and of `Ranks` about a rank that does not answer."""
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""Processor time that the container may use: microseconds, or `max`, in each period of so many microseconds."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,17 @@ class Ranks:
 
     world: World
     device: torch.device
+    group: Any = None
+    """The process group; None: torch's default group."""
+
+    def apart(self, timeout_seconds: float) -> "Ranks":
+        """Return the same ranks with a group of their own, for another thread: collectives of one group have one order.
+
+        Each of its waits takes `timeout_seconds` at most.
+        """
+        if self.num_ranks == 1:
+            return self
+        return replace(self, group=dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds)))
 
     @property
     def rank(self) -> int:
@@ -49,7 +63,7 @@ class Ranks:
             return value
         box = [value]
         with self._waiting(what):
-            dist.broadcast_object_list(box, src=0)
+            dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
     def gather(self, value: T, what: str) -> list[T]:
@@ -58,7 +72,7 @@ class Ranks:
             return [value]
         box: list[Any] = [None] * self.num_ranks
         with self._waiting(what):
-            dist.all_gather_object(box, value)
+            dist.all_gather_object(box, value, group=self.group)
         return box
 
     def total(self, numbers: list[float], what: str) -> list[float]:
@@ -67,7 +81,7 @@ class Ranks:
             return numbers
         tensor = torch.tensor(numbers, dtype=torch.float64)
         with self._waiting(what):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return [float(number) for number in tensor]
 
     def any(self, flag: bool, what: str) -> bool:  # noqa: FBT001 - a question about one flag
@@ -162,11 +176,28 @@ def meeting_store(port: int | None, config: RunConfig, num_ranks: int) -> TCPSto
     )
 
 
-def _detect_cores() -> int:
-    """Return the number of processor cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def waiting_of_threads(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which OpenMP's threads spin for some 50 microseconds while they wait, and then sleep.
+
+    They are read when torch is first imported. Empty if the environment has a choice of its own.
+    """
+    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    if any(name in environment for name in chosen):
+        return {}
+    # libgomp, which torch's packages for Linux contain, spins for about 10 ms by default: while another process needs
+    # a core, a step takes several times as long. If its threads sleep at once, a step on idle cores takes up to twice
+    # as long. See the rows `train-threads` of the benchmarks.
+    return {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+
+
+def detect_cores(cpu_max: Path = _CPU_MAX) -> int:
+    """Return the number of processor cores that this process may use: those of its affinity, or a container's limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cpu_max.read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroups of version 2, or no limit, which is `max`
+        return cores
 
 
 def _pick_device(config: RunConfig, world: World) -> torch.device:
@@ -187,10 +218,11 @@ def _pick_device(config: RunConfig, world: World) -> torch.device:
 
 @contextlib.contextmanager
 def _threads(world: World) -> Iterator[None]:
-    """Divide the cores over the ranks of a host; a single rank keeps torch's setting, or OMP_NUM_THREADS."""
+    """Divide the cores over the ranks of a host; a single rank keeps OMP_NUM_THREADS, or torch's setting if it fits."""
     before = torch.get_num_threads()
-    if world.num_ranks > 1:
-        torch.set_num_threads(max(1, _detect_cores() // world.ranks_on_host))
+    share = max(1, detect_cores() // world.ranks_on_host)
+    if world.num_ranks > 1 or ("OMP_NUM_THREADS" not in os.environ and before > share):
+        torch.set_num_threads(share)
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ from smalti.errors import StoreError, TrainingError
 from smalti.process import end_with_parent
 from smalti.storage.errors import is_transient
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.ranks import has_lost_rank, meeting_store
+from smalti.torch.train.ranks import has_lost_rank, meeting_store, waiting_of_threads
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.run.folder import read_result
 from smalti.torch.train.run.store import opened_run
@@ -149,9 +149,7 @@ def _started(count: int, task: str) -> Iterator[list[_Rank]]:
 
 def _start(number: int, count: int, task: str) -> _Rank:
     environment = {
-        # Waiting threads sleep. Spinning threads compete for cores that other processes use: on two busy cores a step
-        # took 3.4 s instead of 0.2 s.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        **waiting_of_threads(os.environ),
         **os.environ,
         "RANK": str(number),
         "WORLD_SIZE": str(count),

@@ -119,9 +119,18 @@ class CheckpointFolder:
     check_state: CheckState = field(default=ignore)
     _verified: set[str] = field(default_factory=set, init=False)
 
+    def address_of(self, step: int) -> str:
+        """Return the path of the checkpoint of a step."""
+        return str(self.root / _name_of(step))
+
     def staging(self, step: int, token: str, rank: int) -> Path:  # noqa: ARG002 - all ranks share this folder
         """Return the hidden folder into which a rank copies its files; `token` is equal on all ranks."""
         return self.root / f".{_name_of(step)}-{token}"
+
+    def discard(self, staging: Path, *, is_first: bool) -> None:
+        """Remove the staging folder of all ranks; rank 0 does it."""
+        if is_first:
+            shutil.rmtree(staging, ignore_errors=True)
 
     def retract(self, step: int) -> None:
         """Prepare saving a step again: nothing is to do here, where one rename replaces a checkpoint."""
@@ -152,6 +161,7 @@ class CheckpointFolder:
             shutil.rmtree(parts.staging, ignore_errors=True)
             raise _not_written(snapshot.step, self.root, error) from error
         verify_checkpoint(target, without=parts.written)
+        _check_sizes(target, parts.written)
         self._verified.add(target.name)
         self._prune()
         return target
@@ -284,6 +294,19 @@ def verify_checkpoint(path: Path, *, without: Mapping[str, Written] | None = Non
             raise CheckpointError(
                 f"{path / name}: sha256 expected {expected}, found {found}; the file has changed since it was written.",
                 path=str(path / name),
+            )
+
+
+def _check_sizes(path: Path, written: Mapping[str, Written]) -> None:
+    """Check that files which their ranks read back are in a published folder."""
+    for name, expected in written.items():
+        file = path / FILES / name
+        found = file.stat().st_size if file.is_file() else None
+        if found != expected.num_bytes:
+            raise CheckpointError(
+                f"{file} has {found} bytes, expected {expected.num_bytes}. Do all ranks see {path.parent} as the same "
+                "folder? If not, give `run_dir` the address of a store.",
+                path=str(file),
             )
 
 

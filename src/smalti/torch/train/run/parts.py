@@ -39,7 +39,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the ranks have contributed to a checkpoint, before it is published."""
+    """The contributions of the ranks to a checkpoint that is not yet published."""
 
     staging: Path
     """Hidden local folder of this rank, whose folder `FILES` has the files of this rank."""

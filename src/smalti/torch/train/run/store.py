@@ -25,10 +25,12 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +97,9 @@ class LocalRun:
         """Return the checkpoints of the run."""
         return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state)
 
-    def put_samples(self, path: Path | None) -> None:
-        """Publish this rank's file of the ledger so far."""
+    def samples_so_far(self, path: Path | None) -> Callable[[], None]:  # noqa: ARG002 - it lies where it belongs
+        """Return a function that publishes this rank's file of the ledger as it is now."""
+        return partial(ignore, None)
 
     def put_log(self) -> None:
         """Publish the log of events so far. For rank 0."""
@@ -132,6 +135,7 @@ class StoreRun(LocalRun):
         self.store = store
         self._life: int | None = None
         self._log_bytes = 0
+        self._log_lock = threading.Lock()
 
     def prepare(self) -> None:
         """Fetch the log of events of earlier lives, unless it is here.
@@ -200,26 +204,26 @@ class StoreRun(LocalRun):
         """Return the checkpoints of the run."""
         return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state)
 
-    def put_samples(self, path: Path | None) -> None:
-        """Put this rank's file of the ledger.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        if path is not None:
-            self.store.put_file(path.relative_to(self.path).as_posix(), path)
+    def samples_so_far(self, path: Path | None) -> Callable[[], None]:
+        """Return a function that puts this rank's file of the ledger as it is now; it raises StoreErrors."""
+        if path is None:
+            return super().samples_so_far(path)
+        # Later lines would be read as the file is put, or change it meanwhile.
+        return partial(self.store.put, path.relative_to(self.path).as_posix(), path.read_bytes())
 
     def put_log(self) -> None:
-        """Put the log of events if it has grown.
+        """Put the log of events if it has grown. May be called from several threads.
 
         Raises:
             StoreError: it cannot be written.
         """
         path = self.path / METRICS_FILE
-        size = path.stat().st_size if path.exists() else 0
-        if size > self._log_bytes:
-            self.store.put_file(METRICS_FILE, path)
-            self._log_bytes = size
+        with self._log_lock:
+            data = path.read_bytes() if path.exists() else b""
+            data = data[: data.rfind(b"\n") + 1]  # another thread may be writing the next line
+            if len(data) > self._log_bytes:
+                self.store.put(METRICS_FILE, data)
+                self._log_bytes = len(data)
 
     def write_result(self, result: TrainResult, write_model: WriteModel) -> None:
         """Put the model, and `result.json` last; it does not exist while a model is being replaced.
@@ -281,9 +285,17 @@ class StoreCheckpoints:
     _verified: set[_Name] = field(default_factory=set, init=False)
     _attempted: set[_Name] = field(default_factory=set, init=False)
 
+    def address_of(self, step: int) -> str:
+        """Return the address of the checkpoint of a step."""
+        return self._address(_Name(self.life, step))
+
     def staging(self, step: int, token: str, rank: int) -> Path:
         """Return the hidden folder into which a rank copies its files of a checkpoint."""
         return self.run.path / CHECKPOINTS / f".step-{step:08d}-{token}-{rank}"
+
+    def discard(self, staging: Path, *, is_first: bool) -> None:  # noqa: ARG002 - each rank has its own
+        """Remove a rank's staging folder."""
+        shutil.rmtree(staging, ignore_errors=True)
 
     def retract(self, step: int) -> None:
         """Prepare saving a step again in this life: a checkpoint must not exist while its files change.
