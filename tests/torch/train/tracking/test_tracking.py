@@ -139,7 +139,7 @@ def learn(context):
     for batch in loader:
         step += 1
         context.report({"seen": len(batch["label"]), "inf": math.inf}, step=step)
-        context.save(step, {})
+        context.save(step, {}, wait=True)
         if step == 2:
             raise LostError
     return step
