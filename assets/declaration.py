@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from assets.checks.declared import CheckName, Severity, blocking_checks, refuse_of_other_kind
 from smalti.errors import SchemaError
+from smalti.torch.train.config import IMAGES, TASKS
 from smalti.torch.tuning.space import parse_space
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -28,6 +29,7 @@ PARTITION = "{partition}"
 MANIFESTS = (".csv", ".parquet")
 """Endings of the names of manifests."""
 
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _KINDS = ("folder", "manifest", "table", "sql", "dataframe")
 _IMAGE_COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
 
@@ -264,7 +266,17 @@ class Tuning(dg.Model, dg.Resolvable):
 class Train(dg.Model, dg.Resolvable):
     """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
 
-    task: Literal["image-classification"] = Field(default="image-classification", description="A shipped task.")
+    task: str = Field(
+        default=IMAGES,
+        description="image-classification; of rows language-model or tabular-regression; or module:Class of a task of "
+        "your own (docs/training.md).",
+    )
+    task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
+    function: str | None = Field(
+        default=None,
+        description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "
+        "its `context.config`.",
+    )
     # `model` is a method of dg.Resolvable; only the YAML has that name.
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
         default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
@@ -277,9 +289,23 @@ class Train(dg.Model, dg.Resolvable):
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
     cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
     tracking: Tracking = Tracking()
-    options: dict[str, float | int | str | bool] = Field(
+    options: dict[str, float | int | str | bool | list[str] | dict[str, Any]] = Field(
         default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
     )
+
+    @field_validator("function")
+    @classmethod
+    def _is_an_import_path(cls, function: str | None) -> str | None:
+        if function is not None:
+            _require_import_path("train.function", function)
+        return function
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_task(cls, task: str) -> str:
+        if task not in TASKS and not _IMPORT_PATH.fullmatch(task):
+            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, or module:Class, found {task!r}")
+        return task
 
 
 class Watch(dg.Model, dg.Resolvable):
@@ -389,6 +415,16 @@ class Checks(dg.Model, dg.Resolvable):
         default=0.02,
         description="How far a model may be below the promoted one, on the same images; null: not checked.",
     )
+    metric_limit: float | None = Field(
+        default=None,
+        description="Of other tasks than image classification: the held-out main figure must be as good as this.",
+    )
+    max_metric_loss: float | None = Field(
+        default=0.05,
+        ge=0,
+        description="Share by which the main figure of such a task may be worse than the promoted model's, on the same "
+        "rows; null: not checked.",
+    )
     full_verification: Literal["always", "daily", "weekly", "monthly", "never"] = Field(
         default="weekly",
         description="Period in which every shard is read again and its hashes verified, spread over the runs in it; "
@@ -445,6 +481,8 @@ class Declaration(dg.Model, dg.Resolvable):
             _refuse_for_rows(self)
         if self.tuning is not None and self.train is None:
             raise ValueError("`tuning` needs `train`: the training whose hyperparameters are tried out")
+        if self.tuning is not None and self.train is not None and (self.train.task != IMAGES or self.train.function):
+            raise ValueError(f"`tuning` is for the task {IMAGES}; call `hyperparameter_study` for others")
         _refuse_partitions(self)
         refuse_of_other_kind(self.source.kind, self.checks.severity)
         _refuse_automation(self)
@@ -527,6 +565,8 @@ def _refuse_for_images(declared: Declaration) -> None:
     split, columns = declared.split, declared.shards.columns
     if declared.function is not None:
         raise ValueError("`prepare.function` needs a source of rows (table, sql, dataframe); images take `image`")
+    if declared.train is not None and declared.train.task in TASKS and declared.train.task != IMAGES:
+        raise ValueError(f"`train.task` {declared.train.task} needs a source of rows (table, sql, dataframe)")
     if split.key or split.column:
         raise ValueError("`split.key` and `split.column` need a source of rows: images are split by their paths")
     if declared.shards.nulls:
@@ -539,8 +579,11 @@ def _refuse_for_images(declared: Declaration) -> None:
 def _refuse_for_rows(declared: Declaration) -> None:
     if declared.prepare is not None and declared.prepare.image is not None:
         raise ValueError("`prepare.image` needs a source of images (folder, manifest, drawn); rows take `function`")
-    if declared.train is not None:
-        raise ValueError("`train` needs a source of images: the shipped task is image classification")
+    if declared.train is not None and declared.train.function is None and declared.train.task == IMAGES:
+        rest = ", ".join(name for name in TASKS if name != IMAGES)
+        raise ValueError(
+            f"`train.task` {IMAGES} needs a source of images; of rows give {rest}, module:Class, or `train.function`"
+        )
     if declared.split.fixed:
         raise ValueError("`split.fixed` is for images: of rows, a hash of each row or of `key` always decides")
 
@@ -575,5 +618,5 @@ def _refuse_automation(declared: Declaration) -> None:
 
 
 def _require_import_path(name: str, text: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+    if not _IMPORT_PATH.fullmatch(text):
         raise ValueError(f"`{name}` must be module:function, found {text!r}")

@@ -46,6 +46,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
         text = f"Trains a model from the newest version of {name}, or from the one that is pinned."
         jobs.append(_job(declared, "train", ("model",), text))
         jobs.append(_job(declared, "everything", declared.stages, f"From the source of {name} to a trained model."))
+    if declared.train is not None and declared.train.function is None:
         jobs.append(
             dg.define_asset_job(
                 job_name(declared, "promote"),

@@ -32,6 +32,20 @@ class TrainerResource(RunBoundResource):
         self.refuse_if_over()
         return result
 
+    def launch(
+        self, function: Callable[..., Any], config: Any, on_event: Callable[[dict[str, Any]], None], **options: Any
+    ) -> Any:
+        """Run `smalti.torch.train.launch` with a function and its options; blocks until it is done.
+
+        Raises:
+            dg.Failure: the run was ended meanwhile.
+        """
+        from smalti.torch.train import launch
+
+        result = launch(function, config, on_event=on_event, **options)
+        self.refuse_if_over()
+        return result
+
     def study(
         self, base: Any, space: Mapping[str, Any], options: Any, on_event: Callable[[dict[str, Any]], None]
     ) -> Any:

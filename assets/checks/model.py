@@ -1,22 +1,22 @@
 """The checks of a trained model: its accuracy on rows that were held out, alone and beside the promoted model's."""
 
-from typing import Any
-
 import dagster as dg
 
 from assets.checks.check import Check, CheckInput
+from assets.checks.metric import HELD_OUT, about_model, build_metric_checks, held_out_shards
 from assets.declaration import Declaration
 from assets.places import shards_of
 from assets.shard_tags import promoted_model
-from smalti.catalog import Manifest, load_manifest
+from smalti.catalog import load_manifest
 from smalti.catalog.tags import Tag
 from smalti.errors import SmaltiError
-
-_SPLIT = "validation"
+from smalti.torch.train.config import IMAGES
 
 
 def build_model_checks(declared: Declaration) -> list[Check]:
-    """Return the checks of a data set's model."""
+    """Return the checks of a data set's model, of whichever task."""
+    if declared.train is not None and declared.train.task != IMAGES:
+        return build_metric_checks(declared)
     least = declared.checks.min_accuracy
     name = "accuracy_is_above_chance" if least is None else "accuracy_is_high_enough"
     expected = "above chance by more than luck explains" if least is None else f"at least {least:.2%}"
@@ -34,14 +34,20 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
     facts, least = step.facts, step.declared.checks.min_accuracy
     chance, images, accuracy = float(facts["chance"]), int(facts["held_out_images"]), float(facts["accuracy"])
     luck = 3 * (chance * (1 - chance) / max(images, 1)) ** 0.5
+    needed = chance + luck if least is None else least
+    passed = images > 0 and (accuracy > needed if least is None else accuracy >= needed)
     return dg.AssetCheckResult(
-        passed=images > 0 and (accuracy > chance + luck if least is None else accuracy >= least),
+        passed=passed,
+        description=None
+        if passed
+        else f"The accuracy is {accuracy:.3f} on {images} held-out images (chance {chance:.3f}), expected "
+        f"{'more than' if least is None else 'at least'} {needed:.3f}: train for more epochs, or with other options.",
         metadata={
             "accuracy": accuracy,
             "chance": chance,
-            "needed": round(chance + luck if least is None else least, 4),
+            "needed": round(needed, 4),
             "held_out_images": images,
-            **_about(step),
+            **about_model(step),
         },
     )
 
@@ -56,8 +62,8 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
     promoted = promoted_model(shards_of(step.declared, step.storage).store())
     if promoted is None or promoted.metadata.get("run") == facts.get("run"):
         text = "No other model is promoted: there is nothing to compare with."
-        return dg.AssetCheckResult(passed=True, description=text, metadata=_about(step))
-    metadata = {"promoted_model_of_run": str(promoted.metadata["run"]), **_about(step)}
+        return dg.AssetCheckResult(passed=True, description=text, metadata=about_model(step))
+    metadata = {"promoted_model_of_run": str(promoted.metadata["run"]), **about_model(step)}
     try:
         before, how = _accuracy_of(promoted, step)
     except (SmaltiError, ValueError, RuntimeError) as error:  # RuntimeError: torch's, of weights that do not fit
@@ -82,16 +88,11 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
     )
 
 
-def _about(step: CheckInput) -> dict[str, Any]:
-    """Return which model a result is about: that of the newest run need not be the one that is promoted."""
-    return {"model_run": dg.MetadataValue.dagster_run(str(step.facts["run"]))} if "run" in step.facts else {}
-
-
 def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
     """Return the accuracy of the promoted model on the validation images of a version, and how it is known."""
     place, facts = shards_of(step.declared, step.storage), step.facts
     now = load_manifest(place.store(), version=int(facts["shards_version"]))
-    if _validation(now) == _validation(load_manifest(place.store(), version=promoted.version)):
+    if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
         return float(promoted.metadata["accuracy"]), f"version {promoted.version} has the very same"
     from smalti.torch.train import evaluate_model
 
@@ -101,14 +102,8 @@ def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
         place.url,
         version=now.version,
         class_names=now.metadata["classes"],
-        split=_SPLIT,
+        split=HELD_OUT,
         model_options=step.storage.options_for(model),
         storage_options=place.storage_options,
     )
     return found.accuracy, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
-
-
-def _validation(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Return the classes and the shards of the validation images: equal for the very same images."""
-    shards = [shard.stored.basename for shard in manifest.shards if shard.partition == _SPLIT]
-    return list(manifest.metadata["classes"]), shards

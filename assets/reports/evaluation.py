@@ -45,8 +45,12 @@ def show_curves(history: Sequence[Summary], earlier: Mapping[str, Curves] | None
 
 
 def curves_of(history: Sequence[Summary]) -> dict[str, list[float]]:
-    """Return the curves of a run's epochs, by their titles."""
-    return {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items()}
+    """Return the curves of a run's epochs, by their titles: the losses, and accuracy or the figures of its task."""
+    if "accuracy" in history[-1]:
+        return {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items()}
+    losses = {title: [float(epoch[name]) for epoch in history] for name, title in _CURVES.items() if name in history[0]}
+    names = [name for name in history[-1]["metrics"] if name != "loss"]
+    return losses | {name: [float(epoch["metrics"][name]) for epoch in history] for name in names}
 
 
 def kept_curves(kept: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:

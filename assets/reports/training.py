@@ -18,7 +18,7 @@ _SECONDS = 3.0  # between two lines; each is a row in the event log
 _OBSERVE_SECONDS = 30.0  # between two observations during an epoch
 _FIGURES = {
     "loss": ("loss", "{:.3f}"),
-    "images_per_second": ("images/s", "{:.0f}"),
+    "images_per_second": ("{samples}/s", "{:.0f}"),
     "samples_per_second": ("samples/s", "{:.0f}"),
     "data_fraction": ("waiting for data", "{:.0%}"),
     "learning_rate": ("learning rate", "{:.3g}"),
@@ -37,12 +37,13 @@ class TrainingReport:
         observe: Callable[[dict[str, Any]], None],
         *,
         epochs: int,
+        samples: str = "images",
         run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self._observe = observe
-        self._epochs = epochs
+        self._epochs, self._samples = epochs, samples
         self._run_id = run_id
         self._clock = clock
         self._last_line = self._last_observation = clock()
@@ -70,7 +71,9 @@ class TrainingReport:
     def _on_start(self, event: dict[str, Any]) -> None:
         self._steps_per_epoch = event.get("steps_per_epoch", 0)
         resumed = f", going on after step {event['step']}" if event["step"] else ""
-        data = f" on {event['train_samples']} images of version {event['version']}" if "version" in event else ""
+        data = (
+            f" on {event['train_samples']} {self._samples} of version {event['version']}" if "version" in event else ""
+        )
         self._say(
             f"training{data} on {event['device']}, "
             f"{event['num_ranks']} process{'' if event['num_ranks'] == 1 else 'es'}{resumed}"
@@ -89,7 +92,7 @@ class TrainingReport:
         """Say where the run is, and observe its figures, unless that was done just now."""
         now = self._clock()
         shown = {
-            title: form.format(figures[name])
+            title.format(samples=self._samples): form.format(figures[name])
             for name, (title, form) in _FIGURES.items()
             if isinstance(figures.get(name), int | float)
         }
@@ -104,25 +107,39 @@ class TrainingReport:
     def _on_epoch(self, event: dict[str, Any]) -> None:
         self._last_line = self._last_observation = self._clock()
         self._history.append(event)
-        self._observe(describe_epochs(self._history, of=self._epochs, run_id=self._run_id))
+        self._observe(describe_epochs(self._history, of=self._epochs, run_id=self._run_id, samples=self._samples))
+        figures = ", ".join(f"{name} {value:.{_digits(name)}}" for name, value in figures_of(event).items())
         self._say(
-            f"epoch {event['epoch'] + 1} of {self._epochs}: held-out accuracy {event['accuracy']:.3f}, "
-            f"loss {event['loss']:.3f}, {event['images_per_second']:.0f} images/s"
+            f"epoch {event['epoch'] + 1} of {self._epochs}: held-out {figures}, "
+            f"loss {event['loss']:.3f}, {event['images_per_second']:.0f} {self._samples}/s"
         )
 
     def _on_output(self, event: dict[str, Any]) -> None:
         self._say(f"rank {event['rank']}: {event['line']}")
 
 
-def describe_epochs(history: Sequence[dict[str, Any]], *, of: int, run_id: str) -> dict[str, Any]:
+def figures_of(summary: dict[str, Any]) -> dict[str, float]:
+    """Return the figures of an epoch beside its loss: of classifiers the accuracy, else those of the task."""
+    if "accuracy" in summary:
+        return {"accuracy": float(summary["accuracy"])}
+    return {name: float(value) for name, value in summary["metrics"].items() if name != "loss"}
+
+
+def _digits(name: str) -> str:
+    return "3f" if name == "accuracy" else "4g"
+
+
+def describe_epochs(
+    history: Sequence[dict[str, Any]], *, of: int, run_id: str, samples: str = "images"
+) -> dict[str, Any]:
     """Return the metadata of an observation: the curves of this run so far, and its newest epochs as a table."""
     rows: list[dict[str, Value]] = [
         {
             "epoch": each["epoch"] + 1,
             "training loss": rounded(each["train_loss"]),
             "held-out loss": rounded(each["loss"]),
-            "accuracy": round(float(each["accuracy"]), 4),
-            "images/s": round(float(each["images_per_second"]), 1),
+            **{name: rounded(value) for name, value in figures_of(each).items()},
+            f"{samples}/s": round(float(each["images_per_second"]), 1),
         }
         for each in history[-MAX_TABLE_ROWS:]
     ]

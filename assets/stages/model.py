@@ -39,20 +39,25 @@ _NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
 Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[misc]  # mypy expects a literal
 
 
-class ModelConfig(dg.Config):
-    """The model, the version that it is trained on, and the options of the training."""
+class TrainingConfig(dg.Config):
+    """The version that a model is trained on, and the options of the training."""
 
     version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
-    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, module:function, or a known model's name.")
-    width: float = Field(default=0.35, gt=0, description="Width multiplier of mobilenet_v2.")
     weights: str = Field(default="", description="Folder or hub name of pretrained weights; empty: none.")
-    image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
+    freeze: list[str] = Field(default=[], description="Parameters that are not trained: names, or patterns with *.")
     epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=32, ge=1, description="Images per step over all processes.")
-    learning_rate: float = Field(default=4e-3, gt=0)
+    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
+    micro_batches: int = Field(default=1, ge=1, description="Gradient accumulation: parts of a process's share.")
+    optimizer: str = Field(default="adamw", description="adamw, or module:Class such as torch.optim:SGD.")
+    optimizer_options: dict[str, Any] = Field(default={}, description="Its further arguments.")
+    learning_rate: float = Field(default=4e-3, gt=0, description="Its peak.")
+    schedule: str = Field(default="cosine", description="Of the rate: cosine, constant, step, or module:function.")
+    warmup: float = Field(default=0.1, ge=0, lt=1, description="Share of the run during which the rate rises.")
     weight_decay: float = Field(default=0.05, ge=0)
-    augment: bool = Field(default=True, description="Random crops, flips and colours.")
+    clip_norm: float = Field(default=5.0, ge=0, description="Largest norm of a gradient; 0: not clipped.")
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="Of classes and tokens.")
+    precision: str = Field(default="auto", description="float32, bfloat16, or auto: bfloat16 on GPUs.")
     seed: int = Field(default=17, ge=0)
     num_workers: int = Field(default=0, ge=0, description="Loader processes per training process; 0: threads.")
     checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints.")
@@ -64,23 +69,42 @@ class ModelConfig(dg.Config):
     tensorboard: bool = Field(default=False, description="Write TensorBoard's files into the run's folder.")
     mlflow: str = Field(default="", description="Address of an MLflow tracking server, or environment; empty: none.")
     mlflow_experiment: str = Field(default="", description="Of MLflow; empty: the data set's name.")
+
+    def options(self, trainer: TrainerResource) -> dict[str, Any]:
+        """Return the fields of the library's `TrainConfig` that are chosen here."""
+        return {
+            **self.model_dump(exclude={"version", "digest", "best_of_study"}),
+            "mlflow": self.mlflow or None,
+            "progress": False,
+            "weights": self.weights or None,
+            "cache_limit": self.cache_limit or None,
+            **launcher_fields(self, trainer),
+        }
+
+
+class ModelConfig(TrainingConfig):
+    """The classifier, the version that it is trained on, and the options of the training."""
+
+    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, module:function, or a known model's name.")
+    width: float = Field(default=0.35, gt=0, description="Width multiplier of mobilenet_v2.")
+    image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
+    augment: bool = Field(default=True, description="Random crops, flips and colours.")
     best_of_study: bool = Field(
         default=False, description="Take the best hyperparameters of the newest study, in place of those given here."
     )
 
     def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
-        """The fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
-        is_default = self.launcher is Launcher["default"]
-        return {
-            **self.model_dump(exclude={"version", "digest", "best_of_study", "mlflow_experiment"}),
-            "mlflow": self.mlflow or None,
-            "progress": False,
-            "weights": self.weights or None,
-            "cache_limit": self.cache_limit or None,
-            "image_size": self.image_size or stored_size,
-            "launcher": trainer.launcher if is_default else self.launcher.value.replace("_", "-"),
-            "num_processes": self.num_processes or trainer.num_processes,
-        }
+        """Return the fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
+        return {**self.options(trainer), "image_size": self.image_size or stored_size}
+
+
+def launcher_fields(config: Any, trainer: TrainerResource) -> dict[str, Any]:
+    """Return the launcher and the number of processes that a configuration chooses, or else the deployment's own."""
+    is_default = config.launcher is Launcher["default"]
+    return {
+        "launcher": trainer.launcher if is_default else config.launcher.value.replace("_", "-"),
+        "num_processes": config.num_processes or trainer.num_processes,
+    }
 
 
 def model_config(train: Train) -> type[ModelConfig]:
@@ -89,19 +113,23 @@ def model_config(train: Train) -> type[ModelConfig]:
     Raises:
         ValueError: an option that is no field of the configuration.
     """
-    return with_defaults(
-        ModelConfig,
-        model=train.architecture,
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        launcher=Launcher(train.launcher.replace("-", "_")),
-        num_processes=train.num_processes,
-        cache_limit=train.cache_limit,
-        tensorboard=train.tracking.tensorboard,
-        mlflow=train.tracking.mlflow,
-        mlflow_experiment=train.tracking.experiment,
+    return with_defaults(ModelConfig, **declared_options(train))
+
+
+def declared_options(train: Train) -> dict[str, Any]:
+    """Return the values that a declaration has for the configuration of a training."""
+    return {
+        "model": train.architecture,
+        "epochs": train.epochs,
+        "batch_size": train.batch_size,
+        "launcher": Launcher(train.launcher.replace("-", "_")),
+        "num_processes": train.num_processes,
+        "cache_limit": train.cache_limit,
+        "tensorboard": train.tracking.tensorboard,
+        "mlflow": train.tracking.mlflow,
+        "mlflow_experiment": train.tracking.experiment,
         **train.options,
-    )
+    }
 
 
 def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
@@ -132,11 +160,12 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Any]:
         place = shards_of(declared, storage)
         manifest = choose_version(context, declared, config, place)
+        check_facts(manifest, declared, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
         run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
         chosen = train_config(config, manifest, place, storage, trainer, run_dir=run_dir)
         tuned = best_of_study(context, declared) if config.best_of_study else {}
-        chosen = with_params(chosen, {**tuned, "mlflow_experiment": config.mlflow_experiment or declared.name})
+        chosen = with_params(chosen, {**tuned, "mlflow_experiment": chosen.mlflow_experiment or declared.name})
 
         def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
             context.log_event(dg.AssetObservation(declared.key("model"), metadata=numbers))
@@ -145,10 +174,16 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             report = TrainingReport(context.log.info, observe, epochs=chosen.epochs, run_id=context.run.run_id)
             result = trainer.train(chosen, report)
             wrong = _most_wrong(context, result.history[-1], manifest, chosen)
-        curves = show_curves(result.history, _earlier_curves(context, spec.key))
+        curves = show_curves(result.history, earlier_curves(context, spec.key, "accuracy"))
         numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
-        metadata = {**curves, **_metadata(result, manifest), **_lineage(result, manifest, context.run.run_id), **wrong}
-        metadata |= report.links() | ({TUNED: dg.MetadataValue.json(dict(tuned))} if tuned else {})
+        metadata = {
+            **curves,
+            **_metadata(result, manifest),
+            **lineage_of(result, manifest, context.run.run_id),
+            **wrong,
+            **report.links(),
+            **({TUNED: dg.MetadataValue.json(dict(tuned))} if tuned else {}),
+        }
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model
@@ -199,13 +234,11 @@ def best_of_study(context: dg.AssetExecutionContext, declared: Declaration) -> d
     return dict(found)
 
 
-def choose_version(
-    context: dg.AssetExecutionContext, declared: Declaration, config: ModelConfig, place: Place
-) -> Manifest:
-    """Return the version to train on: the one that is pinned, or the one materialised last.
+def choose_version(context: dg.AssetExecutionContext, declared: Declaration, config: Any, place: Place) -> Manifest:
+    """Return the version that a configuration pins, or the one that the stage before has made.
 
     Raises:
-        CatalogError: it has another digest than the one that is pinned, or was not written by the asset.
+        CatalogError: it has another digest.
     """
     version, shards = config.version, declared.key("shards").to_user_string()
     digest = config.digest
@@ -220,14 +253,22 @@ def choose_version(
             expected=digest,
             found=manifest.digest,
         )
+    return manifest
+
+
+def check_facts(manifest: Manifest, declared: Declaration, place: Place) -> None:
+    """Check that a version says what a classifier needs to know of it.
+
+    Raises:
+        CatalogError: it was not written by the asset.
+    """
     missing = [name for name in ("classes", "counts", "image_size") if name not in manifest.metadata]
     if missing:
         raise CatalogError(
-            f"version {version} of {place.url} does not say its {', '.join(missing)}: it was not written by "
-            f"the asset {shards}; materialise that first",
+            f"version {manifest.version} of {place.url} does not say its {', '.join(missing)}: it was not written by "
+            f"the asset {declared.key('shards').to_user_string()}; materialise that first",
             missing=missing,
         )
-    return manifest
 
 
 def chance_level(counts: Mapping[str, int]) -> float:
@@ -245,6 +286,13 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "held_out_images": int(last["eval_samples"]),
         **show_confusion(last.get("confusion") or [], manifest.metadata["classes"]),
         "images_per_second": round(result.images_per_second, 1),
+        **facts_of_run(result, manifest),
+    }
+
+
+def facts_of_run(result: Any, manifest: Manifest) -> dict[str, Any]:
+    """Return what a training took, where its model is, and of which version it was made."""
+    return {
         "seconds": round(result.seconds, 1),
         "steps": result.steps,
         "epochs": result.epochs,
@@ -257,19 +305,19 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _lineage(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
+def lineage_of(result: Any, manifest: Manifest, run_id: str) -> dict[str, Any]:
     """Return from which source and version, and in which run, a model was made."""
     source = str(manifest.lineage.get("source", ""))
     facts = {"source": source, "version": manifest.version, "run": run_id[:8], "model": result.model_dir}
     return {"run": dg.MetadataValue.dagster_run(run_id), "lineage": table_of_facts({"this model": facts})}
 
 
-def _earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey) -> dict[str, Any]:
+def earlier_curves(context: dg.AssetExecutionContext, model: dg.AssetKey, figure: str) -> dict[str, Any]:
     """Return the curves of the trainings before this one, newest first, by a text for the legend."""
     newest = (facts_of(event) | {"run": event.run_id} for event in materialisations(context.instance, model))
     runs = [each for each in itertools.islice(newest, EARLIER_RUNS) if HISTORY in each]
     return {
-        f"run {str(run['run'])[:8]}, version {run.get('shards_version')}: accuracy {run.get('accuracy')}": kept_curves(
+        f"run {str(run['run'])[:8]}, version {run.get('shards_version')}: {figure} {run.get(figure)}": kept_curves(
             run[HISTORY]
         )
         for run in runs

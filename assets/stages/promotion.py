@@ -31,8 +31,8 @@ BEFORE = "promoted-before"
 FORMER = "former"
 """In place of a run: the model that was promoted before."""
 
-_FACTS = ("model", "run", "accuracy", "loss", "source", "digest")
-_SHOWN = ("source", "version", "run", "model", "accuracy", "promoted")
+_FACTS = ("model", "run", "accuracy", "main_metric", "main_value", "higher_is_better", "loss", "source", "digest")
+_SHOWN = ("source", "version", "run", "model", "accuracy", "main_value", "promoted")
 _SEARCHED = 50  # newest models that are looked through for one whose checks passed
 
 
@@ -185,7 +185,7 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
     undo = f"materialise with run: {FORMER}" if before else "this is the first one: there is none to go back to"
     return {
         "lineage": table_of_facts(shown),
-        "accuracy": float(found.metadata.get("accuracy", 0.0)),
+        **{name: float(found.metadata[name]) for name in ("accuracy", "main_value") if name in found.metadata},
         "model": dg.MetadataValue.path(str(found.metadata["model"])),
         "model_run": dg.MetadataValue.dagster_run(str(found.metadata["run"])),
         "shards_version": found.version,
@@ -197,4 +197,5 @@ def _metadata(found: Tag, failed: Sequence[str]) -> dict[str, Any]:
 
 
 def _shown(facts: Mapping[str, Any]) -> dict[str, Value]:
-    return {each: facts.get(each, "") for each in _SHOWN} | {"run": str(facts.get("run", ""))[:8]}
+    other = "main_value" if "accuracy" in facts else "accuracy"  # a model has one of them
+    return {each: facts.get(each, "") for each in _SHOWN if each != other} | {"run": str(facts.get("run", ""))[:8]}

@@ -11,7 +11,7 @@ from assets.lineage import tag_run
 from assets.places import shards_of
 from assets.reports.tuning import StudyReport, show_study
 from assets.shard_tags import kept_for_training
-from assets.stages.model import TRAINING_POOL, choose_version, model_config, study_key, train_config
+from assets.stages.model import TRAINING_POOL, check_facts, choose_version, model_config, study_key, train_config
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.torch.tuning.space import with_params
@@ -45,12 +45,13 @@ def build_study(declared: Declaration, train: Train, tuning: Tuning) -> dg.Asset
 
         place, fixed = shards_of(declared, storage), model_config(train)(version=config.version)
         manifest = choose_version(context, declared, fixed, place)
+        check_facts(manifest, declared, place)
         tag_run(context, declared, version=manifest.version)
         folder = trainer.run_dir(declared.place(f"study-{context.run.root_run_id or context.run.run_id}"))
         base = train_config(fixed, manifest, place, storage, trainer, run_dir=folder)
         # A trial is a process of the step; the deployment's launcher may be Spark's.
         launcher = "processes" if base.num_processes > 1 else "inline"
-        base = with_params(base, {"launcher": launcher, "mlflow_experiment": fixed.mlflow_experiment or declared.name})
+        base = with_params(base, {"launcher": launcher, "mlflow_experiment": base.mlflow_experiment or declared.name})
         options = StudyOptions(
             study_dir=folder,
             trials=config.trials,

@@ -22,8 +22,8 @@ from assets.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, late
 from assets.places import shards_of
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, checked_version
-from assets.sources.images import images_config
 from assets.stages.model import TRAINING_POOL
+from assets.stages.source import source_config
 from pipelines.automation.debounce import MAX_TRIES
 from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import job_name
@@ -81,7 +81,7 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
             return dg.SensorResult(skip_reason=none, cursor=context.cursor)
         name = f"version {header.version} ({header.digest[:12]})"
         # Empty for a version that something else than the pipeline made.
-        source, wanted = str(header.lineage.get("source", "")), images_config(declared)().described
+        source, wanted = str(header.lineage.get("source", "")), source_config(declared).described
         if source and source != wanted:
             other = f"{name} was made from {source}, and the declaration says {wanted}"
             todo = f"launch {job} by hand, or change the declaration"

@@ -22,9 +22,10 @@ FIELDS = {
     },
     "shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
     "model": {
-        "version", "digest", "model", "width", "weights", "image_size", "epochs", "batch_size", "learning_rate",
-        "weight_decay", "augment", "seed", "num_workers", "checkpoint_every", "cache_limit", "launcher",
-        "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
+        "version", "digest", "model", "width", "weights", "freeze", "image_size", "epochs", "batch_size",
+        "micro_batches", "optimizer", "optimizer_options", "learning_rate", "schedule", "warmup", "weight_decay",
+        "clip_norm", "label_smoothing", "precision", "augment", "seed", "num_workers", "checkpoint_every",
+        "cache_limit", "launcher", "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
     },
 }  # fmt: skip
 

@@ -5,8 +5,9 @@ location can read the choices without it.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,50 @@ LAUNCHERS: Mapping[str, Launcher] = {
         description="one task per process on Spark's executors",
     ),
 }
+
+
+@dataclass(frozen=True)
+class ShippedTask:
+    """A task of the library."""
+
+    factory: str
+    """`module:Class`, called with `task_options`. Imported when used."""
+    main_metric: str
+    """The figure by which models are compared, as the class says."""
+    higher_is_better: bool
+    description: str
+
+
+IMAGES = "image-classification"
+# To add a task, write its class and enter it here.
+TASKS: Mapping[str, ShippedTask] = {
+    IMAGES: ShippedTask(
+        "smalti.torch.train.tasks.images:ImageClassification",
+        main_metric="accuracy",
+        higher_is_better=True,
+        description="images and the numbers of their classes",
+    ),
+    "language-model": ShippedTask(
+        "smalti.torch.train.tasks.language:LanguageModel",
+        main_metric="perplexity",
+        higher_is_better=False,
+        description="the next token of blocks of tokens",
+    ),
+    "tabular-regression": ShippedTask(
+        "smalti.torch.train.tasks.tabular:TabularRegression",
+        main_metric="mean_squared_error",
+        higher_is_better=False,
+        description="a number from the numbers of a row",
+    ),
+}
+OBJECT_TASK = "object:"
+"""Before the name of a task that was given as an object."""
+
+SCHEDULES = ("cosine", "constant", "step")
+PRECISIONS = ("auto", "float32", "bfloat16")
 _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
 _POSITIVE = (
-    "num_classes",
     "image_size",
     "epochs",
     "batch_size",
@@ -82,6 +123,11 @@ class RunConfig:
 
     In a store, volumes of Databricks included, each life of the run puts them there from a local temporary folder."""
     keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+    keep_best: str | None = None
+    """A figure of checkpoints, with `min` or `max` before it, such as `min loss`; the best one is kept as well.
+
+    Checkpoints of the built-in trainer have the figures of an epoch at its end, others those given to `save`."""
     log_samples: bool = False
     """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
 
@@ -92,7 +138,11 @@ class RunConfig:
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     timeout_seconds: float = 600.0
-    """Longest time that one rank waits for the others, in a step or while rank 0 writes."""
+    """Longest time that one rank waits for the others, in a step or for a checkpoint to be written."""
+    max_restarts: int = 0
+    """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
+    min_processes: int | None = None
+    """Fewest processes on which a restarted run goes on; None: `num_processes`."""
     progress: bool | None = None
     """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
     tensorboard: bool = False
@@ -131,6 +181,13 @@ class RunConfig:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in ("num_processes", "keep_checkpoints"))
         yield "timeout_seconds", self.timeout_seconds > 0, "above 0"
+        restarts = self.launcher in LAUNCHERS and LAUNCHERS[self.launcher].starts_processes
+        expected = "0 or more" if restarts else "0 with launcher='inline'; torchrun has --max-restarts"
+        yield "max_restarts", self.max_restarts == 0 or (restarts and self.max_restarts > 0), expected
+        fewest = self.min_processes is None or 1 <= self.min_processes <= self.num_processes
+        yield "min_processes", fewest, "from 1 to `num_processes`, or None"
+        is_named = self.keep_best is None or re.fullmatch(r"(min|max) \S+", self.keep_best) is not None
+        yield "keep_best", is_named, "`min` or `max`, a space and the name of a figure"
         yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
         yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
         fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
@@ -146,6 +203,11 @@ class RunConfig:
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check that so many ranks can work on the run; a WorldMismatch if not."""
+
+    def in_one_rank(self, **changes: Any) -> "Self":
+        """Return the configuration of one rank that was started by something else."""
+        alone: dict[str, Any] = {"launcher": "inline", "num_processes": 1, "max_restarts": 0, "min_processes": None}
+        return replace(self, **alone, **changes)
 
     @property
     def local_run_dir(self) -> Path | None:
@@ -202,12 +264,17 @@ class TrainConfig(RunConfig):
 
     data: str
     """URL or path of the shard set."""
+    task: str = IMAGES
+    """A key of `TASKS`, or `module:Class` of a `Task` of your own, called with `task_options`."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the task, as JSON values: the arguments of its class."""
     train_split: str | None = "train"
     eval_split: str | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
     image_column: str = "image"
     label_column: str = "label"
-    num_classes: int
+    num_classes: int = 0
+    """Of image classification, which needs it."""
     class_names: tuple[str, ...] = ()
     image_size: int = 96
     """Side of the model's square input, in pixels."""
@@ -220,15 +287,36 @@ class TrainConfig(RunConfig):
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: str | None = None
     """Local folder or hub name with pretrained weights; None trains from scratch."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that are not trained: names as in `state_dict()`, of parameters or modules, or patterns with `*`.
+
+    A module whose parameters are all frozen computes as in evaluation: no dropout, no new batch statistics."""
     epochs: int = 5
     batch_size: int = 32
     """Samples per optimiser step over all ranks."""
     micro_batches: int = 1
     """Gradient accumulation: equal parts in which a rank computes its share of a step. Changes memory, not the step."""
+    optimizer: str = "adamw"
+    """`adamw`, or `module:Class` such as `torch.optim:SGD`."""
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the optimiser, such as `{"momentum": 0.9}`."""
     learning_rate: float = 4e-3
+    """Its peak."""
     weight_decay: float = 0.05
+    clip_norm: float = 5.0
+    """Largest norm of a gradient; 0: gradients are not clipped. The default only limits outliers."""
+    schedule: str = "cosine"
+    """Learning rate after `warmup`: `cosine`, `constant`, `step` (see `milestones`), or `module:function`.
+
+    The function is called with the fraction of the course that is over, in [0, 1], and returns the rate's fraction of
+    `learning_rate`."""
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    """Of `step`: fractions of the course after which the rate is multiplied by `milestone_factor`."""
+    milestone_factor: float = 0.1
     warmup: float = 0.1
     """Fraction of the whole run during which the learning rate rises, in [0, 1)."""
+    precision: str = "auto"
+    """`float32`; `bfloat16` where it suffices (autocast); `auto`: `bfloat16` on a GPU that is fast at it."""
     label_smoothing: float = 0.1
     augment: bool = True
     seed: int = 17
@@ -241,16 +329,26 @@ class TrainConfig(RunConfig):
     """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "class_names", tuple(self.class_names))
+        for name in ("class_names", "freeze", "milestones"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("task_options", "optimizer_options"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         super().__post_init__()
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         yield from super()._rules()
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
         yield from ((name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width"))
-        yield from ((name, getattr(self, name) >= 0, "0 or more") for name in ("weight_decay", "num_workers"))
+        not_negative = ("num_classes", "weight_decay", "num_workers", "clip_norm", "milestone_factor")
+        yield from ((name, getattr(self, name) >= 0, "0 or more") for name in not_negative)
+        yield "task", self.task in TASKS or ":" in self.task, f"one of {', '.join(TASKS)}, or 'module:Class'"
+        yield "optimizer", self.optimizer == "adamw" or ":" in self.optimizer, "'adamw' or 'module:Class'"
+        is_schedule = self.schedule in SCHEDULES or ":" in self.schedule
+        yield "schedule", is_schedule, f"one of {', '.join(SCHEDULES)}, or 'module:function'"
+        yield "milestones", all(0 < each < 1 for each in self.milestones), "fractions in (0, 1)"
+        yield "precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
-        is_complete = not self.class_names or len(self.class_names) == self.num_classes
+        is_complete = not self.class_names or self.num_classes == 0 or len(self.class_names) == self.num_classes
         yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
 
     def check_ranks(self, num_ranks: int) -> None:
@@ -282,7 +380,9 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _listed(numbers: list[int]) -> str:
@@ -294,10 +394,10 @@ def _listed(numbers: list[int]) -> str:
 class TrainResult:
     """The figures of a finished run, and the addresses of its model and newest checkpoint."""
 
-    accuracy: float
-    """Fraction of the evaluation samples that were classified correctly, in [0, 1]."""
+    accuracy: float | None
+    """Fraction of the evaluation samples that were classified correctly, in [0, 1]; None of tasks without one."""
     loss: float
-    """Mean cross entropy over the evaluation samples, without label smoothing."""
+    """Mean loss over the evaluation samples; of classifiers the cross entropy, without label smoothing."""
     epochs: int
     steps: int
     history: tuple[dict[str, Any], ...]
@@ -309,6 +409,12 @@ class TrainResult:
     seconds: float
     resumed_from: dict[str, Any] | None
     """`checkpoint`, `step`, `epoch` and `skipped` (broken checkpoints, newest first); None for a fresh start."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All figures of the task over the evaluation samples, by name, and `loss`."""
+    main_metric: str = "accuracy"
+    """The one by which models are compared; `loss` if the task's own needs an evaluation, and there was none."""
+    higher_is_better: bool = True
+    """Whether the better of two models has the higher one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values."""

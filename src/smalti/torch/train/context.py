@@ -173,7 +173,30 @@ class Context:
         measures = {**self._pace.figures(), **memory_figures(self.device)}
         self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
-    def save(self, step: int, state: Any = None, files: str | Path | None = None, *, wait: bool = False) -> str:
+    def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
+        """Return the checkpoint with the best figure, as `keep_best` of the run says; None if none has one. Collective.
+
+        Checkpoints of this life are looked at, too, after the last one is published.
+
+        Raises:
+            SmaltiError: the last checkpoint could not be written, or the best one cannot be read.
+        """
+        address = self._saves.find_best()
+        if address is None:
+            return None
+        snapshot = self._saves.load(address)
+        state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
+        return Checkpoint(snapshot.step, state, address, self._saves.files(address, files))
+
+    def save(
+        self,
+        step: int,
+        state: Any = None,
+        files: str | Path | None = None,
+        *,
+        metrics: "Mapping[str, float | torch.Tensor] | None" = None,
+        wait: bool = False,
+    ) -> str:
         """Begin to save a checkpoint, and return its address. Collective; the loop goes on while it is written.
 
         The state is that of rank 0. Files may come from any ranks: from each its own, as of a sharded model, or from
@@ -184,6 +207,7 @@ class Context:
             step: optimiser steps done; higher than that of earlier checkpoints.
             state: tensors, arrays, numbers and texts, and lists, tuples and dicts of them, such as `state_dict()`s.
             files: a local folder with files of any kind, or a file; `latest` returns them.
+            metrics: figures of this checkpoint, for `keep_best` of the run.
             wait: whether to wait until the checkpoint is published.
 
         Raises:
@@ -193,11 +217,15 @@ class Context:
             StoreError: the store cannot be written.
         """
         cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
-        self._saved = self._saves.save(step, lambda: self._snapshot(step, state, cursors), files, wait=wait)
+        figures = {name: _figure(name, value, step) for name, value in (metrics or {}).items()}
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}  # JSON has no others
+        self._saved = self._saves.save(
+            step, lambda: self._snapshot(step, state, {"cursors": cursors, "metrics": known}), files, wait=wait
+        )
         return self._saved
 
     def should_stop(self) -> bool:
-        """Return whether the run is to stop, because SIGTERM was received on some rank. Collective.
+        """Return whether the run is to stop: SIGTERM, SIGUSR1 or `request_stop` on some rank. Collective.
 
         A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError.
 
@@ -206,6 +234,10 @@ class Context:
         """
         self._stopped = self._saves.should_stop()
         return self._stopped
+
+    def request_stop(self) -> None:
+        """Make the next `should_stop` true on all ranks, such as after a notice of preemption; from any thread."""
+        self._life.stop.requested = True
 
     # ------------------------------------------------------------ not for functions
 
@@ -287,10 +319,10 @@ class Context:
         self._life.events.emit("data", data=address, split=split, version=dataset.manifest.version, digest=found)
         return dataset
 
-    def _snapshot(self, step: int, state: Any, cursors: Mapping[str, Any]) -> Snapshot:
+    def _snapshot(self, step: int, state: Any, more: Mapping[str, Any]) -> Snapshot:
         tensors, packed = pack_state(state)
         data = {address: list(facts) for address, facts in self._data.items()}
-        rest = {"kind": _KIND, "state": packed, "cursors": dict(cursors), "data": data, "life": self._life.number}
+        rest = {"kind": _KIND, "state": packed, "data": data, "life": self._life.number, **more}
         return Snapshot(step, {"state": tensors}, rest)
 
 

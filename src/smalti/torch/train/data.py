@@ -5,7 +5,7 @@ per sample from (seed, epoch, sample id): a sample's view depends on nothing els
 worker, the rank or the world.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
+from smalti.torch.train.task import MARKS, Task, task_of, whole_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,6 @@ _NUM_DRAWS = 7
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_IMAGE_ENCODINGS = ("jpeg", "png", "bytes")
 
 
 class RunData:
@@ -50,15 +50,15 @@ class RunData:
         SchemaError: a column is missing or has the wrong encoding, or a split has no samples.
     """
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None) -> None:
-        self.config = config
+    def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None, task: Task | None = None) -> None:
+        self.config, self.task = config, task_of(config, task)
         self._ranks = ranks
         self._cache_limit = config.cache_limit
         self.train = self._open_train(version)
         manifest = self.train.manifest
         self.version, self.digest = manifest.version, manifest.digest
         self._check_pin()
-        self._check_columns(manifest.schema.columns())
+        self.task.check(config, manifest.schema.columns())
         self.evaluation: StreamingDataset | None = None
         if config.eval_split is not None:
             # Opened by number, so that it is the same version even if a newer one has just been published.
@@ -94,7 +94,7 @@ class RunData:
             batch_size=config.batch_per_rank(self._ranks.num_ranks),
             shuffle=shuffle,
             shuffle_seed=config.seed,
-            transform=PixelsAndLabels(config.image_column, config.label_column, config.image_size),
+            transform=_with_marks(self.task.transform(config, training=shuffle)),
             include_ids=True,
             world=self._ranks.world,
             storage_options=dict(config.storage_options),
@@ -123,22 +123,27 @@ class RunData:
                 digests=tuple(seen),
             )
 
-    def _check_columns(self, columns: Mapping[str, str]) -> None:
-        config = self.config
-        for role, name in (("image_column", config.image_column), ("label_column", config.label_column)):
-            if name not in columns:
-                raise SchemaError(
-                    f"`{role}` is '{name}', but {config.data} has the columns {', '.join(sorted(columns))}.",
-                    column=name,
-                )
-        encoding = columns[config.image_column]
-        if encoding not in _IMAGE_ENCODINGS:
-            raise SchemaError(
-                f"column '{config.image_column}' is encoded as '{encoding}'; the trainer decodes "
-                f"{', '.join(_IMAGE_ENCODINGS)}. Write the images as JPEG or PNG bytes.",
-                column=config.image_column,
-                encoding=encoding,
-            )
+
+@dataclass(frozen=True)
+class _WithMarks:
+    """A transform of batches that keeps the ids and positions of their samples."""
+
+    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+    on_batches = True
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether loaders may call it from several threads."""
+        return bool(getattr(self.transform, "thread_safe", False))
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the transformed batch, with its marks."""
+        return {**{name: batch[name] for name in MARKS}, **self.transform(batch)}
+
+
+def _with_marks(transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    return _WithMarks(transform) if getattr(transform, "on_batches", False) else transform  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -283,8 +288,8 @@ def to_device(
     Raises:
         SchemaError: a label lies outside [0, num_classes).
     """
-    ids, positions = _int64(batch["_sample_id"]), _int64(batch["_position"])
-    labels = _check_labels(_int64(batch[config.label_column]), ids, config)
+    ids, positions = (whole_numbers(batch[name]) for name in MARKS)
+    labels = _check_labels(whole_numbers(batch[config.label_column]), ids, config)
     pixels = _pixels(batch[config.image_column], device)
     if epoch is not None and config.augment:
         pixels = apply_views(pixels, draw_views(config.seed, epoch, ids))
@@ -337,8 +342,3 @@ def _tensor(array: NDArray[Any], device: "torch.device") -> "torch.Tensor":
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-
-def _int64(values: Any) -> NDArray[np.int64]:
-    # np.asarray also converts a CPU tensor, without a copy.
-    return np.asarray(values).astype(np.int64, copy=False).reshape(-1)

@@ -14,10 +14,11 @@ from smalti.errors import TrainingError
 from smalti.storage import open_store
 from smalti.torch.train.context import Context
 from smalti.torch.train.data import PixelsAndLabels
-from smalti.torch.train.launchers.program import launch
+from smalti.torch.train.launchers.start import launch
 from smalti.torch.train.models import logits_of
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.step import evaluate
+from smalti.torch.train.scoring import evaluate
+from smalti.torch.train.task import task_of
 
 _UNKNOWN = 100.0
 """A class that the model does not know has a score so far below the lowest of those that it knows."""
@@ -114,8 +115,9 @@ def _evaluate(context: Context) -> dict[str, Any]:
         include_ids=True,
     )
     config = dataclasses.replace(trained, num_classes=len(classes), class_names=tuple(classes))
-    scores = evaluate(model, loader, config, context._ranks)
-    return {**dataclasses.asdict(scores), "classes": classes}
+    scores = evaluate(model, loader, config, context._ranks, task_of(config))
+    figures = {"samples": scores.samples, "loss": scores.loss, "accuracy": scores.metrics["accuracy"]}
+    return {**figures, **scores.report, "classes": classes}
 
 
 class _InClasses(nn.Module):

@@ -1,14 +1,14 @@
 """The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
 
-import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.data import DeviceBatch, RunData, to_device
+from smalti.torch.train.data import RunData
 from smalti.torch.train.life import Life
 from smalti.torch.train.measures import memory_figures
 from smalti.torch.train.models import save_model
@@ -21,12 +21,15 @@ from smalti.torch.train.run.checkpoint import (
     split_state,
 )
 from smalti.torch.train.run.folder import MODEL_FOLDER
+from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.torch.train.saves import Saves
-from smalti.torch.train.step import Learner, evaluate, learning_rate_at, private_randomness
+from smalti.torch.train.scoring import check_finite, check_main, evaluate, weighted_sums
+from smalti.torch.train.step import Learner, private_randomness
+from smalti.torch.train.task import Batch, Task, task_of
 
 
-def train_here(config: TrainConfig, life: Life) -> TrainResult:
-    """Train as one rank of a life of the run. Collective.
+def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> TrainResult:
+    """Train as one rank of a life of the run; a task that is given is that of the configuration. Collective.
 
     Raises:
         TrainingError: the run was stopped by SIGTERM (a checkpoint was saved), a rank is gone, or the gradient is not a
@@ -34,7 +37,7 @@ def train_here(config: TrainConfig, life: Life) -> TrainResult:
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
     with private_randomness(life.ranks.device):
-        return TrainingRun(config, life).train()
+        return TrainingRun(config, life, task_of(config, task)).train()
 
 
 @dataclass
@@ -55,8 +58,8 @@ class Throughput:
 class TrainingRun:
     """One life of a run on one rank. All methods are collective."""
 
-    def __init__(self, config: TrainConfig, life: Life) -> None:
-        self.config, self.ranks, self.run, self.life = config, life.ranks, life.run, life
+    def __init__(self, config: TrainConfig, life: Life, task: Task) -> None:
+        self.config, self.ranks, self.run, self.life, self.task = config, life.ranks, life.run, life, task
         self.began = time.monotonic()
         self.throughput = Throughput()
         self.state = RunState()
@@ -68,9 +71,9 @@ class TrainingRun:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
         version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
-        self.data = RunData(config, self.ranks, version=version)
+        self.data = RunData(config, self.ranks, version=version, task=task)
         self.loader = self.data.loader(self.data.train, life.ledger)
-        self.learner = Learner(config, self.ranks)
+        self.learner = Learner(config, self.ranks, task)
         if snapshot is not None:
             self._restore(snapshot)
         self._emit_start()
@@ -83,7 +86,7 @@ class TrainingRun:
         self.saves.finish()
         result = self._result()
         self.ranks.run_on_first(
-            lambda: self.run.write_result(result, partial(save_model, self.learner.model, self.config)),
+            lambda: self.run.write_result(result, self._save_model),
             "write the model and the result",
         )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
@@ -98,6 +101,8 @@ class TrainingRun:
         self.state = RunState.from_json(state, is_first=self.ranks.is_first)
         self.learner.load(snapshot.tensors["model"])
         restore_state(self.learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"])
+        if self.learner.scheduler is not None and state.get("scheduler") is not None:
+            self.learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
         self.loader.load_state_dict(state["cursor"])
 
     def _emit_start(self) -> None:
@@ -128,23 +133,21 @@ class TrainingRun:
         mark = time.perf_counter()
         for columns in self.loader:
             self.throughput.data_seconds += time.perf_counter() - mark
-            batch = to_device(columns, self.config, self.ranks.device, epoch=self.state.epoch)
+            batch = self.task.batch(columns, self.config, self.ranks.device, epoch=self.state.epoch)
             self._step(batch, done=(self.state.epoch + consumed / size) / self.config.epochs)
             consumed += self.config.batch_size
             self.throughput.seconds += time.perf_counter() - mark
             self._after_step(is_last=consumed >= size)
             mark = time.perf_counter()
 
-    def _step(self, batch: DeviceBatch, *, done: float) -> None:
+    def _step(self, batch: Batch, *, done: float) -> None:
         """Take one optimiser step; `done` is the fraction of the run before it."""
         state = self.state
-        step, rate = state.step + 1, learning_rate_at(self.config, done)
-        logits, losses = self.learner.step(batch, step=step, rate=rate)
+        step = state.step + 1
+        outcome = self.learner.step(batch, step=step, done=done)
         state.step = step
-        loss = float((losses * batch.weights).sum())
-        state.loss_sum += loss
-        state.num_correct += float(((logits.argmax(dim=1) == batch.labels) * batch.weights).sum())
-        state.num_samples += batch.num_real
+        loss, scores, _ = weighted_sums(outcome, batch)
+        state.add(loss, scores, batch.num_real)
         self.throughput.samples += batch.num_real
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
             loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
@@ -153,7 +156,7 @@ class TrainingRun:
                 step=step,
                 epoch=state.epoch,
                 loss=loss_sum / max(1.0, samples),
-                learning_rate=rate,
+                learning_rate=self.learner.last_rate,
                 images_per_second=self.images_per_second(),
                 data_fraction=self.throughput.data_fraction,
                 **memory_figures(self.ranks.device),
@@ -175,53 +178,53 @@ class TrainingRun:
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
         state = self.state
-        loss_sum, correct, samples = self._sums()
+        sums = self._sums()
+        means = state.means(sums)
+        train_metrics = {"loss": means["loss"], **self.task.figures(means)}
         summary: dict[str, Any] = {
             "epoch": state.epoch,
             "step": state.step,
-            "train_loss": loss_sum / max(1.0, samples),
-            "train_accuracy": correct / max(1.0, samples),
-            "train_samples": round(samples),
+            "train_loss": means["loss"],
+            "train_metrics": train_metrics,
+            **({"train_accuracy": train_metrics["accuracy"]} if "accuracy" in train_metrics else {}),
+            "train_samples": round(sums[-1]),
             "images_per_second": self.images_per_second(),
             "data_fraction": self.throughput.data_fraction,
         }
-        summary.update(self._evaluate(summary))
+        summary.update(self._evaluate(train_metrics))
+        self.learner.end_epoch(summary["loss"])
         for earlier in state.history[-1:]:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
-        self._save()
+        self._save(metrics={name: value for name, value in summary.items() if isinstance(value, int | float)})
         self.life.events.emit("epoch", life=self.life.number, **summary)
         self.ranks.run_on_first(self.run.put_log, "write the log")
 
-    def _evaluate(self, summary: dict[str, Any]) -> dict[str, Any]:
+    def _evaluate(self, train_metrics: dict[str, float]) -> dict[str, Any]:
         if self.data.evaluation is None:
-            return {"loss": summary["train_loss"], "accuracy": summary["train_accuracy"], "eval_samples": 0}
+            return {**_figures(train_metrics), "eval_samples": 0}
         self.learner.align_buffers()
         began = time.perf_counter()
-        scores = evaluate(self.learner.model, self.data.loader(self.data.evaluation), self.config, self.ranks)
-        if not math.isfinite(scores.loss):
-            raise TrainingError(
-                f"the held-out loss of epoch {self.state.epoch} is {scores.loss}: the model's scores are not finite "
-                "although its gradients were. Lower `learning_rate`, or look at the model.",
-                epoch=self.state.epoch,
-            )
-        return {
-            "loss": scores.loss,
-            "accuracy": scores.accuracy,
-            "eval_samples": scores.samples,
-            "confusion": scores.confusion,
-            "most_wrong": scores.most_wrong,
-            "eval_seconds": time.perf_counter() - began,
-        }
+        loader = self.data.loader(self.data.evaluation)
+        scores = evaluate(self.learner.model, loader, self.config, self.ranks, self.task)
+        check_finite(scores.metrics, self.state.epoch)
+        check_main(self.task, scores.metrics)
+        seconds = time.perf_counter() - began
+        return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
 
     # ------------------------------------------------------------ figures and checkpoints
 
     def _result(self) -> TrainResult:
         last = self.state.history[-1]
+        metrics = _metrics_of(last)
         result = TrainResult(
-            accuracy=last["accuracy"],
+            accuracy=last.get("accuracy"),
             loss=last["loss"],
+            metrics=metrics,
+            # Metrics of torchmetrics are of an evaluation only.
+            main_metric=self.task.main_metric if self.task.main_metric in metrics else "loss",
+            higher_is_better=self.task.higher_is_better and self.task.main_metric in metrics,
             epochs=self.state.epoch,
             steps=self.state.step,
             history=tuple(self.state.history),
@@ -242,17 +245,27 @@ class TrainingRun:
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
 
-    def _save(self, *, wait: bool = False) -> None:
-        """Begin to save a checkpoint after the last step; with `wait`, it is published then."""
-        sums = self._sums()
-        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums), wait=wait)
+    def _save(self, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> None:
+        """Begin to save a checkpoint after the last step, with figures if there are any.
 
-    def _snapshot(self, sums: list[float]) -> Snapshot:
+        With `wait`, it is published then.
+        """
+        sums = self._sums()
+        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums, dict(metrics or {})), wait=wait)
+
+    def _save_model(self, folder: Path) -> None:
+        save_model(self.learner.model, self.config, folder, self.task)
+
+    def _snapshot(self, sums: list[float], metrics: dict[str, float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)
+        scheduler = self.learner.scheduler
+        more, packed = pack_state(None if scheduler is None else scheduler.state_dict())
         state = {
             **self.state.to_json(sums),
+            "metrics": metrics,
             "cursor": self.loader.state_dict(),
             "optimizer": rest,
+            "scheduler": packed,
             "config": self.config.public_json(),
             "version": self.data.version,
             "digest": self.data.digest,
@@ -260,4 +273,16 @@ class TrainingRun:
             # There are no generator states: every step seeds its own generators; see Learner.
             "random": {"scheme": "seed, step, rank", "seed": self.config.seed},
         }
-        return Snapshot(self.state.step, {"model": self.learner.model.state_dict(), "optimizer": tensors}, state)
+        files = {"model": self.learner.model.state_dict(), "optimizer": tensors}
+        return Snapshot(self.state.step, files if scheduler is None else {**files, "scheduler": more}, state)
+
+
+def _figures(metrics: dict[str, float]) -> dict[str, Any]:
+    """Return the figures of an evaluation for an epoch's summary."""
+    accuracy = {"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {}
+    return {"loss": metrics["loss"], **accuracy, "metrics": metrics}
+
+
+def _metrics_of(summary: dict[str, Any]) -> dict[str, float]:
+    """Return all figures of an epoch; of one before there were tasks, those of classification."""
+    return dict(summary.get("metrics") or {"loss": summary["loss"], "accuracy": summary["accuracy"]})

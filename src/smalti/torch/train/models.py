@@ -1,19 +1,18 @@
-"""Models by name: building them, reading class scores from their output, and saving them."""
+"""Image classifiers by name, class scores from their output; and the folder of a trained model of any task."""
 
-import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.data import MEAN, STD
-from smalti.torch.train.run.checkpoint import read_json, write_json, write_tensors
+from smalti.torch.train.names import find_named
+from smalti.torch.train.run.checkpoint import read_json, write_json
+from smalti.torch.train.task import Task, task_of
 
 _BATCH_NORM_MOMENTUM = 0.1
 _DROPOUT = 0.2  # of the MobileNetV2 paper
@@ -31,7 +30,7 @@ def build_model(config: TrainConfig) -> nn.Module:
         TrainingError: the weights cannot be loaded.
     """
     if ":" in config.model:
-        return _from_function(config)
+        return model_from_function(config)
     if config.weights is not None:
         return _with_usual_momentum(_pretrained(config))
     if config.model == "mobilenet_v2":
@@ -56,54 +55,41 @@ def logits_of(output: Any) -> Tensor:
     )
 
 
-def save_model(model: nn.Module, config: TrainConfig, folder: Path) -> None:
+def save_model(model: nn.Module, config: TrainConfig, folder: Path, task: Task | None = None) -> None:
     """Write `model.safetensors`, `config.json` and `smalti.json` (classes, image size, normalisation) into `folder`.
 
     For transformers' models this is their own layout: `AutoModelForImageClassification.from_pretrained(folder)` opens
-    it.
+    it. A task that was given as an object is needed here, too.
     """
+    task = task_of(config, task)
     folder.mkdir(parents=True, exist_ok=True)
-    settings: Any = getattr(model, "config", None)
-    if hasattr(settings, "save_pretrained"):
-        # Not the model's own `save_pretrained`: it shows a progress bar and does not flush.
-        settings.architectures = [type(model).__name__]
-        settings.save_pretrained(str(folder))
-    else:
-        write_json(folder / "config.json", {"model": config.model, "num_classes": config.num_classes})
-    write_tensors(folder / "model.safetensors", model.state_dict())
-    write_json(
-        folder / "smalti.json",
-        {
-            "model": config.model,
-            "class_names": list(config.class_names),
-            "image_size": config.image_size,
-            "mean": list(MEAN),
-            "std": list(STD),
-            "scale": "pixels in [0, 1], RGB",
-            "train": config.public_json(),
-        },
-    )
+    task.save_model(model, config, folder)
+    write_json(folder / "smalti.json", {**task.describe(config), "train": config.public_json()})
 
 
-def load_model(folder: Path) -> tuple[nn.Module, TrainConfig]:
+def load_model(folder: Path, task: Task | None = None) -> tuple[nn.Module, TrainConfig]:
     """Return the model that `save_model` wrote into a local folder, and the configuration that it was trained with.
+
+    A task that was given as an object is stored nowhere, and has to be given again.
 
     Raises:
         TrainingError: the folder holds no such model, or one that was saved before the configuration was.
+        SchemaError: the model's task cannot be imported.
     """
-    settings, architecture = read_json(folder / "smalti.json"), read_json(folder / "config.json")
+    settings = read_json(folder / "smalti.json")
     if "train" not in settings:
         raise TrainingError(f"{folder} does not say how its model was made: an older version of Smalti has saved it")
     config = TrainConfig.from_json(settings["train"])
-    if "architectures" in architecture:
-        transformers = _import("transformers", "smalti[torch]")
-        found: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
-            str(folder), local_files_only=True
-        )
-        return found, config
-    model = build_model(dataclasses.replace(config, weights=None))
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    return model, config
+    return task_of(config, task).load_model(folder, config), config
+
+
+def load_transformers_model(folder: Path, kind: str) -> nn.Module | None:
+    """Return the model of transformers in a folder, of an `Auto` class; None if it holds another model."""
+    if "architectures" not in read_json(folder / "config.json"):
+        return None
+    auto = getattr(_import("transformers", "smalti[torch]"), kind)
+    model: nn.Module = auto.from_pretrained(str(folder), local_files_only=True)
+    return model
 
 
 def _mobilenet_v2(config: TrainConfig) -> nn.Module:
@@ -137,15 +123,20 @@ def _draw_weights(model: nn.Module) -> None:
 
 
 def _pretrained(config: TrainConfig) -> nn.Module:
-    transformers = _import("transformers", "smalti[torch]")
+    # The pretrained head has other classes: a new head is drawn where the shapes differ.
+    return pretrained(config, "AutoModelForImageClassification", ignore_mismatched_sizes=True, **_labels(config))
+
+
+def pretrained(config: TrainConfig, kind: str, **options: Any) -> nn.Module:
+    """Return the model of transformers with the weights that `config.weights` names, of an `Auto` class.
+
+    Raises:
+        TrainingError: they cannot be loaded.
+    """
+    auto = getattr(_import("transformers", "smalti[torch]"), kind)
     try:
-        model: nn.Module = transformers.AutoModelForImageClassification.from_pretrained(
-            config.weights,
-            # The pretrained head has other classes: a new head is drawn where the shapes differ.
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            **_labels(config),
+        model: nn.Module = auto.from_pretrained(
+            config.weights, use_safetensors=True, trust_remote_code=False, **options
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise TrainingError(
@@ -156,17 +147,13 @@ def _pretrained(config: TrainConfig) -> nn.Module:
     return model
 
 
-def _from_function(config: TrainConfig) -> nn.Module:
-    module_name, _, function_name = config.model.partition(":")
-    try:
-        function: Callable[[TrainConfig], Any] = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise SchemaError(
-            f"`model` '{config.model}': {error}. Expected 'module:function' with an importable module: installed where "
-            "the training processes run, or importable in the process that calls `train`.",
-            model=config.model,
-        ) from error
-    model = function(config)
+def model_from_function(config: TrainConfig) -> nn.Module:
+    """Return the model of the function that `config.model` names.
+
+    Raises:
+        SchemaError: it cannot be imported, or does not return an nn.Module.
+    """
+    model = find_named(config.model, field="model")(config)
     if not isinstance(model, nn.Module):
         raise SchemaError(
             f"`model` '{config.model}' returned {type(model).__name__}; the function must take a "

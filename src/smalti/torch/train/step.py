@@ -1,30 +1,19 @@
-"""One optimiser step (model, optimiser, learning rate, random numbers), and the evaluation of a model over all ranks.
-
-The learning rate is a pure function of progress, so checkpoints contain no state of a scheduler.
-"""
+"""One optimiser step (model, optimiser, learning rate, random numbers)."""
 
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from smalti.errors import CheckpointError, TrainingError
-from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.data import DeviceBatch, to_device
-from smalti.torch.train.models import build_model, logits_of
+from smalti.torch.train.optimization import freeze, frozen_modules, make_optimizer, rate_factor
 from smalti.torch.train.ranks import Ranks
-
-MOST_WRONG = 24
-"""Misclassified samples that an evaluation names."""
-
-_CLIP_NORM = 5.0  # largest norm of a gradient; far above the usual, so that it only limits outliers
-_FINAL_RATE = 0.01  # learning rate at both ends, relative to its peak: a rate of zero would teach nothing
+from smalti.torch.train.task import Batch, Outcome, Task, judged
 
 
 class Learner:
@@ -34,39 +23,68 @@ class Learner:
     draws the same numbers as an uninterrupted one, and checkpoints contain no generator states.
     """
 
-    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        self.config, self.ranks = config, ranks
+    def __init__(self, config: TrainConfig, ranks: Ranks, task: Task) -> None:
+        self.config, self.ranks, self.task = config, ranks, task
         torch.manual_seed(_seed_of(config.seed, step=0, rank=0))
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
-        self.model = build_model(config).to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]  # torch's stub lacks nn.Module here
-        has_unused = _has_unused_parameters(self.model, config, ranks.device)
-        self.optimizer = torch.optim.AdamW(
-            _parameter_groups(self.model, config.weight_decay), lr=config.learning_rate, fused=True
-        )
-        self._wrapped = self._distributed(find_unused=has_unused) if ranks.num_ranks > 1 else self.model
+        self.model = task.build_model(config).to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]  # torch's stub lacks nn.Module here
+        freeze(self.model, config.freeze)
+        self._frozen = list(frozen_modules(self.model))
+        example = task.example(config, ranks.device)
+        has_unused = None if example is None else self._has_unused_parameters(example)
+        self.optimizer = task.optimizer(self.model, config) or make_optimizer(self.model, config)
+        self._peaks = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.last_rate = self._peaks[0]
+        """The learning rate of the newest step, in the first parameter group."""
+        self.scheduler = task.lr_scheduler(self.optimizer, config)
+        self._wrapped = None if has_unused is None else self._distributed(find_unused=has_unused)
 
-    def step(self, batch: DeviceBatch, *, step: int, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Learn from one batch; return its logits (n, classes) and losses (n,) from before the update.
+    def step(self, batch: Batch, *, step: int, done: float) -> Outcome:
+        """Learn from one batch; return its losses and scores from before the update.
+
+        Args:
+            batch: this rank's part of it.
+            step: its number, from 1.
+            done: the fraction of the run before it.
 
         Raises:
             TrainingError: the loss or the gradient is not a number.
         """
+        if self._wrapped is None:
+            unused = self._has_unused_parameters(batch)
+            self._wrapped = self._distributed(find_unused=self.ranks.any(unused, "compare their unused parameters"))
         torch.manual_seed(_seed_of(self.config.seed, step=step, rank=self.ranks.rank))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        if self.scheduler is None:
+            factor = rate_factor(self.config, done)
+            for group, peak in zip(self.optimizer.param_groups, self._peaks, strict=True):
+                group["lr"] = peak * factor
+        self.last_rate = float(self.optimizer.param_groups[0]["lr"])
         self._wrapped.train()
+        for module in self._frozen:
+            module.eval()
         self.optimizer.zero_grad(set_to_none=True)
-        outputs = [self._backward(batch, part) for part in _parts(len(batch.labels), self.config.micro_batches)]
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM)
+        parts = _parts(len(batch), self.config.micro_batches)
+        outcomes = [self._backward(self._wrapped, batch, part) for part in parts]
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf)
         if not math.isfinite(float(norm)):
             raise TrainingError(
-                f"the gradient of step {step} is not finite (learning rate {rate:.3g}); this rank's samples were "
-                f"{batch.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
+                f"the gradient of step {step} is not finite (learning rate {self.last_rate:.3g}); this rank's samples "
+                f"were {batch.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
                 step=step,
                 sample_ids=tuple(batch.sample_ids.tolist()),
             )
         self.optimizer.step()
-        return torch.cat([logits for logits, _ in outputs]), torch.cat([losses for _, losses in outputs])
+        if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+        return Outcome(
+            torch.cat([each.losses for each in outcomes]),
+            {name: torch.cat([each.scores[name] for each in outcomes]) for name in outcomes[0].scores},
+        )
+
+    def end_epoch(self, loss: float) -> None:
+        """Tell a scheduler that waits for it the loss of the evaluation."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(loss)
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the weights and buffers of a checkpoint.
@@ -88,29 +106,40 @@ class Learner:
             for buffer in self.model.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
-    def _backward(self, batch: DeviceBatch, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        last = part.stop == len(batch.labels)
-        with self._synchronised(when=last), _autocast(self.ranks.device):
-            logits = logits_of(self._wrapped(batch.pixels[part]))
-            losses = functional.cross_entropy(
-                logits.float(), batch.labels[part], reduction="none", label_smoothing=self.config.label_smoothing
-            )
+    def _backward(self, model: nn.Module, batch: Batch, part: slice) -> Outcome:
+        last = part.stop == len(batch)
+        with _synchronised(model, when=last), autocast(self.config, self.ranks.device):
+            outcome = judged(self.task, model, batch.part(part), self.config)
             # Divided by the planned number of samples, padding included: each sample then has the same weight on every
             # rank, and padding has none.
-            loss = (losses * batch.weights[part]).sum() / len(batch.labels)
+            loss = (outcome.losses * batch.weights[part]).sum() / len(batch)
             loss.backward()  # type: ignore[no-untyped-call]
-        return logits.detach(), losses.detach()
+        return Outcome(outcome.losses.detach(), {name: value.detach() for name, value in outcome.scores.items()})
 
-    @contextlib.contextmanager
-    def _synchronised(self, *, when: bool) -> Iterator[None]:
-        """Exchange gradients between the ranks in the body only if `when`."""
-        if when or not isinstance(self._wrapped, DistributedDataParallel):
-            yield
-        else:
-            with self._wrapped.no_sync():
-                yield
+    def _has_unused_parameters(self, batch: Batch) -> bool:
+        """Try the model on a batch, and return whether it leaves parameters unused (poolers, mask tokens).
+
+        DistributedDataParallel needs to know. Nothing changes: neither weights nor running statistics.
+        """
+        self.model.eval()
+        try:
+            losses = judged(self.task, self.model, batch, self.config).losses
+        except (RuntimeError, TypeError, ValueError) as error:
+            shapes = {name: tuple(value.shape) for name, value in batch.values.items() if hasattr(value, "shape")}
+            raise TrainingError(
+                f"the model of task '{self.config.task}', `model` '{self.config.model}', does not take a batch of "
+                f"shapes {shapes}: {error}",
+                model=self.config.model,
+            ) from error
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        unused = any(parameter.requires_grad and parameter.grad is None for parameter in self.model.parameters())
+        self.model.zero_grad(set_to_none=True)
+        return unused
 
     def _distributed(self, *, find_unused: bool) -> nn.Module:
+        if self.ranks.num_ranks == 1:
+            model: nn.Module = self.model
+            return model
         on_gpu = self.ranks.device.type == "cuda"
         return DistributedDataParallel(
             self.model,
@@ -127,39 +156,21 @@ def private_randomness(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _has_unused_parameters(model: nn.Module, config: TrainConfig, device: torch.device) -> bool:
-    """Try the model on a small batch, and return whether it leaves parameters unused (poolers, mask tokens).
-
-    DistributedDataParallel needs to know.
-    """
-    model.eval()
-    try:
-        scores = logits_of(model(torch.zeros(2, 3, config.image_size, config.image_size, device=device)))
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise TrainingError(
-            f"`model` '{config.model}' does not take images of shape (2, 3, {config.image_size}, {config.image_size}): "
-            f"{error}. Look at `image_size`, or at the model.",
-            model=config.model,
-        ) from error
-    if scores.shape != (2, config.num_classes):
-        raise TrainingError(
-            f"`model` '{config.model}' returned scores of shape {tuple(scores.shape)} for 2 images; expected one "
-            f"per class, (2, {config.num_classes}).",
-            model=config.model,
-        )
-    scores.sum().backward()  # type: ignore[no-untyped-call]
-    unused = any(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-    model.zero_grad(set_to_none=True)
-    return unused
+@contextlib.contextmanager
+def _synchronised(model: nn.Module, *, when: bool) -> Iterator[None]:
+    """Exchange gradients between the ranks in the body only if `when`."""
+    if when or not isinstance(model, DistributedDataParallel):
+        yield
+    else:
+        with model.no_sync():
+            yield
 
 
-def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return parameter groups with and without decay: biases and scales of normalisation do not decay."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
+    """Return a context of bfloat16, if the configuration wants it; by default where the device is fast at it."""
+    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    enabled = config.precision == "bfloat16" or (config.precision == "auto" and is_fast)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def _parts(count: int, parts: int) -> list[slice]:
@@ -170,106 +181,3 @@ def _parts(count: int, parts: int) -> list[slice]:
 def _seed_of(seed: int, *, step: int, rank: int) -> int:
     # Odd multipliers keep (seed, step, rank) apart; torch mixes the bits itself.
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % (1 << 63)
-
-
-def learning_rate_at(config: TrainConfig, progress: float) -> float:
-    """Return the learning rate after a fraction `progress` of the run: linear warm-up, then a cosine. Pure."""
-    progress = min(max(progress, 0.0), 1.0)
-    if progress < config.warmup:
-        return config.learning_rate * max(progress / config.warmup, _FINAL_RATE)
-    done = (progress - config.warmup) / (1.0 - config.warmup)
-    return config.learning_rate * (_FINAL_RATE + (1.0 - _FINAL_RATE) * 0.5 * (1.0 + math.cos(math.pi * done)))
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """The figures of one evaluation, equal on all ranks."""
-
-    accuracy: float
-    loss: float
-    samples: int
-    confusion: list[list[int]]
-    """Numbers of samples by [true class][predicted class]."""
-    most_wrong: list[dict[str, float]]
-    """The misclassified samples with the largest losses, largest first: `sample_id`, `label`, `predicted`, `confidence`
-    in that prediction, and `loss`."""
-
-
-def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks) -> _Scores:
-    """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
-    tally = _Tally(config, ranks)
-    model.eval()
-    with torch.inference_mode():
-        for columns in loader:
-            batch = to_device(columns, config, ranks.device, epoch=None)
-            with _autocast(ranks.device):
-                logits = logits_of(model(batch.pixels))
-            losses = functional.cross_entropy(logits.float(), batch.labels, reduction="none")
-            tally.add(logits, batch, losses)
-    return tally.scores()
-
-
-class _Tally:
-    """Sums over the samples that one rank has evaluated."""
-
-    def __init__(self, config: TrainConfig, ranks: Ranks) -> None:
-        self._ranks, self._classes = ranks, config.num_classes
-        # Counted here: importing torchmetrics takes each process a second, as it imports transformers.
-        self._counts = torch.zeros(self._classes**2, dtype=torch.int64, device=ranks.device)
-        """By true class * classes + predicted class."""
-        self._loss = torch.zeros((), dtype=torch.float64, device="cpu")
-        self._most_wrong: list[dict[str, float]] = []
-
-    def add(self, logits: torch.Tensor, batch: DeviceBatch, losses: torch.Tensor) -> None:
-        """Count one batch; samples of weight 0 do not count."""
-        real, labels = batch.weights > 0, batch.labels
-        logits = logits.detach()[:, : self._classes].float()
-        predicted = logits.argmax(dim=1)
-        confidences = logits.softmax(dim=1).gather(1, predicted[:, None])[:, 0]
-        self._counts += torch.bincount(labels[real] * self._classes + predicted[real], minlength=self._classes**2)
-        self._loss += (losses.detach() * batch.weights).sum().double().cpu()
-        wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
-        worst = wrong.topk(min(MOST_WRONG, len(wrong)))
-        at = worst.indices[worst.values >= 0]
-        columns = [values[at].tolist() for values in (labels, predicted, confidences, losses)]
-        found = [
-            {
-                "sample_id": int(sample_id),
-                "label": label,
-                "predicted": answer,
-                "confidence": round(confidence, 4),
-                "loss": round(loss, 4),
-            }
-            for sample_id, label, answer, confidence, loss in zip(
-                batch.sample_ids[at.cpu().numpy()], *columns, strict=True
-            )
-        ]
-        self._most_wrong = _largest_losses([*self._most_wrong, *found])
-
-    def scores(self) -> _Scores:
-        """Return the figures over all ranks. Collective."""
-        summed = self._ranks.total([*self._counts.tolist(), float(self._loss)], "sum their scores")
-        classes = self._classes
-        counts = [round(count) for count in summed[:-1]]
-        confusion = [counts[row * classes : (row + 1) * classes] for row in range(classes)]
-        samples = sum(counts)
-        right = sum(confusion[row][row] for row in range(classes))
-        return _Scores(
-            accuracy=right / samples if samples else 0.0,
-            loss=summed[-1] / samples if samples else 0.0,
-            samples=samples,
-            confusion=confusion,
-            most_wrong=_largest_losses(
-                [each for found in self._ranks.gather(self._most_wrong, "collect their most wrong") for each in found]
-            ),
-        )
-
-
-def _largest_losses(samples: list[dict[str, float]]) -> list[dict[str, float]]:
-    return sorted(samples, key=lambda each: (-each["loss"], each["sample_id"]))[:MOST_WRONG]
-
-
-def _autocast(device: torch.device) -> torch.autocast:
-    """Return a context of bfloat16 where the device is fast at it; on CPUs full precision is faster."""
-    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_fast)

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from smalti.torch.train.launchers.program import Program, run_program
+from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.start import run_program
 from smalti.torch.train.run.events import Event
 from smalti.torch.tuning.trial_process import GRACE_SECONDS
 

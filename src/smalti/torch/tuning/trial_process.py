@@ -21,7 +21,8 @@ from typing import Any
 
 from smalti.process import end_with_parent
 from smalti.torch.train.config import LAUNCHERS
-from smalti.torch.train.launchers.program import Program, run_program
+from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.start import run_program
 from smalti.torch.train.run.events import Event
 
 GRACE_SECONDS = 25.0

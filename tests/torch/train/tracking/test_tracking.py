@@ -72,6 +72,8 @@ def test_figures_have_the_names_of_their_kind_and_texts_and_places_are_none():
     report = {"event": "report", "time": 1.0, "step": 2, "metrics": {"loss": "inf", "f1": 1}, "measures": {"x": 2.0}}
     assert figures_of(report) == {"loss": math.inf, "f1": 1.0, "step/x": 2.0}
     assert figures_of({"event": "epoch", "epoch": 0, "accuracy": 0.5, "confusion": [[1]]}) == {"epoch/accuracy": 0.5}
+    task = {"event": "epoch", "metrics": {"f1": 0.5}, "train_metrics": {"f1": 0.75}, "loss": 1}
+    assert figures_of(task) == {"epoch/f1": 0.5, "epoch/train_f1": 0.75, "epoch/loss": 1.0}
     assert figures_of({"event": "output", "line": "1"}) == {}
 
 

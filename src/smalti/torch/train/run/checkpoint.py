@@ -34,18 +34,22 @@ from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError, CursorError
 from smalti.storage.local import sync_path
-from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.config import IMAGES, TrainConfig
 from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 
 PathOrText = TypeVar("PathOrText", Path, str)
+Named = TypeVar("Named")
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
 
 _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 CHECKSUMS_FILE = "checksums.json"
-_STATE = "state.json"
+STATE_FILE = "state.json"
 _FIXED = (
+    "task",
+    "task_options",
+    "freeze",
     "train_split",
     "image_column",
     "label_column",
@@ -57,6 +61,8 @@ _FIXED = (
     "seed",
 )
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": []}
+"""Their values in checkpoints that were written before they were fields."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +117,14 @@ class CheckpointFolder:
         keep: number of verified checkpoints to keep, at least 1.
         on_durable: called with the path of each file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
+        keep_best: `min` or `max` and the name of a figure; the best checkpoint by it is kept as well.
     """
 
     root: Path
     keep: int = 2
     on_durable: Callable[[Path], None] = field(default=ignore)
     check_state: CheckState = field(default=ignore)
+    keep_best: str | None = None
     _verified: set[str] = field(default_factory=set, init=False)
 
     def address_of(self, step: int) -> str:
@@ -166,6 +174,33 @@ class CheckpointFolder:
         self._prune()
         return target
 
+    def newest(self) -> str | None:
+        """Return the path of the newest published checkpoint, verified or not; None if there is none."""
+        return next((str(path) for path in reversed(self.steps())), None)
+
+    def best(self) -> str | None:
+        """Return the path of the checkpoint with the best figure that verifies; None if none has the figure."""
+        best = self._best()
+        return None if best is None else str(best)
+
+    def _best(self) -> Path | None:
+        def score(path: Path) -> float | None:
+            try:
+                return score_of(read_json(path / STATE_FILE), self.keep_best)
+            except CheckpointError:
+                return None
+
+        def verifies(path: Path) -> bool:
+            try:
+                if path.name not in self._verified:
+                    verify_checkpoint(path)
+            except CheckpointError:
+                return False
+            self._verified.add(path.name)
+            return True
+
+        return best_of(self.steps(), score, verifies) if self.keep_best else None
+
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
 
@@ -212,6 +247,8 @@ class CheckpointFolder:
         if len(good) < self.keep:
             # Checkpoints that this process has not verified may be needed to make up the number.
             kept.update(path for path in steps if path.name not in self._verified and path < good[-1])
+        if (best := self._best()) is not None:
+            kept.add(best)
         for path in self.root.iterdir():
             stale = path.name.startswith((".step-", ".replaced-step-")) or _NAME.fullmatch(path.name)
             if stale and path not in kept:
@@ -241,8 +278,8 @@ def write_checkpoint(snapshot: Snapshot, parts: Parts, on_durable: Callable[[Pat
     for stem, tensors in snapshot.tensors.items():
         write_tensors(staging / f"{stem}.safetensors", tensors)
         on_durable(staging / f"{stem}.safetensors")
-    write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
-    on_durable(staging / _STATE)
+    write_json(staging / STATE_FILE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
+    on_durable(staging / STATE_FILE)
     sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir()) if path.is_file()}
     sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(parts.written.items())})
     write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
@@ -258,7 +295,7 @@ def read_checksums(path: Path) -> dict[str, str]:
         CheckpointError: they cannot be read.
     """
     sums = read_json(path / CHECKSUMS_FILE).get("sha256")
-    if not isinstance(sums, dict) or _STATE not in sums:
+    if not isinstance(sums, dict) or STATE_FILE not in sums:
         raise CheckpointError(f"{path / CHECKSUMS_FILE} lists no checksums; the file is damaged.", path=str(path))
     return sums
 
@@ -310,6 +347,29 @@ def _check_sizes(path: Path, written: Mapping[str, Written]) -> None:
             )
 
 
+def score_of(state: Mapping[str, Any], figure: str | None) -> float | None:
+    """Return the figure of a checkpoint's state such that greater is better; None if it has none.
+
+    Args:
+        state: the state.
+        figure: `min` or `max`, and a name.
+    """
+    direction, _, name = (figure or "").partition(" ")
+    metrics = state.get("metrics")
+    value = metrics.get(name) if isinstance(metrics, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    return float(value) if direction == "max" else -float(value)
+
+
+def best_of(
+    names: Iterable[Named], score: Callable[[Named], float | None], verifies: Callable[[Named], bool]
+) -> Named | None:
+    """Return the name with the greatest score that verifies, the last one of equals; None if no name has a score."""
+    scored = [(found, place, name) for place, name in enumerate(names) if (found := score(name)) is not None]
+    return next((name for _, _, name in sorted(scored, reverse=True) if verifies(name)), None)
+
+
 def newest_verified(
     newest_first: Iterable[PathOrText],
     load: Callable[[PathOrText], Snapshot],
@@ -348,17 +408,17 @@ def load_checkpoint(path: Path, *, with_files: bool = True) -> Snapshot:
         CheckpointError: a file is missing, changed or malformed.
     """
     verify_checkpoint(path, with_files=with_files)
-    state = read_json(path / _STATE)
+    state = read_json(path / STATE_FILE)
     if state.get("format") != _STATE_FORMAT:
         raise CheckpointError(
-            f"{path / _STATE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
+            f"{path / STATE_FILE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
             "version that wrote it.",
             path=str(path),
         )
     named = _NAME.fullmatch(path.name)
     if type(state.get("step")) is not int or (named is not None and int(named[1]) != state["step"]):
         raise CheckpointError(
-            f"{path / _STATE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
+            f"{path / STATE_FILE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
             "was renamed, or the file was edited.",
             path=str(path),
         )
@@ -398,7 +458,7 @@ def restore_state(
             number, _, name = key.partition(".")
             entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
         # JSON has no tuples, and AdamW unpacks its betas.
-        groups = [{**group, "betas": tuple(group["betas"])} if "betas" in group else group for group in rest["groups"]]
+        groups = [{name: _with_tuples(name, value) for name, value in group.items()} for group in rest["groups"]]
         _check_parameter_groups(groups, optimizer)
         optimizer.load_state_dict({"state": entries, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -406,6 +466,10 @@ def restore_state(
             f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
             "that wrote it."
         ) from error
+
+
+def _with_tuples(name: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) and name != "params" else value
 
 
 def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
@@ -442,8 +506,15 @@ def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tens
     if tensor.dim() == 0:
         return tensor
     if tensor.shape != parameter.shape:
+        if _is_factor(tensor.shape, parameter.shape):
+            return tensor
         raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
     return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+
+
+def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
+    """Return whether a tensor holds one value per row or column of a weight, as optimisers with factors keep them."""
+    return len(shape) == len(of) and all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
 @dataclass
@@ -454,30 +525,44 @@ class RunState:
     epoch: int = 0
     """Epoch being trained, from 0."""
     loss_sum: float = 0.0
-    num_correct: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
     num_samples: float = 0.0
-    """Sum of losses, correct answers and samples of this epoch so far."""
+    """Sum of losses, of each of the task's scores, and of samples of this epoch so far."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One summary per finished epoch."""
 
     @property
     def sums(self) -> list[float]:
         """The running sums of this rank."""
-        return [self.loss_sum, self.num_correct, self.num_samples]
+        return [self.loss_sum, *self.scores.values(), self.num_samples]
 
     def to_json(self, sums: list[float]) -> dict[str, Any]:
         """Return the state as JSON values; `sums` are the running sums over all ranks."""
-        return {"epoch": self.epoch, "sums": sums, "history": self.history}
+        return {"epoch": self.epoch, "sums": sums, "scores": list(self.scores), "history": self.history}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any], *, is_first: bool) -> "RunState":
         """Return the state of a checkpoint; only rank 0 takes the sums, so that they are counted once."""
-        loss_sum, num_correct, num_samples = state["sums"] if is_first else (0.0, 0.0, 0.0)
-        return cls(state["step"], state["epoch"], loss_sum, num_correct, num_samples, list(state["history"]))
+        loss_sum, *scores, num_samples = state["sums"] if is_first else [0.0] * len(state["sums"])
+        by_name = dict(zip(_scores_of(state), scores, strict=True))
+        return cls(state["step"], state["epoch"], loss_sum, by_name, num_samples, list(state["history"]))
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch with sums of zero."""
-        self.epoch, self.loss_sum, self.num_correct, self.num_samples = epoch, 0.0, 0.0, 0.0
+        self.epoch, self.loss_sum, self.num_samples = epoch, 0.0, 0.0
+        self.scores = dict.fromkeys(self.scores, 0.0)
+
+    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
+        """Add the sums of a step."""
+        self.loss_sum += loss
+        self.num_samples += num_samples
+        for name, value in scores.items():
+            self.scores[name] = self.scores.get(name, 0.0) + value
+
+    def means(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the means of the loss and of the scores by name; `sums` are those of all ranks."""
+        samples = max(1.0, sums[-1])
+        return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
 
 
 def check_state(state: Mapping[str, Any]) -> None:
@@ -493,6 +578,12 @@ def check_state(state: Mapping[str, Any]) -> None:
                 "trainer, or was edited.",
                 field=name,
             )
+    if len(state["sums"]) != len(_scores_of(state)) + 2:
+        raise CheckpointError(
+            f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
+            "the number of samples; it was not written by this trainer, or was edited.",
+            field="sums",
+        )
     if len(state["history"]) != state["epoch"]:
         raise CheckpointError(
             f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
@@ -515,9 +606,11 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
         CursorError: a field differs that may not change within a run; the message names it.
     """
     now, then = config.public_json(), state["config"]
-    changed = [name for name in _FIXED if now[name] != then.get(name)]
+    changed = [name for name in _FIXED if now[name] != then.get(name, _BEFORE.get(name))]
     if changed:
-        listed = "; ".join(f"`{name}` was {then.get(name)!r} and is {now[name]!r}" for name in changed)
+        listed = "; ".join(
+            f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
+        )
         raise CursorError(
             f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
             "the former values to resume.",
@@ -545,15 +638,21 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _is_summary(value: Any) -> bool:
-    return isinstance(value, Mapping) and _is_number(value.get("loss")) and _is_number(value.get("accuracy"))
+    return isinstance(value, Mapping) and _is_number(value.get("loss"))
+
+
+def _scores_of(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of the sums between those of the loss and the samples."""
+    scores = state.get("scores", ["accuracy"])  # those of checkpoints that were written when there were no others
+    return [str(name) for name in scores] if isinstance(scores, list) else []
 
 
 _EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("epoch", "a whole number from 0", _is_count),
-    ("sums", "three numbers", lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True] * 3),
+    ("sums", "numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
     (
         "history",
-        "a list of epochs with `loss` and `accuracy`",
+        "a list of epochs with `loss`",
         lambda value: isinstance(value, list) and all(map(_is_summary, value)),
     ),
     ("cursor", "an object", _is_mapping),

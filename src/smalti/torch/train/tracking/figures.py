@@ -19,8 +19,8 @@ def figures_of(event: Event) -> dict[str, float]:
         return {}
     prefix = _PREFIXES[kind]
     facts = {name: value for name, value in event.items() if name not in _COUNTERS}
-    nested = {name: value for each in facts.values() if isinstance(each, Mapping) for name, value in each.items()}
-    return _numbers({**facts, **nested}, prefix)
+    trained = {f"train_{name}": value for name, value in event.get("train_metrics", {}).items()}
+    return _numbers({**facts, **trained, **event.get("metrics", {})}, prefix)
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

@@ -1,0 +1,152 @@
+"""The evaluation of a model over all ranks: exact means, metrics of torchmetrics, and the task's report."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from smalti.errors import TrainingError
+from smalti.storage import open_store
+from smalti.torch.loader import StreamingDataLoader
+from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.data import RunData
+from smalti.torch.train.models import load_model
+from smalti.torch.train.ranks import Ranks, joined_ranks
+from smalti.torch.train.run.checkpoint import RunState
+from smalti.torch.train.run.folder import local_files
+from smalti.torch.train.step import autocast
+from smalti.torch.train.task import Batch, Outcome, Task, judged
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The figures of one evaluation, equal on all ranks."""
+
+    loss: float
+    samples: int
+    metrics: dict[str, float]
+    """All figures of the task by name, and `loss`."""
+    report: dict[str, Any]
+
+
+def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks, task: Task) -> Scores:
+    """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
+    sums, metrics, report = RunState(), task.metrics(config), task.report(config, ranks.device)
+    updated = False
+    model.eval()
+    with torch.inference_mode():
+        for columns in loader:
+            batch = task.batch(columns, config, ranks.device, epoch=None)
+            with autocast(config, ranks.device):
+                outcome = judged(task, model, batch, config)
+            sums.add(*weighted_sums(outcome, batch))
+            if metrics and batch.num_real:
+                _update(metrics, outcome, batch)
+                updated = True
+            if report is not None:
+                report.add(batch, outcome)
+    total = ranks.total(sums.sums, "sum their scores")
+    means = sums.means(total)
+    figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
+    return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
+
+
+def measure_saved_task(
+    model_dir: str,
+    data: str,
+    *,
+    version: int,
+    split: str = "validation",
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Return the figures of a saved model, of any task, on the samples of a split of a version.
+
+    Args:
+        model_dir: Address of the folder `model` of a training run.
+        data: Address of the shard set.
+        version: Version of it.
+        split: Its samples.
+        model_options: Options of the store of the model.
+        data_options: Options of the store of the shard set.
+
+    Raises:
+        SchemaError: the model's task cannot be imported.
+        SmaltiError: model or data cannot be read.
+    """
+    with local_files(open_store(model_dir, model_options)) as folder:
+        model, trained = load_model(folder)
+    config = dataclasses.replace(
+        trained,
+        data=data,
+        version=version,
+        digest=None,
+        train_split=split,
+        eval_split=split,
+        launcher="inline",
+        num_processes=1,
+        storage_options=data_options or {},
+    )
+    with joined_ranks(config) as ranks:
+        held_out = RunData(config, ranks, version=version)
+        assert held_out.evaluation is not None  # noqa: S101 - there is an `eval_split`
+        loader = held_out.loader(held_out.evaluation)
+        return evaluate(model.to(ranks.device), loader, config, ranks, held_out.task).metrics
+
+
+def weighted_sums(outcome: Outcome, batch: Batch) -> tuple[float, dict[str, float], int]:
+    """Return the sums of the losses and of each score over the samples of a batch, and their number."""
+    weights = batch.weights
+    # Scores may be integers or doubles, and their sums must not lose what those hold.
+    scores = {name: float((values * weights.to(values.dtype)).sum()) for name, values in outcome.scores.items()}
+    return float((outcome.losses * weights).sum()), scores, batch.num_real
+
+
+def check_finite(figures: Mapping[str, float], epoch: int) -> None:
+    """Raise a TrainingError if a figure of an evaluation is not a number."""
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the held-out {name} of epoch {epoch} is {value}: the model's scores are not finite "
+                "although its gradients were. Lower `learning_rate`, or look at the model.",
+                epoch=epoch,
+            )
+
+
+def check_main(task: Task, figures: Mapping[str, float]) -> None:
+    """Raise a TrainingError if a task's main figure is none of its figures."""
+    if task.main_metric not in figures:
+        raise TrainingError(
+            f"the main figure '{task.main_metric}' of {type(task).__name__} is none of its figures; it has "
+            f"{', '.join(figures)}. Correct `main_metric`, or report it in `figures` or `metrics`."
+        )
+
+
+def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
+    real = batch.weights > 0
+    for name, metric in metrics.items():
+        if outcome.outputs is None or outcome.targets is None:
+            raise TrainingError(
+                f"metric `{name}` is computed of outputs and targets, and the task's loss returned none: return "
+                "`Outcome(losses, outputs=..., targets=...)`."
+            )
+        metric.to(batch.weights.device).update(outcome.outputs[real], outcome.targets[real])
+
+
+def merged_metrics(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -> dict[str, float]:
+    """Return the values of metrics over all ranks. Collective.
+
+    Their states are merged here: torchmetrics' own exchange waits for ever for a rank that had no samples.
+    """
+    if not metrics:
+        return {}
+    mine = {name: metric.to("cpu") for name, metric in metrics.items()} if updated else {}
+    first, *others = [each for each in ranks.gather(mine, "merge their metrics") if each]
+    for each in others:
+        for name, metric in first.items():
+            metric.merge_state(each[name])
+    return {name: float(metric.compute()) for name, metric in first.items()}

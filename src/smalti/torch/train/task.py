@@ -1,0 +1,258 @@
+"""Tasks: what a model learns from the samples of a shard set. The shipped ones are in `tasks`; others are yours.
+
+A task says what the built-in loop cannot know: the model, the samples as its input, the loss of each sample, and the
+figures that are reported. All figures are exact: padding does not count, and the ranks' parts are summed before a
+figure is computed of them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from smalti.errors import SchemaError, TrainingError
+from smalti.torch.train.config import OBJECT_TASK, TASKS, TrainConfig
+from smalti.torch.train.names import find_named
+from smalti.torch.train.run.checkpoint import write_json, write_tensors
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from smalti.torch.train.ranks import Ranks
+
+MARKS = ("_sample_id", "_position")
+"""Columns with the number of each sample, and its place in the epoch's order; -1: padding."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """This rank's samples of one step, on its device."""
+
+    values: Mapping[str, Any]
+    """By name: tensors, or lists, with one entry for each of n samples."""
+    weights: Tensor
+    """float32, shape (n,): 1, or 0 for padding."""
+    sample_ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    """Place in the epoch's global order; -1 = padding."""
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @property
+    def num_real(self) -> int:
+        """Number of samples that are not padding."""
+        return int((self.positions >= 0).sum())
+
+    def part(self, rows: slice) -> "Batch":
+        """Return some of the samples."""
+        values = {name: value[rows] for name, value in self.values.items()}
+        return Batch(values, self.weights[rows], self.sample_ids[rows], self.positions[rows])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of a model to a batch of n samples, judged."""
+
+    losses: Tensor
+    """Shape (n,): the loss of each sample."""
+    scores: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, shape (n,): values whose means over all samples are reported, or that `Task.figures` is computed of."""
+    outputs: Any = None
+    """The model's output, for `Task.metrics` and `Task.report`: a tensor with n rows."""
+    targets: Any = None
+    """What the output is compared with: a tensor with n rows."""
+
+
+class Report(Protocol):
+    """A report on an evaluation beside its figures, such as a confusion matrix."""
+
+    def add(self, batch: Batch, outcome: Outcome) -> None:
+        """Take one batch of this rank; samples of weight 0 must not count."""
+
+    def summary(self, ranks: "Ranks") -> dict[str, Any]:
+        """Return the report over all ranks as JSON values. Collective."""
+
+
+class Task:
+    """The base of tasks. A task has `build_model` and `loss`; everything else may be replaced.
+
+    It is made in every process, and has no state that changes: a run resumes from its checkpoints alone.
+    """
+
+    main_metric = "loss"
+    """The figure by which models are compared: `loss`, or a key of what `figures` or `metrics` return."""
+    higher_is_better = False
+    """Whether the better of two models has the higher one."""
+
+    # ------------------------------------------------------------ to be written
+
+    def build_model(self, config: TrainConfig) -> nn.Module:
+        """Return the model; its initial weights are drawn from torch's generator, or loaded."""
+        raise NotImplementedError(f"{type(self).__name__} has no `build_model`")
+
+    def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> "Tensor | Outcome":
+        """Return the loss of each sample, shape (n,), alone or with scores. `model.training` says what it is for.
+
+        Call `model` itself: with several ranks it is the one that exchanges gradients.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `loss`")
+
+    # ------------------------------------------------------------ data
+
+    def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
+        """Raise a SchemaError if the data's columns, with their encodings, are not what the task expects."""
+
+    def transform(self, config: TrainConfig, *, training: bool) -> "Callable[[Any], Any] | None":  # noqa: ARG002
+        """Return the transform of the samples of a split, as `StreamingDataset` takes it; it must pickle."""
+        return None
+
+    def batch(
+        self,
+        columns: Mapping[str, Any],
+        config: TrainConfig,  # noqa: ARG002
+        device: torch.device,
+        *,
+        epoch: int | None,  # noqa: ARG002
+    ) -> Batch:
+        """Return collated columns as a batch on the device; `epoch` is the one that is trained, None in evaluation."""
+        return on_device(columns, device)
+
+    def example(self, config: TrainConfig, device: torch.device) -> Batch | None:  # noqa: ARG002
+        """Return a small batch that the model is tried on before any data are read; None for no trial."""
+        return None
+
+    # ------------------------------------------------------------ figures
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the figures to report, of the means of `loss` and of the scores over all samples. Pure."""
+        return {name: value for name, value in means.items() if name != "loss"}
+
+    def metrics(self, config: TrainConfig) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return new metrics of torchmetrics by name, updated with outputs and targets of an evaluation."""
+        return {}
+
+    def report(self, config: TrainConfig, device: torch.device) -> Report | None:  # noqa: ARG002
+        """Return a new report of an evaluation; None for none."""
+        return None
+
+    # ------------------------------------------------------------ optimiser
+
+    def optimizer(self, model: nn.Module, config: TrainConfig) -> "Optimizer | None":  # noqa: ARG002
+        """Return the optimiser; None: that of the configuration. The schedule scales the rate of each group."""
+        return None
+
+    def lr_scheduler(self, optimizer: "Optimizer", config: TrainConfig) -> "LRScheduler | None":  # noqa: ARG002
+        """Return a scheduler, which is stepped after each step, in place of the configuration's `schedule`."""
+        return None
+
+    # ------------------------------------------------------------ the model as files
+
+    def save_model(self, model: nn.Module, config: TrainConfig, folder: Path) -> None:
+        """Write the model into a folder that exists, `smalti.json` beside it is not the task's.
+
+        The model of transformers is written in its own layout, which `from_pretrained` opens.
+        """
+        settings: Any = getattr(model, "config", None)
+        if hasattr(settings, "save_pretrained"):
+            # Not the model's own `save_pretrained`: it shows a progress bar and does not flush.
+            settings.architectures = [type(model).__name__]
+            settings.save_pretrained(str(folder))
+        else:
+            write_json(folder / "config.json", {"model": config.model, "task": config.task})
+        write_tensors(folder / "model.safetensors", model.state_dict())
+
+    def load_model(self, folder: Path, config: TrainConfig) -> nn.Module:
+        """Return the model that `save_model` wrote."""
+        model = self.build_model(dataclasses.replace(config, weights=None))
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        return model
+
+    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return what a user of the model has to know, as JSON values: classes, normalisation and the like."""
+        return {}
+
+
+def on_device(columns: Mapping[str, Any], device: torch.device) -> Batch:
+    """Return collated columns as a batch: tensors on the device, everything else as it is."""
+    values = {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in columns.items()
+        if name not in MARKS
+    }
+    ids, positions = (whole_numbers(columns[name]) for name in MARKS)
+    return Batch(values, torch.from_numpy((positions >= 0).astype(np.float32)).to(device), ids, positions)
+
+
+def whole_numbers(values: Any) -> NDArray[np.int64]:
+    """Return a column as int64, shape (n,)."""
+    # np.asarray also converts a CPU tensor, without a copy.
+    return np.asarray(values).astype(np.int64, copy=False).reshape(-1)
+
+
+def judged(task: Task, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
+    """Return the outcome of a batch.
+
+    Raises:
+        TrainingError: the task's loss is not one value per sample.
+    """
+    found = task.loss(model, batch, config)
+    outcome = found if isinstance(found, Outcome) else Outcome(found)
+    named: dict[str, Any] = {"the loss": outcome.losses}
+    named |= {f"score `{name}`": values for name, values in outcome.scores.items()}
+    for name, values in named.items():
+        if not isinstance(values, Tensor) or values.shape != (len(batch),):
+            shape = f"of shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+            raise TrainingError(
+                f"{name} of task '{config.task}' is {shape}, expected one value for each of {len(batch)} samples, "
+                f"({len(batch)},): use `reduction='none'`, and the mean over everything but the samples."
+            )
+    return outcome
+
+
+def task_of(config: TrainConfig, task: Task | None = None) -> Task:
+    """Return the task of a configuration: the object that was given with it, a shipped one, or a user's.
+
+    Raises:
+        SchemaError: it cannot be imported or made, or is no Task.
+    """
+    if task is not None:
+        return task
+    if config.task.startswith(OBJECT_TASK):
+        raise SchemaError(
+            f"`task` is '{config.task}': it was given as an object, which is stored nowhere; give it again, or name "
+            "the task by its import path, 'module:Class'.",
+            task=config.task,
+        )
+    shipped = TASKS.get(config.task)
+    factory = find_named(shipped.factory if shipped else config.task, field="task")
+    try:
+        made = factory(**config.task_options)
+    except TypeError as error:
+        raise SchemaError(
+            f"`task` '{config.task}' cannot be made with the options {dict(config.task_options)}: {error}",
+            task=config.task,
+        ) from error
+    if not isinstance(made, Task):
+        raise SchemaError(
+            f"`task` '{config.task}' is {type(made).__name__}; expected a subclass of smalti.torch.train.Task, or a "
+            "function that returns one.",
+            task=config.task,
+        )
+    return made
+
+
+def name_of(task: Task) -> str:
+    """Return the value of `TrainConfig.task` of a task that is given as an object."""
+    return f"{OBJECT_TASK}{type(task).__module__}.{type(task).__qualname__}"

@@ -1,0 +1,150 @@
+"""Models of rows: trained for a declared task, reported with its figures, checked and promoted by its main one."""
+
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from assets.checks.metric import worsening
+from assets.declaration import Checks, Declaration, Source, Split, Train
+from assets.lineage import facts_of, latest
+from assets.places import shards_of
+from assets.shard_tags import promoted_model
+from assets.stages.promotion import build_promotion
+from assets.stages.task_model import build_task_model
+from resources.storage import StorageResource
+from resources.training import TrainerResource
+from smalti.catalog import Draft, new_write_id, publish
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.writer import ShardUploader
+from tests.code_location.documented_keys import documented_keys
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+TRAIN = Train(
+    task="tabular-regression",
+    task_options={"features": ["a", "b"], "target": "y", "hidden": [8]},
+    epochs=6,
+    batch_size=8,
+    options={"learning_rate": 0.05, "optimizer": "torch.optim:SGD", "optimizer_options": {"momentum": 0.9}},
+)
+DECLARED = Declaration(
+    name="sales",
+    source=Source(table="lake.sales"),
+    split=Split(validation=0.2),
+    train=TRAIN,
+    checks=Checks(metric_limit=1.0, max_metric_loss=0.5),
+)
+
+
+class Sales:
+    """A shard set of rows, the models that are trained on it, and what is recorded of them."""
+
+    def __init__(self, instance: dg.DagsterInstance, storage: StorageResource, folder: Any) -> None:
+        self.instance, self.storage = instance, storage
+        self.trainer = TrainerResource(run_root=str(folder / "runs"))
+
+    def publish(self, *, held_out: int, rows: int = 40) -> None:
+        store, write_id, written = shards_of(DECLARED, self.storage).store(), new_write_id(), []
+        schema = Schema.from_columns({"a": "float64", "b": "float64", "y": "float64"})
+        for split, numbers in (("train", range(rows)), ("validation", range(100, 100 + held_out))):
+            uploader = ShardUploader(
+                store, f"{split}/{write_id}/0", ShardBuilder(schema, ShardOptions()), partition=split
+            )
+            for number in numbers:
+                a, b = np.random.default_rng(number).normal(size=2)
+                uploader.write({"a": a, "b": b, "y": 3 * a - b})
+            written += uploader.finish()
+        made = publish(store, Draft(write_id, schema, tuple(written), lineage={"source": "lake"}), mode="overwrite")
+        self.instance.report_runless_asset_event(
+            dg.AssetMaterialization(["sales", "shards"], metadata={"version": made.version, "digest": made.digest})
+        )
+
+    def train(self, **config: Any) -> dict[str, Any]:
+        """Train a model; return its metadata, and which of its checks passed."""
+        done = dg.materialize(
+            [build_task_model(DECLARED, TRAIN)],
+            instance=self.instance,
+            resources={"storage": self.storage, "trainer": self.trainer},
+            run_config={"ops": {DECLARED.model_op: {"config": config}}},
+        )
+        found = latest(self.instance, DECLARED.key("model"))
+        assert found is not None
+        return {**facts_of(found), "checks": {each.check_name: each for each in done.get_asset_check_evaluations()}}
+
+    def promote(self) -> dg.ExecuteInProcessResult:
+        return dg.materialize([build_promotion(DECLARED)], instance=self.instance, resources={"storage": self.storage})
+
+
+def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Any
+) -> None:
+    sales = Sales(instance, storage, tmp_path)
+    sales.publish(held_out=10)
+    first = sales.train()
+    assert (first["main_metric"], first["higher_is_better"], first["held_out_rows"]) == (
+        "mean_squared_error",
+        False,
+        10,
+    )
+    assert first["main_value"] == first["mean_squared_error"] < 1.0
+    names = [row.data["figure"] for row in first["metrics"].records]
+    assert names == ["loss", "mean_squared_error", "mean_absolute_error", "r2"]
+    assert "confusion_picture" not in first
+    assert set(first["curves_by_epoch"]) >= {"training loss", "held-out loss", "r2"}
+    assert first.keys() - set(names) - {"checks"} <= documented_keys("model")
+    assert {name: each.passed for name, each in first["checks"].items()} == {
+        "metric_is_good_enough": True,
+        "metric_has_not_worsened": True,
+    }
+    sales.promote()
+    promoted = promoted_model(shards_of(DECLARED, storage).store())
+    assert promoted is not None
+    assert promoted.metadata["main_value"] == first["main_value"]
+
+    # Worse on the same rows: by the figure that was recorded.
+    worse = sales.train(epochs=1, learning_rate=1e-5)
+    check = worse["checks"]["metric_has_not_worsened"]
+    assert not check.passed
+    assert check.metadata["that_of_the_promoted_model"].value == first["main_value"]
+    assert not worse["checks"]["metric_is_good_enough"].passed
+
+    # On other rows: the promoted model is evaluated on them.
+    sales.publish(held_out=20)
+    check = sales.train()["checks"]["metric_has_not_worsened"]
+    assert "was evaluated on them" in check.metadata["validation_rows"].value
+    assert 0 < check.metadata["that_of_the_promoted_model"].value != first["main_value"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "higher_is_better", "share"),
+    [
+        (2.0, 2.2, False, 0.1),
+        (2.0, 1.0, False, -0.5),
+        (0.8, 0.6, True, 0.25),
+        (-4.0, -5.0, True, 0.25),
+        (0, 0, True, 0),
+    ],
+)
+def test_a_figure_is_worse_by_a_share_in_the_declared_direction(
+    before: float, now: float, higher_is_better: bool, share: float
+) -> None:
+    assert worsening(before, now, higher_is_better=higher_is_better) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("source", "train", "words"),
+    [
+        (Source(table="t"), {}, "image-classification needs a source of images; of rows give language-model"),
+        (Source(folder="f"), {"task": "language-model"}, "language-model needs a source of rows"),
+        (
+            Source(table="t"),
+            {"task": "language-modl"},
+            "`task` must be one of image-classification, .* or module:Class",
+        ),
+    ],
+)
+def test_a_task_that_does_not_fit_the_source_is_refused(source: Source, train: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Declaration(name="sales", source=source, train=Train(**train))
