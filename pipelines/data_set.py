@@ -12,6 +12,8 @@ from assets.stages.model import build_model
 from assets.stages.promotion import build_promotion
 from assets.stages.source import build_source, is_watchable
 from assets.stages.task_model import build_task_model
+from assets.stages.training_function import build_function_model
+from assets.stages.tuning import build_study
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
@@ -50,8 +52,13 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
     if automation.watch is not None and is_watchable(declared):
         sensors.append(build_watch_sensor(declared, automation.watch))
     if declared.train is not None:
-        build = build_model if declared.train.task == IMAGES else build_task_model
-        assets += [build(declared, declared.train), build_promotion(declared)]
+        if declared.train.function is not None:
+            assets.append(build_function_model(declared, declared.train, declared.train.function))
+        else:
+            build = build_model if declared.train.task == IMAGES else build_task_model
+            assets += [build(declared, declared.train), build_promotion(declared)]
+        if declared.tuning is not None:
+            assets.append(build_study(declared, declared.train, declared.tuning))
         if automation.train_on_new_version and automation.condition is None:
             sensors.append(build_train_sensor(declared))
     if automation.notify is not None:

@@ -107,6 +107,8 @@ def _run(options: argparse.Namespace) -> None:
     from smalti.spark import detect_java
 
     detect_java()  # before anything is drawn or written
+    place = _short(os.environ.get("SMALTI_ROOT") or "data")
+    _say(f"From images to a trained model in {len(STAGES)} stages; everything is written to {place}.")
     home = detect_home()
     import dagster as dg
 

@@ -27,6 +27,11 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(name, QUICK_JVM)
 
+gc.disable()  # until all tests are collected: what is imported and parametrized lives to the end
+
+# A forked child never collects what other tests have left in memory: their destructors are for this process.
+os.register_at_fork(after_in_child=gc.freeze)
+
 # A process has one fork server, which the first test that needs one starts: with what most of its children import.
 multiprocessing.set_forkserver_preload(["tests.dataset.rank_process", "tests.dataset.mixture_rank_process"])
 
@@ -82,6 +87,7 @@ def pytest_collection_finish():
     """Keep what was imported out of all later collections, and so out of what forked processes copy."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header():

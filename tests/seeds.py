@@ -19,6 +19,11 @@ def seed_of(fixed: int, seed: int | None = SEED) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {fixed}".encode(), digest_size=4).digest(), "big")
 
 
+def sized(count: int, seed: int | None = SEED) -> int:
+    """Return how many cases a long search draws: `count` fresh ones, or a fifth of the fixed ones."""
+    return count if seed is not None else count // 5
+
+
 def explanation() -> str:
     """Return the line that says which cases this run draws, and how to draw them again."""
     if SEED is None:

@@ -82,3 +82,7 @@ def test_a_run_is_repeated_by_its_seed_in_another_process():
     fixed, (seed, first_seed, values) = run("", "1"), run("11", "2")
     assert fixed == ["None", "0", values]
     assert (seed, first_seed) == ("11", str(seeds.seed_of(0, 11)))
+
+
+def test_fresh_seeds_draw_five_times_as_many_cases_in_a_long_search():
+    assert (seeds.sized(2000, None), seeds.sized(2000, 7)) == (400, 2000)

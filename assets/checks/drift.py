@@ -80,7 +80,7 @@ def _no_class_vanished(given: VersionInput) -> dg.AssetCheckResult:
             "compared_with": since(base),
             **base_facts(base),
             "classes": table(rows),
-            **({"decoded": sums.read} if sums is not None else {}),
+            **({"rows_read_in_this_run": sums.read} if sums is not None else {}),
             **({"gone": losses} if losses else {}),
             **({"missing": missing} if missing else {}),
         },

@@ -61,7 +61,7 @@ def _every_row_is_in_the_shards(given: VersionInput) -> dg.AssetCheckResult:
         metadata={
             CONTENT: content_digest(content),
             "rows": sum(part.rows for part in found.values()),
-            "decoded": sums.read,
+            "rows_read_in_this_run": sums.read,
             "splits": table(rows),
             **({"unreadable": unreadable} if unreadable else {}),
         },

@@ -101,6 +101,11 @@ def _end_after(parent: int) -> None:
     os._exit(1)
 
 
+def is_connect(spark: Any) -> bool:
+    """Return whether a Spark session is one of Spark Connect, which has no `sparkContext`."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def use_driver_python(spark: Any) -> None:
     """Make Python workers that a local master starts from now on run the interpreter of this process.
 
@@ -108,7 +113,7 @@ def use_driver_python(spark: Any) -> None:
     is another Python, of another version or without the packages. A no-op if PYSPARK_PYTHON is set, if the session has
     another interpreter already, and on a cluster or Spark Connect, whose workers are on other machines.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect") or not sys.executable:
+    if is_connect(spark) or not sys.executable:
         return
     context = spark.sparkContext
     chosen = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None)

@@ -88,7 +88,11 @@ class Graph:
         checks = done.get_asset_check_evaluations()
         assert all(check.passed for check in checks)
         self.checks_made = {check.check_name for check in checks if CHECKED_IN not in check.metadata}
-        decoded = [check.metadata["decoded"].value for check in checks if "decoded" in check.metadata]
+        decoded = [
+            check.metadata["rows_read_in_this_run"].value
+            for check in checks
+            if "rows_read_in_this_run" in check.metadata
+        ]
         self.decoded = sum(map(int, decoded)) if decoded else None
         return {name: self.facts(name) for name in ("raw", "prepared", "shards")}
 

@@ -68,6 +68,7 @@ def test_the_model_is_named_model_in_yaml() -> None:
         (f"{TABLE}prepare: {{}}", "exactly one of `image` and `function`"),
         (f"{TABLE}prepare: {{image: {{}}}}", "needs a source of images"),
         (f"{TABLE}train: {{}}", "needs a source of images"),
+        (f"{TABLE}train: {{function: train}}", "must be module:function, found 'train'"),
         (f"{IMAGES}prepare: {{function: 'm:f'}}", "needs a source of rows"),
         (f"{IMAGES}split: {{key: path}}", "images are split by their paths"),
         (f"{TABLE}split: {{fixed: true}}", "`split.fixed` is for images"),
@@ -157,6 +158,16 @@ def test_the_declaration_and_the_component_have_the_same_fields() -> None:
 
 
 # ---------------------------------------------------------------- the documentation
+
+
+def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pipelines.data_set" in each]
+    declared = read(yaml.safe_dump(yaml.safe_load(block)["attributes"]))
+    assert declared.train is not None
+    assert declared.train.function == "train:train_digits"
+    assert build_definitions(declared).assets
+
 
 PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
 MARK = "SMALTI_UPDATE_SNAPSHOT=1 writes it -->\n"

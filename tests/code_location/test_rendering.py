@@ -17,7 +17,7 @@ from assets.reports.evaluation import show_confusion
 from assets.reports.gallery import captioned, gallery, image_teaser, samples_per_class, thumbnails
 from assets.reports.pictures import INLINE_LIMIT, block_bars, class_bars, confusion_map, histograms
 from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
-from assets.reports.tables import MAX_TABLE_ROWS, table, table_of_ends
+from assets.reports.tables import MAX_TABLE_ROWS, table, table_of_ends, table_of_facts
 from smalti.images import Pixels, decode_rgb, encode_jpeg
 from smalti.spark.profile import Histogram, ImageSizes
 
@@ -266,6 +266,12 @@ def test_a_table_of_the_first_records_counts_those_that_it_was_not_given() -> No
 
 def test_a_short_table_of_ends_is_the_whole_table() -> None:
     assert len(table_of_ends([{"class": i} for i in range(MAX_TABLE_ROWS)]).records) == MAX_TABLE_ROWS
+
+
+def test_facts_of_two_things_are_a_table_with_a_column_for_each() -> None:
+    shown = table_of_facts({"promoted": {"version": 3, "run": "b"}, "before": {"version": 2}})
+    assert [column.name for column in shown.schema.columns] == ["", "promoted", "before"]
+    assert [tuple(record.data.values()) for record in shown.records] == [("version", "3", "2"), ("run", "b", "")]
 
 
 def test_a_table_keeps_the_types_of_its_columns() -> None:

@@ -45,7 +45,7 @@ def test_no_other_job_executes_it_and_none_leaves_out_a_check_of_what_it_makes(s
     job = build_storage_job(build_definitions(FLOWERS))
     defs = dg.Definitions.merge(define(FLOWERS, storage=storage), dg.Definitions(jobs=[job]))
     steps = {
-        name: [node.name for node in defs.resolve_job_def(f"flowers_{name}_job").nodes]
+        name: sorted(node.name for node in defs.resolve_job_def(f"flowers_{name}_job").nodes)
         for name in ("reshard", "everything", "observe")
     }
     data = "flowers__data"

@@ -17,6 +17,7 @@ from smalti.dataset.order import OrderOptions, Pass, Reading, reading_world
 from smalti.dataset.resume import ALGORITHMS, first_cursor
 from smalti.order.mosaic import default_mosaic_nodes
 from smalti.world import World
+from tests.seeds import sized
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,16 @@ def test_runs_resumed_many_times_read_every_sample_once_in_one_order(chain):
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(1000), suppress_health_check=list(HealthCheck))
 @given(chains([WINDOW]))
-def test_1000_chains_in_the_window_order(chain):
+def test_many_chains_in_the_window_order(chain):
     check(chain)
 
 
 @pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(400), suppress_health_check=list(HealthCheck))
 @given(chains(ALGORITHMS[1:]))
-def test_400_chains_in_mosaicmls_orders(chain):
+def test_many_chains_in_mosaicmls_orders(chain):
     check(chain)
 
 

@@ -14,6 +14,7 @@ from smalti.dataset.order import MixingOptions, OrderOptions
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS, StreamWeight
 from tests.dataset.mixture_chains import Chain, Segment, check, chosen, proportions
+from tests.seeds import sized
 
 ALONE, FOUR, SIX = Segment(1, 1, 1, 7, 0.4), Segment(2, 2, 1, 3, 0.5), Segment(3, 2, 2, 2, 0.6)
 
@@ -105,9 +106,9 @@ def test_weights_that_no_batch_can_hold_are_refused_and_the_run_continues_withou
 
 
 @pytest.mark.slow
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=sized(500), suppress_health_check=list(HealthCheck))
 @given(chains)
-def test_500_resumed_runs_with_other_worlds_and_weights(chain):
+def test_many_resumed_runs_with_other_worlds_and_weights(chain):
     checked_run(chain)
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from smalti.errors import ShardNotFound, StoreError, StoreTimeout
 from tests.faults.ways_of_reading import (
+    ALONE,
+    ALONE_AND_PROCESSES,
     FEW_WAYS,
     SHARD,
     WAYS,
@@ -38,7 +40,7 @@ def test_e5_a_missing_shard_is_an_error_on_every_consumer_and_never_a_short_epoc
     assert_resumes(loader, taken)
 
 
-@pytest.mark.parametrize(("way", "status"), crossed(FEW_WAYS, [500, 503, 429]))
+@pytest.mark.parametrize(("way", "status"), crossed(ALONE, [500, 503, 429]))
 def test_e6_a_burst_of_errors_is_retried_until_it_ends(faults, tmp_path, way, status):
     serve(faults).plant(Toxic("http", status=status, count=4))
     dataset = open_set(tmp_path)
@@ -47,7 +49,7 @@ def test_e6_a_burst_of_errors_is_retried_until_it_ends(faults, tmp_path, way, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "status", "retry"), crossed(FEW_WAYS, [(500, 1), (503, 3)]))
+@pytest.mark.parametrize(("way", "status", "retry"), crossed(ALONE_AND_PROCESSES, [(500, 1), (503, 3)]))
 def test_e6_a_shard_with_endless_errors_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
     serve(faults).plant(Toxic("http", status=status, key=STORED))
     dataset = open_set(tmp_path, timeout=10, retry=retry)
@@ -57,7 +59,7 @@ def test_e6_a_shard_with_endless_errors_is_an_error_on_every_consumer(faults, tm
     assert_resumes(loader, taken)
 
 
-@pytest.mark.parametrize(("way", "after"), crossed(FEW_WAYS, [100, None, 0]))
+@pytest.mark.parametrize(("way", "after"), crossed(ALONE, [100, None, 0]))
 def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
     serve(faults)
     for number in range(7):
@@ -66,7 +68,7 @@ def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_PROCESSES)
 def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
     dataset = open_set(tmp_path, retry=1)
@@ -76,7 +78,7 @@ def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE)
 def test_e8_a_stalled_stream_ends_in_time_for_a_second_attempt(faults, tmp_path, way):
     """Two of twenty seconds are lost; a busy machine needs some of the others for the attempt that succeeds."""
     serve(faults).plant(Toxic("stall", key=STORED, seconds=60, count=1))

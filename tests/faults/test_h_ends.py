@@ -62,6 +62,7 @@ def test_h6_only_marked_padding_of_the_last_step_is_read_again(tmp_path, count):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_h6_the_same_for_every_number_of_samples_from_1_to_200(tmp_path):
     for count in range(1, 201):
         check_tails(write_set(tmp_path / str(count), count, size_limit=None), count)

@@ -40,6 +40,17 @@ WAYS = [
 ]
 
 
+def nightly(ways):
+    """Return the same ways, as parameters of `make test-nightly` alone."""
+    return [pytest.param(*way.values, id=way.id, marks=(*way.marks, pytest.mark.nightly)) for way in ways]
+
+
+ALONE = [FEW_WAYS[0], *nightly(FEW_WAYS[1:])]
+"""Of replies that a store's retries heal, so that no worker knows of them."""
+ALONE_AND_PROCESSES = [FEW_WAYS[0], *nightly(FEW_WAYS[1:2]), FEW_WAYS[2]]
+"""Of errors that arrive as others do, which threads raise in each of `FEW_WAYS`."""
+
+
 def crossed(ways, values):
     """Return test parameters: every way with the first value, and every other value with the first way.
 

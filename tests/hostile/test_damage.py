@@ -158,6 +158,7 @@ def test_one_in_ten_truncations_and_flips_is_refused(small, reader, tmp_path):
 
 @pytest.mark.search
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("small", SETS)
 def test_every_truncation_and_a_thousand_flips_are_refused(small, reader, tmp_path):

@@ -95,7 +95,9 @@ def test_composers_sequence_gives_the_remaining_samples_and_then_complete_epochs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "persistent"), [("spawn", False), ("forkserver", True)])
+@pytest.mark.parametrize(
+    ("method", "persistent"), [pytest.param("spawn", False, marks=pytest.mark.nightly), ("forkserver", True)]
+)
 def test_composers_sequence_works_if_workers_share_nothing_with_the_program(root, epochs, method, persistent):
     dataset = dataset_of(root)
     loader = loader_of(dataset, multiprocessing_context=method, persistent_workers=persistent)

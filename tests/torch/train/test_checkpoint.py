@@ -189,6 +189,21 @@ def test_the_oldest_are_removed_when_there_are_more_than_kept(tmp_path):
     assert names(tmp_path) == ["step-00000003", "step-00000004"]
 
 
+def test_the_best_is_kept_beside_the_newest_and_a_damaged_one_is_not_the_best(tmp_path):
+    def save(step: int, accuracy: float) -> Path:
+        checkpoints = CheckpointFolder(tmp_path, keep=1, keep_best="max accuracy")  # each as in a life of its own
+        checkpoints.load_newest()
+        return checkpoints.save(Snapshot(step, {"model": {"w": torch.ones(2)}}, {"metrics": {"accuracy": accuracy}}))
+
+    for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
+        best = save(step, accuracy)
+    assert names(tmp_path) == ["step-00000002", "step-00000003"]
+    flip_a_bit(tmp_path / "step-00000002" / "model.safetensors", 9)
+    assert CheckpointFolder(tmp_path, keep_best="max accuracy").best() == str(best)
+    save(4, 0.1)
+    assert names(tmp_path) == ["step-00000003", "step-00000004"]
+
+
 def test_the_same_step_can_be_saved_again(tmp_path):
     folder(tmp_path).save(snapshot(10))
     flip_a_bit(tmp_path / "step-00000010" / "state.json", 3)
@@ -271,7 +286,7 @@ def test_a_planted_pickle_is_refused_and_does_not_run(tmp_path, file):
 def test_the_trainer_uses_neither_pickle_nor_torch_load():
     import smalti.torch.train
 
-    for source in Path(smalti.torch.train.__file__).parent.glob("*.py"):
+    for source in Path(smalti.torch.train.__file__).parent.rglob("*.py"):
         text = source.read_text()
         assert "torch.load(" not in text, source
         assert "import pickle" not in text, source

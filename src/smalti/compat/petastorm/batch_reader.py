@@ -136,7 +136,7 @@ class ReaderOptions:
     num_ahead: int
     timeout: float
     include_ids: bool = False
-    """Whether batches contain the id and the position of each row."""
+    """True if batches contain the id and the position of each row."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class BatchReader:
         self.num_epochs = options.num_epochs
         self.stopped = False
         self.last_row_consumed = False
-        """Whether all epochs were read completely."""
+        """True when all epochs were read completely."""
         self._fresh = first_cursor(
             _default_order(rows, options.order),
             options.world,

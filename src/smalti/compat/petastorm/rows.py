@@ -117,7 +117,7 @@ class RowOptions:
     columns: tuple[str, ...]
     transform: RowTransform | None
     per_row_group: bool
-    """Whether the transform gets whole row groups, whose results are cached; otherwise the rows of a batch."""
+    """True if the transform gets whole row groups, whose results are cached; otherwise the rows of a batch."""
     held_bytes: int
     """Limit of the row group cache, in bytes."""
     timeout: float

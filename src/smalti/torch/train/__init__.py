@@ -1,7 +1,7 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` trains a model for a `Task`; `launch(function, ...)` runs a function of your own on the same
-ranks, which `launchers` start. Start reading at `launchers.program`, then `loop` or `context`. Names are imported on
+ranks, which `launchers` start. Start reading at `launchers.start`, then `loop` or `context`. Names are imported on
 first use, so that `config` can be read without torch.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
     from smalti.torch.train.context import Checkpoint, Context
     from smalti.torch.train.evaluation import Evaluation, evaluate_model
-    from smalti.torch.train.launchers.program import launch, train
+    from smalti.torch.train.launchers.start import launch, train
     from smalti.torch.train.models import build_model
     from smalti.torch.train.predictor import Predictor
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
@@ -37,9 +37,9 @@ _HOMES = {
     "TrainResult": "config",
     "build_model": "models",
     "evaluate_model": "evaluation",
-    "launch": "launchers.program",
+    "launch": "launchers.start",
     "read_sample_order": "run.folder",
-    "train": "launchers.program",
+    "train": "launchers.start",
 }
 __all__ = [
     "Batch",

@@ -5,8 +5,9 @@ location can read the choices without it.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,11 @@ class RunConfig:
 
     In a store, volumes of Databricks included, each life of the run puts them there from a local temporary folder."""
     keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+    keep_best: str | None = None
+    """A figure of checkpoints, with `min` or `max` before it, such as `min loss`; the best one is kept as well.
+
+    Checkpoints of the built-in trainer have the figures of an epoch at its end, others those given to `save`."""
     log_samples: bool = False
     """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
 
@@ -132,7 +138,21 @@ class RunConfig:
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     timeout_seconds: float = 600.0
-    """Longest time that one rank waits for the others, in a step or while rank 0 writes."""
+    """Longest time that one rank waits for the others, in a step or for a checkpoint to be written."""
+    max_restarts: int = 0
+    """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
+    min_processes: int | None = None
+    """Fewest processes on which a restarted run goes on; None: `num_processes`."""
+    progress: bool | None = None
+    """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files into the folder `tensorboard` in `run_dir`; needs the extra `tensorboard`."""
+    mlflow: str | None = None
+    """Address of the MLflow tracking server to record the run in, or `environment` for that of MLFLOW_TRACKING_URI.
+
+    Needs the extra `mlflow`. Credentials come from MLflow's own environment variables."""
+    mlflow_experiment: str = "smalti"
+    """Experiment in MLflow, which is made if there is none."""
     cache_dir: str | None = None
     """Folder for shards that come from a remote store; None: the cache's default."""
     cache_limit: int | str | None = None
@@ -161,6 +181,13 @@ class RunConfig:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in ("num_processes", "keep_checkpoints"))
         yield "timeout_seconds", self.timeout_seconds > 0, "above 0"
+        restarts = self.launcher in LAUNCHERS and LAUNCHERS[self.launcher].starts_processes
+        expected = "0 or more" if restarts else "0 with launcher='inline'; torchrun has --max-restarts"
+        yield "max_restarts", self.max_restarts == 0 or (restarts and self.max_restarts > 0), expected
+        fewest = self.min_processes is None or 1 <= self.min_processes <= self.num_processes
+        yield "min_processes", fewest, "from 1 to `num_processes`, or None"
+        is_named = self.keep_best is None or re.fullmatch(r"(min|max) \S+", self.keep_best) is not None
+        yield "keep_best", is_named, "`min` or `max`, a space and the name of a figure"
         yield "launcher", self.launcher in LAUNCHERS, f"one of {', '.join(LAUNCHERS)}"
         yield "device", self.device in DEVICES, f"one of {', '.join(DEVICES)}"
         fits = self.num_processes == 1 or self.launcher not in LAUNCHERS or LAUNCHERS[self.launcher].starts_processes
@@ -176,6 +203,11 @@ class RunConfig:
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check that so many ranks can work on the run; a WorldMismatch if not."""
+
+    def in_one_rank(self, **changes: Any) -> "Self":
+        """Return the configuration of one rank that was started by something else."""
+        alone: dict[str, Any] = {"launcher": "inline", "num_processes": 1, "max_restarts": 0, "min_processes": None}
+        return replace(self, **alone, **changes)
 
     @property
     def local_run_dir(self) -> Path | None:

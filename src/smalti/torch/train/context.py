@@ -18,6 +18,7 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.life import Life
+from smalti.torch.train.measures import MeasuredLoader, Pace, memory_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.torch.train.saves import Saves
@@ -51,6 +52,7 @@ class Context:
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
         self._loaders: dict[str, StreamingDataLoader] = {}
+        self._pace = Pace(num_ranks=life.ranks.num_ranks)
         self._data: dict[str, tuple[int | None, str]] = {}
         """Version and digest by address of the data."""
         self._stopped = False
@@ -141,10 +143,9 @@ class Context:
         dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options=options)
         resume = shuffle if resume is None else resume
         ledger = self._life.ledger if resume else None
-        made = StreamingDataLoader(
-            dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})}
-        )
+        made = MeasuredLoader(dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})})
         if resume:
+            made.pace = self._pace
             name = f"{split or ''}@{address}"
             if name in self._loaders:
                 raise CursorError(
@@ -161,7 +162,7 @@ class Context:
         return int(loader.state_dict()["epoch"])
 
     def report(self, metrics: "Mapping[str, float | torch.Tensor]", *, step: int) -> None:
-        """Record figures of a step, of rank 0: an event of the run. Not collective.
+        """Record figures of a step, of rank 0, with measures of speed and memory: an event of the run. Not collective.
 
         Raises:
             TrainingError: a figure is not a number.
@@ -169,9 +170,33 @@ class Context:
         figures = {name: _figure(name, value, step) for name, value in metrics.items()}
         # JSON has no infinities.
         shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        self._life.events.emit("report", step=step, metrics=shown)
+        measures = {**self._pace.figures(), **memory_figures(self.device)}
+        self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
-    def save(self, step: int, state: Any = None, files: str | Path | None = None, *, wait: bool = False) -> str:
+    def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
+        """Return the checkpoint with the best figure, as `keep_best` of the run says; None if none has one. Collective.
+
+        Checkpoints of this life are looked at, too, after the last one is published.
+
+        Raises:
+            SmaltiError: the last checkpoint could not be written, or the best one cannot be read.
+        """
+        address = self._saves.find_best()
+        if address is None:
+            return None
+        snapshot = self._saves.load(address)
+        state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
+        return Checkpoint(snapshot.step, state, address, self._saves.files(address, files))
+
+    def save(
+        self,
+        step: int,
+        state: Any = None,
+        files: str | Path | None = None,
+        *,
+        metrics: "Mapping[str, float | torch.Tensor] | None" = None,
+        wait: bool = False,
+    ) -> str:
         """Begin to save a checkpoint, and return its address. Collective; the loop goes on while it is written.
 
         The state is that of rank 0. Files may come from any ranks: from each its own, as of a sharded model, or from
@@ -182,6 +207,7 @@ class Context:
             step: optimiser steps done; higher than that of earlier checkpoints.
             state: tensors, arrays, numbers and texts, and lists, tuples and dicts of them, such as `state_dict()`s.
             files: a local folder with files of any kind, or a file; `latest` returns them.
+            metrics: figures of this checkpoint, for `keep_best` of the run.
             wait: whether to wait until the checkpoint is published.
 
         Raises:
@@ -191,11 +217,15 @@ class Context:
             StoreError: the store cannot be written.
         """
         cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
-        self._saved = self._saves.save(step, lambda: self._snapshot(step, state, cursors), files, wait=wait)
+        figures = {name: _figure(name, value, step) for name, value in (metrics or {}).items()}
+        known = {name: value for name, value in figures.items() if math.isfinite(value)}  # JSON has no others
+        self._saved = self._saves.save(
+            step, lambda: self._snapshot(step, state, {"cursors": cursors, "metrics": known}), files, wait=wait
+        )
         return self._saved
 
     def should_stop(self) -> bool:
-        """Return whether the run is to stop, because SIGTERM was received on some rank. Collective.
+        """Return whether the run is to stop: SIGTERM, SIGUSR1 or `request_stop` on some rank. Collective.
 
         A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError.
 
@@ -204,6 +234,10 @@ class Context:
         """
         self._stopped = self._saves.should_stop()
         return self._stopped
+
+    def request_stop(self) -> None:
+        """Make the next `should_stop` true on all ranks, such as after a notice of preemption; from any thread."""
+        self._life.stop.requested = True
 
     # ------------------------------------------------------------ not for functions
 
@@ -282,12 +316,13 @@ class Context:
                 digests=tuple(seen),
             )
         self._data[address] = (dataset.manifest.version, found)
+        self._life.events.emit("data", data=address, split=split, version=dataset.manifest.version, digest=found)
         return dataset
 
-    def _snapshot(self, step: int, state: Any, cursors: Mapping[str, Any]) -> Snapshot:
+    def _snapshot(self, step: int, state: Any, more: Mapping[str, Any]) -> Snapshot:
         tensors, packed = pack_state(state)
         data = {address: list(facts) for address, facts in self._data.items()}
-        rest = {"kind": _KIND, "state": packed, "cursors": dict(cursors), "data": data, "life": self._life.number}
+        rest = {"kind": _KIND, "state": packed, "data": data, "life": self._life.number, **more}
         return Snapshot(step, {"state": tensors}, rest)
 
 

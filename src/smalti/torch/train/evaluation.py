@@ -14,7 +14,7 @@ from smalti.errors import TrainingError
 from smalti.storage import open_store
 from smalti.torch.train.context import Context
 from smalti.torch.train.data import PixelsAndLabels
-from smalti.torch.train.launchers.program import launch
+from smalti.torch.train.launchers.start import launch
 from smalti.torch.train.models import logits_of
 from smalti.torch.train.predictor import Predictor
 from smalti.torch.train.scoring import evaluate

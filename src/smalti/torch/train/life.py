@@ -19,28 +19,31 @@ from smalti.torch.train.run.store import LocalRun, opened_run
 
 
 class StopSignal:
-    """A context in which SIGTERM sets `requested` instead of ending the process.
+    """A context in which SIGTERM and SIGUSR1 set `requested` instead of ending the process.
 
-    It handles SIGTERM only if no other handler is installed (Dagster installs one, which raises an exception), and only
-    in the main thread: Python cannot install handlers elsewhere.
+    SIGTERM is what Kubernetes, spot instances and Slurm send before they kill; SIGUSR1 is what Slurm's `--signal` is
+    asked to send earlier. A signal is left alone if it has another handler (Dagster installs one for SIGTERM, which
+    raises an exception), and outside the main thread, where Python cannot install handlers.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._installed = False
+        self._installed: list[signal.Signals] = []
 
     def __enter__(self) -> "StopSignal":
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._request)
-            self._installed = True
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self._request)
+                    self._installed.append(number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._installed:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in self._installed:
+            signal.signal(number, signal.SIG_DFL)
+        self._installed.clear()
 
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         self.requested = True

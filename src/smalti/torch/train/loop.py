@@ -1,6 +1,7 @@
 """The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import RunData
 from smalti.torch.train.life import Life
+from smalti.torch.train.measures import memory_figures
 from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import (
     RunState,
@@ -46,6 +48,11 @@ class Throughput:
     data_seconds: float = 0.0
     """Part of `seconds` spent waiting for the loader."""
     samples: int = 0
+
+    @property
+    def data_fraction(self) -> float:
+        """Share of the time that was spent waiting for the loader."""
+        return self.data_seconds / self.seconds if self.seconds else 0.0
 
 
 class TrainingRun:
@@ -151,6 +158,8 @@ class TrainingRun:
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=self.learner.last_rate,
                 images_per_second=self.images_per_second(),
+                data_fraction=self.throughput.data_fraction,
+                **memory_figures(self.ranks.device),
             )
 
     def _after_step(self, *, is_last: bool) -> None:
@@ -168,7 +177,7 @@ class TrainingRun:
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
-        state, throughput = self.state, self.throughput
+        state = self.state
         sums = self._sums()
         means = state.means(sums)
         train_metrics = {"loss": means["loss"], **self.task.figures(means)}
@@ -180,7 +189,7 @@ class TrainingRun:
             **({"train_accuracy": train_metrics["accuracy"]} if "accuracy" in train_metrics else {}),
             "train_samples": round(sums[-1]),
             "images_per_second": self.images_per_second(),
-            "data_fraction": throughput.data_seconds / throughput.seconds if throughput.seconds else 0.0,
+            "data_fraction": self.throughput.data_fraction,
         }
         summary.update(self._evaluate(train_metrics))
         self.learner.end_epoch(summary["loss"])
@@ -188,7 +197,8 @@ class TrainingRun:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
-        self._save()
+        figures = {**summary, **summary["metrics"]}
+        self._save(metrics={name: value for name, value in figures.items() if isinstance(value, int | float)})
         self.life.events.emit("epoch", life=self.life.number, **summary)
         self.ranks.run_on_first(self.run.put_log, "write the log")
 
@@ -236,20 +246,24 @@ class TrainingRun:
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
 
-    def _save(self, *, wait: bool = False) -> None:
-        """Begin to save a checkpoint after the last step; with `wait`, it is published then."""
+    def _save(self, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> None:
+        """Begin to save a checkpoint after the last step, with figures if there are any.
+
+        With `wait`, it is published then.
+        """
         sums = self._sums()
-        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums), wait=wait)
+        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums, dict(metrics or {})), wait=wait)
 
     def _save_model(self, folder: Path) -> None:
         save_model(self.learner.model, self.config, folder, self.task)
 
-    def _snapshot(self, sums: list[float]) -> Snapshot:
+    def _snapshot(self, sums: list[float], metrics: dict[str, float]) -> Snapshot:
         tensors, rest = split_state(self.learner.optimizer)
         scheduler = self.learner.scheduler
         more, packed = pack_state(None if scheduler is None else scheduler.state_dict())
         state = {
             **self.state.to_json(sums),
+            "metrics": metrics,
             "cursor": self.loader.state_dict(),
             "optimizer": rest,
             "scheduler": packed,

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smalti.errors import TrainingError
+from smalti.errors import BadImageError, TrainingError
 from smalti.images import decode_batch
 from smalti.storage import LocalStore, open_store
 from smalti.torch.train.data import to_device
 from smalti.torch.train.launchers.spark import importable, read_source
 from smalti.torch.train.models import load_model, logits_of
 from smalti.torch.train.run.folder import local_files
+from smalti.torch.train.task import task_of
+from smalti.torch.train.tasks.images import ImageClassification
 
 PREDICTED, NAME, CONFIDENCE = "predicted", "predicted_name", "confidence"
 """Columns of predictions: the number of the class, its name if the model names its classes, and its probability."""
@@ -41,16 +43,21 @@ class Predictor:
         batch_size: images that the model gets at once.
 
     Raises:
-        TrainingError: there is no such model.
+        TrainingError: there is no such model, or it was trained for another task.
         StoreError: it cannot be read.
     """
 
     def __init__(self, model: str | Path, options: Mapping[str, Any] | None = None, *, batch_size: int = 64) -> None:
-        self.address, self._options, self.batch_size = str(model), dict(options or {}), batch_size
-        with local_files(open_store(self.address, self._options)) as folder:
+        self.address, self.options, self.batch_size = str(model), dict(options or {}), batch_size
+        with local_files(open_store(self.address, self.options)) as folder:
             self.digest = _digest_of(folder, self.address)
             """SHA-256 of the model's files."""
             self.model, self.config = load_model(folder)
+        if not isinstance(task_of(self.config), ImageClassification):
+            raise TrainingError(
+                f"{self.address} was trained for the task '{self.config.task}'; only image classifiers can predict.",
+                task=self.config.task,
+            )
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model.eval().to(self.device)
 
@@ -68,14 +75,21 @@ class Predictor:
         """Return the class of each image, its name and its probability.
 
         Raises:
-            BadImageError: an image cannot be decoded; `index` is its place in a batch.
+            BadImageError: an image cannot be decoded; `index` is its place.
         """
         cuts = range(0, len(images), self.batch_size)
-        parts = [self.probabilities(images[begin : begin + self.batch_size]).max(dim=1) for begin in cuts]
-        numbers = np.concatenate([part.indices.numpy() for part in parts] or [np.zeros(0, np.int64)])
-        confidences = np.concatenate([part.values.numpy() for part in parts] or [np.zeros(0, np.float32)])
+        parts = [self._best(images[begin : begin + self.batch_size], begin) for begin in cuts]
+        numbers = np.concatenate([classes for classes, _ in parts] or [np.zeros(0, np.int64)])
+        confidences = np.concatenate([values for _, values in parts] or [np.zeros(0, np.float32)])
         names = {NAME: np.array(self.class_names, dtype=object)[numbers]} if self.class_names else {}
         return {PREDICTED: numbers, **names, CONFIDENCE: confidences}
+
+    def _best(self, images: Sequence[bytes], first: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        try:
+            found = self.probabilities(images).max(dim=1)
+        except BadImageError as error:
+            raise BadImageError(str(error), **{**error.facts, "index": first + error.facts["index"]}) from error
+        return found.indices.numpy(), found.values.numpy()
 
     def probabilities(self, images: Sequence[bytes]) -> torch.Tensor:
         """Return the probability of each class, float32 on the CPU, shape (images, classes); all images at once."""
@@ -94,9 +108,9 @@ class Predictor:
         return SentFiles(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(open_store(self.address, self._options), LocalStore):
+        if isinstance(open_store(self.address, self.options), LocalStore):
             return SentFiles(self).__reduce__()
-        return _received, (self.address, self._options, None, *self._facts())
+        return _received, (self.address, self.options, None, *self._facts())
 
     def _facts(self) -> tuple[Any, ...]:
         return self.digest, self.batch_size, self.config.model, read_source(self.config.model)
@@ -113,7 +127,7 @@ class SentFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         sent = self.predictor
-        with local_files(open_store(sent.address, sent._options)) as folder:
+        with local_files(open_store(sent.address, sent.options)) as folder:
             files = {path.name: path.read_bytes() for path in _files_in(folder)}
         return _received, (sent.address, None, files, *sent._facts())
 

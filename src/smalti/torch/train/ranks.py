@@ -18,7 +18,10 @@ from smalti.torch.train.config import RunConfig
 from smalti.world import World, detect_world
 
 T = TypeVar("T")
-_LOST_RANK = ("Connection closed by peer", "Connection reset by peer", "is gone or late", "Timed out waiting")
+_LOST_RANK = (
+    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "is gone or late",
+    "Timed out waiting",
+)  # fmt: skip
 """Texts of errors of gloo, of torch's store and of `Ranks` about a rank that does not answer."""
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """Processor time that the container may use: microseconds, or `max`, in each period of so many microseconds."""

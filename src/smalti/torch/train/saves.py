@@ -39,7 +39,7 @@ from smalti.torch.train.run.parts import (
 )
 
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
-_END_SECONDS = 30.0  # longest wait for the last checkpoint of a life that ends by an exception
+_END_SECONDS = 15.0  # longest wait for the last checkpoint of a life that ends by an exception
 _log = logging.getLogger("smalti.train")
 MakeSnapshot = Callable[[], Snapshot]
 Files = str | Path | None
@@ -73,7 +73,7 @@ class Saves:
         self._life, self._ranks, self._events = life, life.ranks, life.events
         self._timeout = config.timeout_seconds
         self._checkpoints = life.run.checkpoints(
-            keep=config.keep_checkpoints, life=life.number, check_state=check_state
+            keep=config.keep_checkpoints, life=life.number, check_state=check_state, keep_best=config.keep_best
         )
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
@@ -87,6 +87,11 @@ class Saves:
             return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
 
         return self._ranks.run_on_first(newest, "find the newest checkpoint")
+
+    def find_best(self) -> str | None:
+        """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""
+        self.finish()
+        return self._ranks.run_on_first(self._checkpoints.best, "find the best checkpoint")
 
     def load(self, address: str) -> Snapshot:
         """Return the state of a checkpoint that was found."""

@@ -52,7 +52,7 @@ def test_damaged_records_are_ignored(tmp_path):
     assert read_failure(tmp_path, 2) is None
     (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0}))
     assert read_failure(tmp_path, 2) is None
-    whole = {"rank": 0, "time": "now", "reason": "r", "trace": "t", "lost_peer": False}
+    whole = {"rank": 0, "time": "now", "reason": "r", "trace": "t", "kind": "own"}
     (tmp_path / "failure-rank0.json").write_text(json.dumps(whole))
     assert read_failure(tmp_path, 2) is None
 

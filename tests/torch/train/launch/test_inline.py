@@ -154,11 +154,11 @@ def test_sigterm_finishes_the_step_and_saves(config):
 
 def test_sigterm_in_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_next_life(config):
     def terminate(event):
-        if event["event"] == "checkpoint" and event["step"] == 6:
+        if event["event"] == "step" and event["step"] == 7:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(TrainingError, match="after step 7"):
-        train(config, on_event=terminate)
+        train(replace(config, log_every=7), on_event=terminate)
     result = train(config)
     assert [summary["train_samples"] for summary in result.history] == [TRAIN, TRAIN]
     assert result.steps == 14

@@ -7,11 +7,12 @@ import torch
 
 from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.train import launch
+from smalti.torch.train.run.parts import check_equal
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-@pytest.fixture(params=["folder", "store"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.nightly), "store"])
 def options(request, tmp_path):
     """A run in a local folder, and one in a store, which ranks fill through scratch folders."""
     if request.param == "folder":
@@ -53,8 +54,16 @@ def test_the_files_of_two_ranks_are_one_checkpoint_that_any_number_of_ranks_read
     two = {"launcher": "processes", "num_processes": 2, **options}
     assert launch(save_shards, shards, **two) == 0
     expected = {"shards/0.distcp": [2000, 7], "shards/1.distcp": [2000, 8], "config.json": [2, ord("{")]}
-    for where in (two, options):
-        assert launch(save_shards, shards, **where) == {"step": 3, "w": [3.0] * 3, "files": expected}
+    assert launch(save_shards, shards, **options) == {"step": 3, "w": [3.0] * 3, "files": expected}
+
+
+@pytest.mark.nightly
+def test_two_ranks_read_all_files_too(options, tmp_path):
+    two = {"launcher": "processes", "num_processes": 2, **options}
+    launch(save_shards, str(tmp_path / "shards"), **two)
+    assert sorted(launch(save_shards, str(tmp_path / "shards"), **two)["files"]) == [
+        "config.json", "shards/0.distcp", "shards/1.distcp",
+    ]  # fmt: skip
 
 
 def give(context):
@@ -90,6 +99,13 @@ def give_different(context):
     context.save(1, files=folder)
 
 
+def test_files_of_one_name_must_have_equal_bytes():
+    check_equal([{"a": "1", "b": "2"}, {"a": "1"}, {}])
+    with pytest.raises(CheckpointError, match=r"ranks \[0, 2\] give different files named 'b'"):
+        check_equal([{"a": "1", "b": "2"}, {"a": "1"}, {"b": "3"}])
+
+
+@pytest.mark.nightly
 def test_different_files_of_one_name_are_refused_by_name_and_rank(tmp_path):
     with pytest.raises(TrainingError, match=r"ranks \[0, 1\] give different files named 'model.bin'"):
         launch(give_different, str(tmp_path), run_dir=str(tmp_path / "r"), launcher="processes", num_processes=2)

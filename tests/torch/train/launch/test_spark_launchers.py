@@ -4,14 +4,18 @@ import contextlib
 import os
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 from smalti.errors import TrainingError
+from smalti.storage import open_store
 from smalti.torch.train import launch, read_sample_order, train
 from smalti.torch.train.run.events import read_lines
+from tests.canary import has_secret, watching
+from tests.torch.train.launch.test_restarts import TOTAL, check_samples, count, with_faults
 
 pytestmark = [
     pytest.mark.torch,
@@ -22,11 +26,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CANARY = "canary-1597"
+SECRETS = tuple(text[::-1] for text in ("7951-yranac", "5676-yranac", "4852-yranac"))
+"""Not in this file as they are: with the function, the file is sent to executors."""
+CANARY = SECRETS[0]
 
 
 @contextlib.contextmanager
-def session(master: str, tmp_path, monkeypatch):
+def session(master: str, tmp_path, monkeypatch, **settings: str):
     """A Spark session of our own, stopped at the end; others' must not be there, as a JVM has one context.
 
     The environment of the tests is not activated: the first `python3` of PATH cannot run anything.
@@ -39,9 +45,11 @@ def session(master: str, tmp_path, monkeypatch):
     active = SparkSession.getActiveSession()
     if active is not None:
         active.stop()
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(f"spark.{name}", value)
     spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
@@ -101,17 +109,37 @@ def test_a_failed_or_killed_local_process_is_named(config, tmp_path, monkeypatch
             train(killed)
 
 
+@pytest.mark.nightly
+def test_i5_after_a_lost_executor_training_goes_on_with_exact_data(squares, tmp_path, monkeypatch):
+    """Spark repeats the barrier stage by itself, or the launcher starts it again."""
+    options = {
+        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0,
+        "launcher": "spark",
+    }  # fmt: skip
+    with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):
+        result = launch(count, with_faults(options, "executor"), num_processes=2, max_restarts=2, **options)
+    assert result == [10, TOTAL, 2]
+    check_samples(options)
+    assert len(read_lines(tmp_path / "run" / "lives.jsonl")) >= 2
+
+
 def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credentials(
     config, s3_server, s3_bucket, tmp_path, monkeypatch
 ):
-    """They share no disk: each has the run in the store only."""
+    """They share no disk: each has the run in the store only. The credentials are searched for in all that is left."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    options = {"endpoint_url": s3_server, "key": CANARY, "secret": "canary-6765"}
+    options = {"endpoint_url": s3_server, "key": CANARY, "secret": SECRETS[1]}
     heard = []
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
-    with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):
+    (tmp_path / "events").mkdir()
+    logged = {"eventLog.enabled": "true", "eventLog.compress": "false", "eventLog.dir": f"file://{tmp_path}/events"}
+    searched = (tmp_path, Path(find_spec("pyspark").origin).parent / "work")
+    with (
+        watching(SECRETS, *searched) as (commands, files),
+        session("local-cluster[2,1,1024]", tmp_path, monkeypatch, **logged, **{"local.dir": f"{tmp_path}/spark"}),
+    ):
         # Set after the executors' JVMs may have started: nothing but the trainer carries it there.
         monkeypatch.setenv("DATABRICKS_TOKEN", CANARY)
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -121,7 +149,7 @@ def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credenti
             num_processes=2,
             model=model_beside_the_script(tmp_path / "beside", "needs_token", monkeypatch),
             run_dir=f"s3://{s3_bucket}/run",
-            storage_options={"auto_mkdir": "canary-2584"},
+            storage_options={"auto_mkdir": SECRETS[2]},
             run_storage_options=options,
         )
         result = train(spread, on_event=heard.append)
@@ -148,6 +176,14 @@ def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credenti
                 run_dir=f"s3://{s3_bucket}/function",
                 run_storage_options=options,
             )
+    assert list((tmp_path / "events").rglob("*"))
+    assert any(b"torch.distributed.run" in command for command in commands)
+    assert has_secret(SECRETS, commands) == []
+    assert files == set()
+    store = open_store(f"s3://{s3_bucket}", options)
+    assert [
+        each.key for each in store.list() if any(secret.encode() in store.get(each.key) for secret in SECRETS)
+    ] == []
     assert result.steps == 14
     assert read_sample_order(spread.run_dir, storage_options=options) == read_sample_order(alone.run_dir)
     # LOCAL_WORLD_SIZE is 1 in both processes, yet they share this host.

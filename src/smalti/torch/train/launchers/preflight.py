@@ -17,6 +17,7 @@ from typing import Any
 
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import SmaltiError, StoreError, TrainingError
+from smalti.process import is_connect
 from smalti.storage import open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.redact import redact_address
@@ -146,9 +147,7 @@ def _has_remote_executors() -> bool:
     session: Any = SparkSession.getActiveSession()
     if session is None:
         return False  # the launcher starts a local one
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        return True
-    return not session.sparkContext.master.startswith("local")
+    return is_connect(session) or not session.sparkContext.master.startswith("local")
 
 
 def _main() -> None:

@@ -4,9 +4,10 @@ Run as a program, this module is one such child process, whose task comes on sta
 
 Intended behaviour of `processes`:
 1. Each rank is the leader of its own session, so that it can be killed together with all processes that it started.
-2. When a rank fails, the others are killed at once: they could only wait for it. The error names the first that failed.
-3. When the parent is interrupted, all ranks get SIGTERM, finish their step and save a checkpoint. Ranks that are still
-   running after a grace period are killed.
+2. When a rank fails, the others are killed at once: they could only wait for it. The error names the first that failed,
+   or the one that still ran when others had waited for it for `timeout_seconds`.
+3. When the parent is interrupted, or gets SIGTERM or SIGUSR1, all ranks get SIGTERM, finish their step and save a
+   checkpoint. Ranks that are still running after a grace period are killed.
 4. When the parent dies, even by SIGKILL, the ranks exit too: on Linux by a signal of the kernel, elsewhere by polling.
 5. A rank has finished only if it exits with `_FINISHED_EXIT_CODE`; `os._exit(0)` in a model or library is a failure.
 6. Secrets are written neither to the disk nor to a command line: the configuration is sent through a pipe.
@@ -27,23 +28,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smalti.errors import StoreError, TrainingError
+from smalti.errors import TrainingError
 from smalti.process import end_with_parent
-from smalti.storage.errors import is_transient
+from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.ranks import has_lost_rank, meeting_store, waiting_of_threads
+from smalti.torch.train.life import StopSignal
+from smalti.torch.train.ranks import meeting_store, waiting_of_threads
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.run.folder import read_result
 from smalti.torch.train.run.store import opened_run
 
 _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""
-_STOPPED_EXIT_CODE = 143
-"""Exit code of a rank that SIGTERM stopped after it saved a checkpoint; the same as if the signal had killed it."""
-_OUTAGE_EXIT_CODE = 75
-"""Exit code of a rank that failed by a fault of a store that is likely to pass."""
-_LOST_EXIT_CODE = 76
-"""Exit code of a rank that failed because another one did not answer."""
+_EXIT_CODES = {STOPPED: 143, OUTAGE: 75, LOST: 76, SUPERSEDED: 77}
+"""Exit codes of ranks that failed in a known way; 143 is that of a process which SIGTERM has ended, too."""
+_KINDS = {code: kind for kind, code in _EXIT_CODES.items()}
 _POLL_SECONDS = 0.05
 _CAUSE_SECONDS = 10.0  # longest wait for the rank that others have lost
 _GRACE_SECONDS = 15.0  # between SIGTERM and SIGKILL, and the longest wait for a killed rank
@@ -75,9 +74,13 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
         store = meeting_store(None, config, config.num_processes)
         scratch = None if run.path == config.local_run_dir else str(run.path)
         task = {"program": program.to_json(), "port": store.port, "parent": os.getpid(), "scratch": scratch}
-        with _started(config.num_processes, json.dumps(task)) as ranks:
+        with StopSignal() as stop, _started(config.num_processes, json.dumps(task)) as ranks:
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
+                if stop.requested:
+                    _stop(ranks, grace_seconds=_GRACE_SECONDS)
+                    _mark_hung(ranks)
+                    break
                 if any(rank.has_failed for rank in ranks):
                     _await_cause(ranks)
                     break
@@ -85,7 +88,7 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
             failed = _first_failed(ranks)
         _deliver(ranks, tail, on_event)
         if failed is not None:
-            raise failed.as_error(len(ranks))
+            raise failed.as_error(len(ranks), was_stopped=stop.requested)
         return read_result(run.path)
 
 
@@ -99,6 +102,8 @@ class _Rank:
     """Lines that are not yet delivered as events."""
     last_lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     reader: threading.Thread | None = None
+    is_hung: bool = False
+    """True if the others waited for it in vain, and it still ran."""
 
     def read(self) -> None:
         """Read the output until it ends; runs on a thread, so that a full pipe never blocks the child."""
@@ -118,18 +123,34 @@ class _Rank:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def as_error(self, num_ranks: int) -> TrainingError:
+    def as_error(self, num_ranks: int, *, was_stopped: bool) -> TrainingError:
         """Return the error for this rank's failure."""
+        if self.is_hung:
+            what = (
+                f"did not stop within {_GRACE_SECONDS:.0f} s"
+                if was_stopped
+                else "did not answer the others for `timeout_seconds`"
+            )
+            return TrainingError(
+                f"rank {self.number} of {num_ranks} {what}, and was ended. Its last lines:\n{self._tail}",
+                rank=self.number,
+                kind=STOPPED if was_stopped else "hung",
+                output=self._tail,
+            )
         code = self.process.returncode
-        output = "\n".join(self.last_lines)
+        kind = STOPPED if was_stopped else "killed" if code < 0 else _KINDS.get(code, OWN)
         return TrainingError(
-            f"rank {self.number} of {num_ranks} {_describe_exit(code)}. Its last lines:\n"
-            f"{output or '(it wrote nothing)'}",
+            f"rank {self.number} of {num_ranks} {_describe_exit(code)}. Its last lines:\n{self._tail}",
             rank=self.number,
             exit_code=code,
-            output=output,
-            **({"is_transient": True} if code == _OUTAGE_EXIT_CODE else {}),
+            kind=kind,
+            output=self._tail,
+            **({"is_transient": True} if code == _EXIT_CODES[OUTAGE] else {}),
         )
+
+    @property
+    def _tail(self) -> str:
+        return "\n".join(self.last_lines) or "(it wrote nothing)"
 
 
 @contextlib.contextmanager
@@ -180,15 +201,20 @@ def _start(number: int, count: int, task: str) -> _Rank:
     return rank
 
 
+def _stop(ranks: Sequence[_Rank], *, grace_seconds: float) -> None:
+    """Ask the ranks to stop, and wait until they have or the grace period is over."""
+    for rank in ranks:
+        rank.signal(signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
 def _end(ranks: Sequence[_Rank], *, grace_seconds: float) -> None:
     """End the ranks that still run, by SIGTERM and after the grace period by SIGKILL; blocks until all have exited."""
     try:
         if grace_seconds:
-            for rank in ranks:
-                rank.signal(signal.SIGTERM)
-            deadline = time.monotonic() + grace_seconds
-            while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
+            _stop(ranks, grace_seconds=grace_seconds)
     finally:
         for rank in ranks:
             rank.signal(signal.SIGKILL)
@@ -221,23 +247,30 @@ def _await_cause(ranks: Sequence[_Rank]) -> None:
     """
     deadline = time.monotonic() + _CAUSE_SECONDS
     while time.monotonic() < deadline and any(rank.process.poll() is None for rank in ranks):
-        if any(rank.has_failed and rank.process.returncode != _LOST_EXIT_CODE for rank in ranks):
+        if any(rank.has_failed and rank.process.returncode != _EXIT_CODES[LOST] for rank in ranks):
             return
         time.sleep(_POLL_SECONDS)
+    _mark_hung(ranks)
+
+
+def _mark_hung(ranks: Sequence[_Rank]) -> None:
+    for rank in ranks:
+        rank.is_hung = rank.process.poll() is None
 
 
 def _first_failed(ranks: Sequence[_Rank]) -> _Rank | None:
     """Return the rank that caused the failure, or None; the others may have failed because they lost it.
 
     A rank that was killed by a signal is taken first, then one that exited with status 0, then one that a store did not
-    answer, then any other, and last one that lost another rank.
+    answer, then any other, then one that hangs, and last one that lost another rank.
     """
     failed = [rank for rank in ranks if rank.has_failed]
     killed = [rank for rank in failed if rank.process.returncode < 0]
     exited = [rank for rank in failed if rank.process.returncode == 0]
-    without_store = [rank for rank in failed if rank.process.returncode == _OUTAGE_EXIT_CODE]
-    others = [rank for rank in failed if rank.process.returncode != _LOST_EXIT_CODE]
-    return next(iter(killed or exited or without_store or others or failed), None)
+    without_store = [rank for rank in failed if rank.process.returncode == _EXIT_CODES[OUTAGE]]
+    others = [rank for rank in failed if rank.process.returncode != _EXIT_CODES[LOST]]
+    hung = [rank for rank in ranks if rank.is_hung]
+    return next(iter(killed or exited or without_store or others or hung or failed), None)
 
 
 def _describe_exit(code: int) -> str:
@@ -258,14 +291,14 @@ def _main() -> int:
     try:
         program.run(meeting_port=task["port"], scratch=task["scratch"])
     except Exception as error:
-        if isinstance(error, TrainingError) and error.facts.get("stopped"):
-            sys.stderr.write(f"{error}\n")
-            return _STOPPED_EXIT_CODE
-        is_outage = isinstance(error, StoreError) and is_transient(error)
-        if not is_outage and not has_lost_rank(error):
+        kind = kind_of(error)
+        if kind == OWN:
             raise
-        traceback.print_exc()
-        return _OUTAGE_EXIT_CODE if is_outage else _LOST_EXIT_CODE
+        if kind == STOPPED:
+            sys.stderr.write(f"{error}\n")
+        else:
+            traceback.print_exc()
+        return _EXIT_CODES[kind]
     return _FINISHED_EXIT_CODE
 
 

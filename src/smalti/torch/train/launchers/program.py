@@ -1,4 +1,4 @@
-"""The entry points of training, and the program that each rank executes: the built-in trainer, or a user's function.
+"""The program that each rank executes: the built-in trainer or a user's function, as it is sent to processes.
 
 The launchers, which start ranks, are `run_inline` (this process is a rank), `processes` and `spark`; the table of them
 is in `config`.
@@ -7,6 +7,7 @@ is in `config`.
 import base64
 import importlib
 import io
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from smalti.errors import TrainingError, WorldMismatch
-from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
-from smalti.torch.train.launchers.preflight import check_places
+from smalti.errors import TrainingError
+from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.run.events import OnEvent
-from smalti.world import detect_world
 
 if TYPE_CHECKING:
     from smalti.torch.train.context import Context
@@ -36,6 +35,8 @@ class Program:
     """Called on each rank; None: the built-in trainer."""
     argument: Any = None
     """The context's `config`."""
+    restart: Mapping[str, Any] | None = None
+    """Facts of the restart that this start is, for the event `restart`."""
     task: "Task | None" = None
     """That of the built-in trainer, if it is given as an object."""
 
@@ -69,6 +70,8 @@ class Program:
         from smalti.torch.train.life import begun_life
 
         with begun_life(self.config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
+            if restart := self.restart or _restart_by_torchrun():
+                life.events.emit("restart", **restart)
             if isinstance(self.config, TrainConfig):
                 from smalti.torch.train.loop import train_here
 
@@ -81,7 +84,7 @@ class Program:
 
     def in_one_rank(self, **changes: Any) -> "Program":
         """Return the program as one rank that was started by something else runs it."""
-        return replace(self, config=replace(self.config, launcher="inline", num_processes=1, **changes))
+        return replace(self, config=self.config.in_one_rank(**changes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the program as JSON values, secrets in the storage options included.
@@ -89,87 +92,26 @@ class Program:
         Functions and classes of `__main__` are included as they are now, others by their name.
         """
         function = None if self.function is None else _pickled((self.function, self.argument))
-        task = None if self.task is None else _pickled(self.task)
-        return {"config": self.config.to_json(), "function": function, "task": task}
+        return {
+            "config": self.config.to_json(),
+            "function": function,
+            "task": None if self.task is None else _pickled(self.task),
+            "restart": None if self.restart is None else dict(self.restart),
+        }
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Program":
         """Return the program that `to_json` wrote; from trusted sources only, because it unpickles the function."""
         config = config_from_json(obj)
         function, argument = (None, None) if obj["function"] is None else _unpickled(obj["function"])
-        return cls(config, function, argument, None if obj["task"] is None else _unpickled(obj["task"]))
+        task = None if obj["task"] is None else _unpickled(obj["task"])
+        return cls(config, function, argument, restart=obj["restart"], task=task)
 
 
-def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
-    """Train a model on a shard set and return the result; blocks until the run is over.
-
-    The task is that of the configuration, by default image classification, or the one that is given; it must pickle.
-
-    A run resumes from the newest checkpoint in `run_dir` that verifies, on any number of processes. A run that is
-    finished returns its result again. Call it from the main thread: in other threads SIGTERM cannot stop the run.
-
-    `on_event` is called with each event of the run (see `events`), as it happens, and with the output lines of child
-    processes. An exception that it raises ends the run.
-
-    Raises:
-        TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped; then a
-            checkpoint was saved.
-        WorldMismatch: the batch does not divide over the processes.
-        SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
-    """
-    if task is not None:
-        from smalti.torch.train.task import name_of
-
-        config = replace(config, task=name_of(task))
-    return TrainResult.from_json(_run(Program(config, task=task), on_event))
-
-
-def launch(
-    function: "Callable[[Context], Any]",
-    config: Any = None,
-    *,
-    run_dir: str,
-    on_event: OnEvent | None = None,
-    **options: Any,
-) -> Any:
-    """Run a training function on every rank of a run, and return what it returns on rank 0; blocks until it is over.
-
-    The function finds the ranks, the data, the newest checkpoint and the means to report in its `Context`, and runs
-    unchanged with every launcher. A run that was stopped or killed is started again by the same call.
-
-    Args:
-        function: called with a `Context`. Functions of notebooks and scripts, and lambdas, are sent as they are; the
-            Python files beside a script are sent to Spark's executors.
-        config: the context's `config`. It must pickle, and it is no place for secrets: Spark writes it to files.
-        run_dir: path or URL of the folder for checkpoints, metrics and the result.
-        on_event: called with each event of the run (see `events`), as it happens, and with the output lines of child
-            processes. An exception that it raises ends the run.
-        options: further fields of `RunConfig`: `launcher`, `num_processes`, `data`, `storage_options` and others.
-
-    Raises:
-        TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped, or the
-            function returned a value that JSON cannot hold.
-        SchemaError: an option is unknown or has a value that is not allowed.
-    """
-    return _run(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)["value"]
-
-
-def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
-    config = program.config
-    config.check_ranks(config.num_processes)
-    launcher, world = LAUNCHERS[config.launcher], detect_world()
-    if launcher.starts_processes and world.num_ranks > 1:
-        raise WorldMismatch(
-            f"this process is rank {world.rank} of {world.num_ranks} already, as RANK and WORLD_SIZE say, and "
-            f"would start {config.num_processes} more: use launcher='inline' under torchrun and the like.",
-            num_ranks=world.num_ranks,
-        )
-    if launcher.starts_processes and config.preflight:
-        check_places(config)
-    module_name, _, function_name = launcher.function.partition(":")
-    start: Any = getattr(importlib.import_module(module_name), function_name)
-    result: dict[str, Any] = start(program, on_event)
-    return result
+def _restart_by_torchrun() -> dict[str, Any] | None:
+    """Return the facts of a restart by torchrun's agent, which does not tell the cause; None at the first start."""
+    count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return {"restart": count, "cause": "torchrun started the ranks again"} if count else None
 
 
 def _pickled(value: Any) -> str:

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import sys
 import sysconfig
 import tempfile
@@ -25,13 +26,13 @@ from types import ModuleType
 from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
-from smalti.process import end_with_parent, use_driver_python
+from smalti.process import end_with_parent, is_connect, use_driver_python
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
+from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
 from smalti.torch.train.launchers.program import Program, config_from_json
-from smalti.torch.train.ranks import has_lost_rank
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
@@ -39,11 +40,12 @@ from smalti.world import detect_world
 _FAILURE = "failure-rank{rank}.json"
 _POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
-_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "lost_peer": bool}
+_FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "kind": str}
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _STORAGE_OPTIONS_VARIABLE = "SMALTI_STORAGE_OPTIONS"
 """Environment variable with a run's storage options, by field of its configuration, as JSON."""
 _TAIL_LINES = 40  # of an error's text
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled")
 
 
 class CarriedEnvironment:
@@ -68,6 +70,24 @@ def _set_environment(variables: dict[str, str]) -> CarriedEnvironment:
     return CarriedEnvironment({})
 
 
+class Broadcasted:
+    """A value that is unpickled on an executor from a broadcast of Spark's.
+
+    Spark writes the arguments of tasks to a file when they are larger than 1 MiB. With the function and its source
+    files in a broadcast, those with the credentials stay small.
+    """
+
+    def __init__(self, session: Any, value: Any) -> None:
+        self._broadcast = session.sparkContext.broadcast(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self._broadcast,)
+
+
+def _received(broadcast: Any) -> Any:
+    return broadcast.value
+
+
 def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
     """Run with `num_processes` processes that TorchDistributor starts on the driver's machine.
 
@@ -89,6 +109,17 @@ def run_on_executors(program: Program, on_event: OnEvent | None = None) -> dict[
     return _run(program, on_event, CarriedEnvironment(carried), is_local=False)
 
 
+def free_slots() -> int | None:
+    """Return how many tasks Spark's executors can run at once, as barrier stages count them; None if it is unknown."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or not hasattr(session, "_jsparkSession"):
+        return None
+    context = session.sparkContext._jsc.sc()
+    return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
+
+
 def _options_of(config: RunConfig) -> str:
     whole = config.to_json()
     return json.dumps({name: whole[name] for name in ("storage_options", "run_storage_options")})
@@ -96,15 +127,18 @@ def _options_of(config: RunConfig) -> str:
 
 def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> dict[str, Any]:
     config = program.config
-    distributor = _distributor(config, is_local=is_local)
+    session = _session(config)
+    distributor = _distributor(config, session, is_local=is_local)
     remove_failures(_place(config), config.num_processes)
     task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
-    source = read_source(program.source_of)
+    work: Any = (task, program.source_of, read_source(program.source_of))
+    if carried and not is_connect(session):
+        work = Broadcasted(session, work)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
     seconds = _POLL_SECONDS if config.local_run_dir else _STORE_POLL_SECONDS
     with following(log_reader(config), on_event, poll_seconds=seconds):
         try:
-            result: dict[str, Any] = distributor.run(_run_rank, task, program.source_of, source, *carried)
+            result: dict[str, Any] = distributor.run(_run_rank, work, *carried)
         except SmaltiError:
             raise
         except Exception as error:
@@ -115,24 +149,22 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
 
 
 def _run_rank(
-    task: dict[str, Any],
-    source_of: str,
-    source: dict[str, str],
+    work: tuple[dict[str, Any], str, dict[str, str]],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
     """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
+    task, source_of, source = work
     options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
     config = replace(config_from_json(task), **options)
     with failures_recorded(_place(config)), importable(source_of, source):
         return replace(Program.from_json(task), config=config).run()
 
 
-def _distributor(config: RunConfig, *, is_local: bool) -> Any:
+def _session(config: RunConfig) -> Any:
     try:
         from pyspark.errors import PySparkException
-        from pyspark.ml.torch.distributor import TorchDistributor
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingDependency(
@@ -140,12 +172,17 @@ def _distributor(config: RunConfig, *, is_local: bool) -> Any:
             package="pyspark",
         ) from error
     try:
-        session = SparkSession.getActiveSession() or SparkSession.builder.appName("smalti-train").getOrCreate()
+        return SparkSession.getActiveSession() or SparkSession.builder.appName("smalti-train").getOrCreate()
     except PySparkException as error:
         raise TrainingError(
             f"launcher '{config.launcher}' found no Spark session and could not start one: {error} Start a "
             "session first, or install Java 17 or later; launcher='processes' needs neither."
         ) from error
+
+
+def _distributor(config: RunConfig, session: Any, *, is_local: bool) -> Any:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
     use_driver_python(session)
     gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
     # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
@@ -167,12 +204,20 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
 
 
 def _as_error(config: RunConfig, error: Exception) -> TrainingError:
+    if _CANCELLED.search(str(error)):
+        return TrainingError(
+            f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
+            rank=None,
+            kind=STOPPED,
+            output=str(error),
+        )
     failure = read_failure(_place(config), config.num_processes)
     if failure is None:
         return TrainingError(
             f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
             f"{config.run_dir}: {_last_lines(str(error))}",
             rank=None,
+            kind=LOST,
             output=str(error),
         )
     return TrainingError(
@@ -180,6 +225,7 @@ def _as_error(config: RunConfig, error: Exception) -> TrainingError:
         f"{failure.reason}\n{_last_lines(failure.trace)}",
         rank=failure.rank,
         output=failure.trace,
+        kind=failure.kind,
         **({"is_transient": True} if failure.is_transient else {}),
     )
 
@@ -199,6 +245,8 @@ class Failure:
     """The end of the traceback; empty if there is none."""
     is_transient: bool = False
     """True if it is a fault of a store that is likely to pass."""
+    kind: str = "killed"
+    """That of `restarts.kind_of`, or `killed`."""
 
 
 def _place(config: RunConfig) -> Store:
@@ -208,17 +256,19 @@ def _place(config: RunConfig) -> Store:
 @contextlib.contextmanager
 def failures_recorded(run_dir: Place) -> Iterator[None]:
     """Record an exception of the body in the run's folder, and let it propagate."""
+    rank = detect_world().rank
+    with contextlib.suppress(StoreError):
+        open_store(run_dir).delete(_FAILURE.format(rank=rank))  # of an attempt that Spark repeats
     try:
         yield
     except Exception as error:
-        rank = detect_world().rank
         record = {
             "rank": rank,
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
             "is_transient": is_transient(error),
-            "lost_peer": has_lost_rank(error),
+            "kind": kind_of(error),
         }
         with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
             open_store(run_dir).put(_FAILURE.format(rank=rank), json.dumps(record).encode())
@@ -238,17 +288,18 @@ def read_failure(run_dir: Place, num_ranks: int) -> Failure | None:
     no record: a rank without a record was killed.
     """
     records = sorted(_records(open_store(run_dir), num_ranks), key=lambda record: record["time"])
-    own = [record for record in records if not record["lost_peer"]]
+    own = [record for record in records if record["kind"] != LOST]
     if own:
         return _failure_of(own[0])
     silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
     if records and silent:
-        return Failure(silent[0], "it was killed: the other ranks lost the connection to it", "")
+        return Failure(silent[0], "it was killed or hung: the other ranks lost the connection to it", "")
     return _failure_of(records[0]) if records else None
 
 
 def _failure_of(record: Mapping[str, Any]) -> Failure:
-    return Failure(record["rank"], record["reason"], record["trace"], is_transient=bool(record.get("is_transient")))
+    is_outage = bool(record.get("is_transient"))
+    return Failure(record["rank"], record["reason"], record["trace"], is_transient=is_outage, kind=record["kind"])
 
 
 def _records(store: Store, num_ranks: int) -> Iterator[dict[str, Any]]:

@@ -38,13 +38,14 @@ from smalti.torch.train.config import IMAGES, TrainConfig
 from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 
 PathOrText = TypeVar("PathOrText", Path, str)
+Named = TypeVar("Named")
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
 
 _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 CHECKSUMS_FILE = "checksums.json"
-_STATE = "state.json"
+STATE_FILE = "state.json"
 _FIXED = (
     "task",
     "task_options",
@@ -116,12 +117,14 @@ class CheckpointFolder:
         keep: number of verified checkpoints to keep, at least 1.
         on_durable: called with the path of each file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
+        keep_best: `min` or `max` and the name of a figure; the best checkpoint by it is kept as well.
     """
 
     root: Path
     keep: int = 2
     on_durable: Callable[[Path], None] = field(default=ignore)
     check_state: CheckState = field(default=ignore)
+    keep_best: str | None = None
     _verified: set[str] = field(default_factory=set, init=False)
 
     def address_of(self, step: int) -> str:
@@ -171,6 +174,33 @@ class CheckpointFolder:
         self._prune()
         return target
 
+    def newest(self) -> str | None:
+        """Return the path of the newest published checkpoint, verified or not; None if there is none."""
+        return next((str(path) for path in reversed(self.steps())), None)
+
+    def best(self) -> str | None:
+        """Return the path of the checkpoint with the best figure that verifies; None if none has the figure."""
+        best = self._best()
+        return None if best is None else str(best)
+
+    def _best(self) -> Path | None:
+        def score(path: Path) -> float | None:
+            try:
+                return score_of(read_json(path / STATE_FILE), self.keep_best)
+            except CheckpointError:
+                return None
+
+        def verifies(path: Path) -> bool:
+            try:
+                if path.name not in self._verified:
+                    verify_checkpoint(path)
+            except CheckpointError:
+                return False
+            self._verified.add(path.name)
+            return True
+
+        return best_of(self.steps(), score, verifies) if self.keep_best else None
+
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
 
@@ -217,6 +247,8 @@ class CheckpointFolder:
         if len(good) < self.keep:
             # Checkpoints that this process has not verified may be needed to make up the number.
             kept.update(path for path in steps if path.name not in self._verified and path < good[-1])
+        if (best := self._best()) is not None:
+            kept.add(best)
         for path in self.root.iterdir():
             stale = path.name.startswith((".step-", ".replaced-step-")) or _NAME.fullmatch(path.name)
             if stale and path not in kept:
@@ -246,8 +278,8 @@ def write_checkpoint(snapshot: Snapshot, parts: Parts, on_durable: Callable[[Pat
     for stem, tensors in snapshot.tensors.items():
         write_tensors(staging / f"{stem}.safetensors", tensors)
         on_durable(staging / f"{stem}.safetensors")
-    write_json(staging / _STATE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
-    on_durable(staging / _STATE)
+    write_json(staging / STATE_FILE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
+    on_durable(staging / STATE_FILE)
     sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir()) if path.is_file()}
     sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(parts.written.items())})
     write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
@@ -263,7 +295,7 @@ def read_checksums(path: Path) -> dict[str, str]:
         CheckpointError: they cannot be read.
     """
     sums = read_json(path / CHECKSUMS_FILE).get("sha256")
-    if not isinstance(sums, dict) or _STATE not in sums:
+    if not isinstance(sums, dict) or STATE_FILE not in sums:
         raise CheckpointError(f"{path / CHECKSUMS_FILE} lists no checksums; the file is damaged.", path=str(path))
     return sums
 
@@ -315,6 +347,29 @@ def _check_sizes(path: Path, written: Mapping[str, Written]) -> None:
             )
 
 
+def score_of(state: Mapping[str, Any], figure: str | None) -> float | None:
+    """Return the figure of a checkpoint's state such that greater is better; None if it has none.
+
+    Args:
+        state: the state.
+        figure: `min` or `max`, and a name.
+    """
+    direction, _, name = (figure or "").partition(" ")
+    metrics = state.get("metrics")
+    value = metrics.get(name) if isinstance(metrics, Mapping) else None
+    if not isinstance(value, int | float):
+        return None
+    return float(value) if direction == "max" else -float(value)
+
+
+def best_of(
+    names: Iterable[Named], score: Callable[[Named], float | None], verifies: Callable[[Named], bool]
+) -> Named | None:
+    """Return the name with the greatest score that verifies, the last one of equals; None if no name has a score."""
+    scored = [(found, place, name) for place, name in enumerate(names) if (found := score(name)) is not None]
+    return next((name for _, _, name in sorted(scored, reverse=True) if verifies(name)), None)
+
+
 def newest_verified(
     newest_first: Iterable[PathOrText],
     load: Callable[[PathOrText], Snapshot],
@@ -353,17 +408,17 @@ def load_checkpoint(path: Path, *, with_files: bool = True) -> Snapshot:
         CheckpointError: a file is missing, changed or malformed.
     """
     verify_checkpoint(path, with_files=with_files)
-    state = read_json(path / _STATE)
+    state = read_json(path / STATE_FILE)
     if state.get("format") != _STATE_FORMAT:
         raise CheckpointError(
-            f"{path / _STATE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
+            f"{path / STATE_FILE} has format {state.get('format')!r}, this Smalti reads {_STATE_FORMAT}; use the "
             "version that wrote it.",
             path=str(path),
         )
     named = _NAME.fullmatch(path.name)
     if type(state.get("step")) is not int or (named is not None and int(named[1]) != state["step"]):
         raise CheckpointError(
-            f"{path / _STATE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
+            f"{path / STATE_FILE} is of step {state.get('step')!s:.40}, expected that of its folder's name; the folder "
             "was renamed, or the file was edited.",
             path=str(path),
         )

@@ -40,15 +40,18 @@ from smalti.storage.store import check_key
 from smalti.torch.train.config import RunConfig, TrainResult
 from smalti.torch.train.run.checkpoint import (
     CHECKSUMS_FILE,
+    STATE_FILE,
     CheckpointFolder,
     CheckState,
     Loaded,
     Snapshot,
+    best_of,
     ignore,
     load_checkpoint,
     newest_verified,
     read_checksums,
     replace_json,
+    score_of,
     verify_checkpoint,
     write_checkpoint,
 )
@@ -93,9 +96,10 @@ class LocalRun:
         keep: int,
         life: int,  # noqa: ARG002 - for stores
         check_state: CheckState,
+        keep_best: str | None = None,
     ) -> "CheckpointFolder | StoreCheckpoints":
         """Return the checkpoints of the run."""
-        return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state)
+        return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state, keep_best=keep_best)
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:  # noqa: ARG002 - it lies where it belongs
         """Return a function that publishes this rank's file of the ledger as it is now."""
@@ -200,9 +204,11 @@ class StoreRun(LocalRun):
                 is_superseded=True,
             )
 
-    def checkpoints(self, *, keep: int, life: int, check_state: CheckState) -> "StoreCheckpoints":
+    def checkpoints(
+        self, *, keep: int, life: int, check_state: CheckState, keep_best: str | None = None
+    ) -> "StoreCheckpoints":
         """Return the checkpoints of the run."""
-        return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state)
+        return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state, keep_best=keep_best)
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:
         """Return a function that puts this rank's file of the ledger as it is now; it raises StoreErrors."""
@@ -282,6 +288,9 @@ class StoreCheckpoints:
     keep: int = 2
     life: int = 0
     check_state: CheckState = field(default=ignore)
+    keep_best: str | None = None
+    """`min` or `max` and the name of a figure; the best checkpoint by it is kept as well."""
+    _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
     _verified: set[_Name] = field(default_factory=set, init=False)
     _attempted: set[_Name] = field(default_factory=set, init=False)
 
@@ -307,6 +316,7 @@ class StoreCheckpoints:
         if name in self._attempted:
             self._delete(name, self._files().get(name, {}))
         self._attempted.add(name)
+        self._scores.pop(name, None)
 
     def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
         """Put the files of one rank, which are in its staging folder, and return them.
@@ -372,6 +382,44 @@ class StoreCheckpoints:
         self.run.check_current()
         store.put_file(f"{prefix}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
         return {**sizes, **{f"{FILES}/{file}": written.num_bytes for file, written in parts.written.items()}}
+
+    def newest(self) -> str | None:
+        """Return the address of the newest published checkpoint, verified or not; None if there is none.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return next((self._address(name) for name in reversed(_published(self._files()))), None)
+
+    def best(self) -> str | None:
+        """Return the address of the checkpoint with the best figure that verifies; None if none has the figure.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        best = self._best(_published(self._files()))
+        return None if best is None else self._address(best)
+
+    def _best(self, published: Iterable[_Name]) -> _Name | None:
+        return best_of(published, self._score, self._verifies) if self.keep_best else None
+
+    def _score(self, name: _Name) -> float | None:
+        if name not in self._scores:
+            try:
+                state = json.loads(self.run.store.get(f"{CHECKPOINTS}/{name}/{STATE_FILE}"))
+            except (StoreNotFound, ValueError):  # damaged
+                state = None
+            self._scores[name] = score_of(state, self.keep_best) if isinstance(state, dict) else None
+        return self._scores[name]
+
+    def _verifies(self, name: _Name) -> bool:
+        try:
+            if name not in self._verified:
+                self._load_whole(self._address(name))
+        except CheckpointError:
+            return False
+        self._verified.add(name)
+        return True
 
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
@@ -486,6 +534,8 @@ class StoreCheckpoints:
         if len(good) < self.keep:
             # Checkpoints that this process has not verified may be needed to make up the number.
             kept.update(name for name in published if name not in self._verified and name < good[-1])
+        if (best := self._best(published)) is not None:
+            kept.add(best)
         for name, names in files.items():
             if name in kept or name.life > self.life:  # a later life's are not ours to remove
                 continue
@@ -527,6 +577,16 @@ def opened_run(config: RunConfig, scratch: str | None = None) -> Iterator[LocalR
         folder = stack.enter_context(_new_scratch()) if scratch is None else Path(scratch)
         stack.enter_context(_using(folder))
         yield StoreRun(store, config.run_dir, folder)
+
+
+def newest_checkpoint(config: RunConfig) -> str | None:
+    """Return the address of the newest published checkpoint of a run, verified or not; None if there is none.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with opened_run(config) as run:
+        return run.checkpoints(keep=1, life=0, check_state=ignore).newest()
 
 
 def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:

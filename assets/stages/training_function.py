@@ -1,0 +1,139 @@
+"""The fourth stage with a training function of the user's in place of the shipped trainer: `train.function`.
+
+The function is one that `smalti.torch.train.launch` runs. The run's own folder makes it resume: a run that is
+re-executed, and a step that Dagster retries, go on from the newest checkpoint.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.configuration import overrides, with_defaults
+from assets.declaration import Declaration, Train
+from assets.lineage import tag_run
+from assets.places import shards_of
+from assets.shard_tags import kept_for_training
+from assets.sources.functions import load_function
+from assets.stage import stage_op, stage_spec
+from assets.stages.model import TRAINING_POOL, Launcher, choose_version, launcher_fields
+from resources.storage import StorageResource
+from resources.training import TrainerResource
+from smalti.catalog import Manifest
+
+_CODE_VERSION = "1"
+_SECONDS = 3.0  # between two lines in the log
+
+
+class FunctionConfig(dg.Config):
+    """The version that a function trains on, its own configuration, and the processes that call it."""
+
+    version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
+    digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
+    options: dict[str, Any] = Field(default={}, description="The function's own: `context.config`.")
+    cache_limit: str = Field(
+        default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
+    )
+    launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
+    num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
+
+
+def build_function_model(declared: Declaration, train: Train, function: str) -> dg.AssetsDefinition:
+    """Return the asset of the model that a function trains."""
+    spec = stage_spec(
+        declared,
+        "model",
+        code=_CODE_VERSION,
+        kinds={"pytorch"},
+        deps=[declared.key("shards")],
+        description=f"What {function} has trained, with its checkpoints; a run that is re-executed continues from its "
+        "newest checkpoint.",
+    )
+    defaults = with_defaults(
+        FunctionConfig,
+        options=dict(train.options),
+        cache_limit=train.cache_limit,
+        launcher=Launcher(train.launcher.replace("-", "_")),
+        num_processes=train.num_processes,
+    )
+
+    @stage_op(declared.model_op, [spec], [], config=defaults, pool=TRAINING_POOL)
+    def model(
+        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
+    ) -> Iterator[Any]:
+        place = shards_of(declared, storage)
+        manifest = choose_version(context, declared, config, place)
+        tag_run(context, declared, version=manifest.version, trains=manifest.digest)
+        run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
+        report = _Report(context.log.info)
+        with kept_for_training(context, place.store(), manifest.version):
+            result = trainer.launch(
+                load_function(function),
+                dict(config.options),
+                report,
+                data=place.url,
+                version=manifest.version,
+                digest=manifest.digest,
+                run_dir=run_dir,
+                storage_options=place.storage_options,
+                run_storage_options=storage.options_for(run_dir),
+                cache_limit=config.cache_limit or None,
+                progress=False,
+                tensorboard=train.tracking.tensorboard,
+                mlflow=train.tracking.mlflow or None,
+                mlflow_experiment=train.tracking.experiment or declared.name,
+                **launcher_fields(config, trainer),
+            )
+        metadata = {**_shown(result), **report.facts, **_about(manifest, run_dir, context.run.run_id)}
+        yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config))
+
+    return model
+
+
+class _Report:
+    """Takes the events of a run: a line of its figures every few seconds, and what its materialisation says of it."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock, self._next = say, clock, 0.0
+        self.facts: dict[str, Any] = {}
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Handle one event; other kinds are ignored."""
+        if event["event"] == "start":
+            resumed = f", going on after step {event['step']}" if event["step"] else ""
+            self.facts |= {"resumed_at_step": event["step"]} if event["step"] else {}
+            self._say(f"training on {event['device']} with {event['num_ranks']} processes{resumed}")
+        elif event["event"] == "checkpoint":
+            self.facts["checkpoint"] = dg.MetadataValue.path(str(event["path"]))
+        elif event["event"] == "tracking":
+            link = str(event["link"])
+            self.facts[event["name"]] = (
+                dg.MetadataValue.url(link) if link.startswith("http") else dg.MetadataValue.path(link)
+            )
+        elif event["event"] == "output":
+            self._say(f"rank {event['rank']}: {event['line']}")
+        elif event["event"] == "report" and self._clock() >= self._next:
+            self._next = self._clock() + _SECONDS
+            figures = ", ".join(f"{name} {value}" for name, value in event["metrics"].items())
+            self._say(f"step {event['step']}: {figures}")
+
+
+def _shown(result: Any) -> dict[str, Any]:
+    """Return the result of a function as metadata: each value under its name, or the whole as `result`."""
+    named = result if isinstance(result, dict) else {} if result is None else {"result": result}
+    return {
+        str(name): value if isinstance(value, bool | int | float | str) else dg.MetadataValue.json(value)
+        for name, value in named.items()
+    }
+
+
+def _about(manifest: Manifest, run_dir: str, run_id: str) -> dict[str, Any]:
+    return {
+        "run_dir": dg.MetadataValue.path(run_dir),
+        "shards_version": manifest.version,
+        "shards_digest": manifest.digest,
+        "source": str(manifest.lineage.get("source", "")),
+        "run": dg.MetadataValue.dagster_run(run_id),
+    }

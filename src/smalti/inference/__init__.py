@@ -1,0 +1,21 @@
+"""Use of trained models: predictions for folders, DataFrames and shard sets, and models as files for other programs.
+
+`predict` and `export` start from the folder `model` of a training run. The function from images to classes that they
+share is `smalti.torch.train.Predictor`. Start reading at `prediction`. Names are imported on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smalti.inference.exported import Exported, export
+    from smalti.inference.prediction import predict
+
+_HOMES = {"Exported": "exported", "export": "exported", "predict": "prediction"}
+__all__ = ["Exported", "export", "predict"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,163 @@
+"""A checkpoint is written while the loop goes on; the next save waits for it, and its faults are raised, never lost."""
+
+import contextlib
+import threading
+
+import pytest
+import torch
+
+from smalti.errors import CheckpointError, StoreError, TrainingError
+from smalti.testing.memory import MemoryStore
+from smalti.torch.train import RunConfig
+from smalti.torch.train.life import Life, StopSignal
+from smalti.torch.train.ranks import Ranks
+from smalti.torch.train.run.checkpoint import Snapshot, ignore
+from smalti.torch.train.run.events import EventLog, read_lines
+from smalti.torch.train.run.store import StoreRun
+from smalti.torch.train.saves import Saves
+from smalti.world import World
+
+pytestmark = pytest.mark.torch
+
+
+class GatedStore(MemoryStore):
+    """A store whose checkpoints take until the gate is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def put_file(self, key, path):
+        assert self.gate.wait(120)
+        super().put_file(key, path)
+
+
+@pytest.fixture
+def store() -> GatedStore:
+    return GatedStore()
+
+
+@pytest.fixture
+def begin(store, tmp_path):
+    """Begin a life of a run of one rank in the store."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(store.gate.set)
+
+        def begin(*, timeout_seconds: float = 120.0, keep_best: str | None = None, keep: int = 2) -> Saves:
+            scratch = tmp_path / f"{len(store.calls)}"
+            scratch.mkdir()
+            run = StoreRun(store, "s3://bucket/run", scratch)
+            number = stack.enter_context(run.begun(num_ranks=1))
+            events = EventLog(scratch / "metrics.jsonl")
+            stack.callback(events.close)
+            ranks = Ranks(World(), torch.device("cpu"))
+            life = Life(number, ranks, run, events, None, StopSignal(), stack.callback)
+            config = RunConfig(
+                run_dir="s3://bucket/run", timeout_seconds=timeout_seconds, keep_best=keep_best, keep_checkpoints=keep
+            )
+            return Saves(life, config, ignore)
+
+        yield begin
+
+
+def snapshot(step: int, weights: torch.Tensor | None = None, **state) -> Snapshot:
+    weights = torch.full((3,), float(step)) if weights is None else weights
+    return Snapshot(step, {"model": {"w": weights, "tied": weights}}, state)
+
+
+def steps_in(store) -> list[str]:
+    return sorted({info.key.split("/")[1] for info in store.list("checkpoints") if info.key.endswith("checksums.json")})
+
+
+def test_the_loop_goes_on_while_a_checkpoint_is_put_and_what_it_changes_is_not_in_it(begin, store):
+    saves, weights, history = begin(), torch.ones(3), [1]
+    store.gate.clear()
+    address = saves.save(1, lambda: snapshot(1, weights, history=history))
+    weights += 1
+    history.append(2)
+    assert not saves.should_stop()
+    assert steps_in(store) == []
+    store.gate.set()
+    saves.finish()
+    assert steps_in(store) == ["step-00000001-00000"]
+    loaded = saves.load(address)
+    assert loaded.tensors["model"]["w"].tolist() == [1.0] * 3
+    assert loaded.state["history"] == [1]
+
+
+def test_the_next_save_waits_for_the_last_but_not_for_ever(begin, store):
+    saves = begin(timeout_seconds=0.5)
+    store.gate.clear()
+    saves.save(1, lambda: snapshot(1))
+    with pytest.raises(
+        TrainingError, match="checkpoint of step 1 has not been written to s3://bucket/run/checkpoints/"
+    ):
+        saves.save(2, lambda: snapshot(2))
+    assert steps_in(store) == []
+
+
+@pytest.mark.parametrize("call", ["save", "should_stop", "finish"])
+def test_a_fault_of_the_thread_is_raised_once_by_the_next_call(begin, store, call):
+    saves = begin()
+    store.plant("put_file", key="*/model.safetensors", times=1)
+    saves.save(1, lambda: snapshot(1))
+    saves._await()  # for `should_stop`, which does not wait
+    with pytest.raises(StoreError, match="planted"):
+        {"save": lambda: saves.save(2, lambda: snapshot(2)), "should_stop": saves.should_stop, "finish": saves.finish}[
+            call
+        ]()
+    saves.save(3, lambda: snapshot(3), wait=True)
+    assert steps_in(store) == ["step-00000003-00000"]
+
+
+def test_a_state_that_cannot_be_copied_is_raised_at_once_and_does_not_stop_later_saves(begin, store):
+    saves = begin()
+
+    def fail() -> Snapshot:
+        raise CheckpointError("state.model is a object")
+
+    with pytest.raises(CheckpointError, match="is a object"):
+        saves.save(1, fail)
+    saves.save(2, lambda: snapshot(2), wait=True)
+    assert steps_in(store) == ["step-00000002-00000"]
+
+
+def test_a_life_that_ends_by_an_exception_waits_for_its_last_checkpoint(begin, store):
+    saves = begin()
+    store.gate.clear()
+    saves.save(1, lambda: snapshot(1))
+    threading.Timer(0.3, store.gate.set).start()
+    saves._await_quietly()  # what the life calls at its end
+    assert steps_in(store) == ["step-00000001-00000"]
+
+
+def test_a_checkpoint_is_recorded_when_it_is_published_with_the_time_that_the_loop_was_held(begin, store, tmp_path):
+    saves = begin()
+    store.gate.clear()
+    saves.save(1, lambda: snapshot(1))
+    saves.should_stop()
+    (log,) = tmp_path.glob("*/metrics.jsonl")
+    assert read_lines(log) == []
+    store.gate.set()
+    saves.finish()
+    (event,) = read_lines(log)
+    assert (event["event"], event["step"], event["path"].rpartition("/")[2]) == ("checkpoint", 1, "step-00000001-00000")
+    assert 0 < event["held_seconds"] <= event["seconds"]
+
+
+def test_i7_the_best_checkpoint_is_kept_beside_the_newest_over_lives_and_a_damaged_one_is_not_the_best(begin, store):
+    saves = begin(keep=1, keep_best="min loss")
+    for step, loss in enumerate([3.0, 1.0, 2.0, 4.0], 1):
+        saves.save(step, lambda step=step, loss=loss: snapshot(step, metrics={"loss": loss}), wait=True)
+    assert steps_in(store) == ["step-00000002-00000", "step-00000004-00000"]
+    assert saves.find_best() == "s3://bucket/run/checkpoints/step-00000002-00000"
+    again = begin(keep=1, keep_best="min loss")
+    assert again.find()["step"] == 4
+    again.save(5, lambda: snapshot(5, metrics={"loss": 1.0}), wait=True)
+    assert steps_in(store) == ["step-00000005-00001"]  # as good as the best, and newer
+    again.save(6, lambda: snapshot(6, metrics={"loss": 7.0}), wait=True)
+    store.objects["checkpoints/step-00000005-00001/model.safetensors"] = b"?"
+    third = begin(keep=1, keep_best="min loss")
+    assert third.find()["step"] == 6
+    assert third.find_best() == "s3://bucket/run/checkpoints/step-00000006-00001"
