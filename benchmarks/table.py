@@ -13,6 +13,7 @@ from benchmarks.order_rows import ORDER_ROWS
 from benchmarks.row import LARGE, SMALL, Entrant, Row, participants
 from benchmarks.spark_rows import SPARK_ROWS
 from benchmarks.start_rows import START_ROWS
+from benchmarks.train_rows import TRAIN_ROWS
 
 _FORMS = (Entrant("smalti rows", "smalti", {"form": "rows"}), Entrant("smalti Arrow", "smalti", {"form": "batches"}))
 _WDS_TINY = Entrant("wds", "wds", max_runs=1, max_samples=60_000)
@@ -131,4 +132,5 @@ ROWS: tuple[Row, ...] = (
     *SPARK_ROWS,
     *MANIFEST_ROWS,
     *GRAPH_ROWS,
+    *TRAIN_ROWS,
 )

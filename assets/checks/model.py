@@ -34,12 +34,18 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
     facts, least = step.facts, step.declared.checks.min_accuracy
     chance, images, accuracy = float(facts["chance"]), int(facts["held_out_images"]), float(facts["accuracy"])
     luck = 3 * (chance * (1 - chance) / max(images, 1)) ** 0.5
+    needed = chance + luck if least is None else least
+    passed = images > 0 and (accuracy > needed if least is None else accuracy >= needed)
     return dg.AssetCheckResult(
-        passed=images > 0 and (accuracy > chance + luck if least is None else accuracy >= least),
+        passed=passed,
+        description=None
+        if passed
+        else f"The accuracy is {accuracy:.3f} on {images} held-out images (chance {chance:.3f}), expected "
+        f"{'more than' if least is None else 'at least'} {needed:.3f}: train for more epochs, or with other options.",
         metadata={
             "accuracy": accuracy,
             "chance": chance,
-            "needed": round(chance + luck if least is None else least, 4),
+            "needed": round(needed, 4),
             "held_out_images": images,
             **about_model(step),
         },

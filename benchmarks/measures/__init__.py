@@ -13,6 +13,7 @@ from benchmarks.measures.ordering import measure_late_ids, measure_order
 from benchmarks.measures.preparing import multiply_set, prepare_set
 from benchmarks.measures.reading import drain, measure_reading
 from benchmarks.measures.system_calls import measure_system_calls
+from benchmarks.measures.training import measure_paired, measure_threads, measure_training
 from benchmarks.measures.writing import measure_writing
 from benchmarks.task import Figures, Task
 
@@ -30,6 +31,7 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "multiply": multiply_set,
     "open": measure_opening,
     "order": measure_order,
+    "paired": measure_paired,
     "prepare": prepare_set,
     "prepare-frame": prepare_frame,
     "ranks": measure_ranks,
@@ -37,6 +39,8 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "resume": measure_resuming,
     "save-state": save_state,
     "system-calls": measure_system_calls,
+    "threads": measure_threads,
+    "training": measure_training,
     "warm": measure_warm,
     "write": measure_writing,
 }

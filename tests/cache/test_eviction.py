@@ -78,9 +78,17 @@ def test_a_fetch_ahead_evicts_nothing_that_is_needed_sooner(made):
     assert fetched(store) == [0, 1]
 
 
-@pytest.mark.parametrize("part", [pytest.param(0.05, marks=pytest.mark.slow), 0.15, 0.4, 0.7, 1.0])
+WHOLE = 1 << 20
+
+
 @pytest.mark.parametrize(
-    "block", [pytest.param(32, id="32"), pytest.param(1 << 20, id="whole", marks=pytest.mark.slow)]
+    ("block", "part"),
+    [
+        *(pytest.param(32, part, id=f"32-{part}") for part in (0.15, 0.4, 1.0)),
+        pytest.param(WHOLE, 0.15, id="whole-0.15", marks=pytest.mark.slow),
+        *(pytest.param(32, part, id=f"32-{part}", marks=pytest.mark.nightly) for part in (0.05, 0.7)),
+        *(pytest.param(WHOLE, part, id=f"whole-{part}", marks=pytest.mark.nightly) for part in (0.05, 0.4, 0.7, 1.0)),
+    ],
 )
 def test_an_epoch_fetches_at_most_a_tenth_more_than_the_least(tmp_path, part, block):
     remote = remote_set(tmp_path / "set", 400)
@@ -188,7 +196,7 @@ def test_the_rest_of_a_resumed_epoch_fetches_little_more_than_the_least(hundred,
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.process
-@pytest.mark.parametrize("start", ["fork", "forkserver"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.nightly)])
 def test_persistent_worker_processes_fetch_little_more_than_the_least(hundred, tmp_path, start):
     from smalti.torch import StreamingDataLoader
     from smalti.torch import StreamingDataset as TorchDataset

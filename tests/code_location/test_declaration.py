@@ -159,6 +159,16 @@ def test_the_declaration_and_the_component_have_the_same_fields() -> None:
 
 # ---------------------------------------------------------------- the documentation
 
+
+def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pipelines.data_set" in each]
+    declared = read(yaml.safe_dump(yaml.safe_load(block)["attributes"]))
+    assert declared.train is not None
+    assert declared.train.function == "train:train_digits"
+    assert build_definitions(declared).assets
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
 MARK = "SMALTI_UPDATE_SNAPSHOT=1 writes it -->\n"
 

@@ -98,6 +98,8 @@ def test_it_shows_progress_and_ends_with_the_summary(demo: Demo) -> None:
     for stage in ("[1/4] flowers/raw", "[2/4] flowers/prepared", "[3/4] flowers/shards", "[4/4] flowers/model"):
         assert stage in lines
     assert any("epoch 1 of 1: held-out accuracy" in line and "images/s" in line for line in lines)
+    said = lines[lines.index("      check accuracy is above chance: FAILED") + 1]
+    assert said.endswith("train for more epochs, or with other options.")
     summary = demo.output[demo.output.index("Done in ") :]
     for part in (
         f"{5 * PER_CLASS} read from",

@@ -42,7 +42,9 @@ def ended(**options):
         ({"num_workers": 2, "worker_kind": "thread"}, 2),
         ({**PROCESSES, "multiprocessing_context": "fork"}, 4),
         ({**PROCESSES, "multiprocessing_context": "fork", "persistent_workers": True}, 5),
-        ({**PROCESSES, "multiprocessing_context": "spawn", "persistent_workers": True}, 6),
+        pytest.param(
+            {**PROCESSES, "multiprocessing_context": "spawn", "persistent_workers": True}, 6, marks=pytest.mark.nightly
+        ),
     ],
 )
 def test_g14_an_interpreter_that_ends_at_any_step_is_silent_and_leaves_nothing(root, way, seed):
@@ -54,7 +56,7 @@ def test_g14_an_interpreter_that_ends_at_any_step_is_silent_and_leaves_nothing(r
     assert left == []
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.nightly)])
 def test_g10_a_mebibyte_of_shared_memory_is_enough_for_worker_processes(root, start):
     """Neither orders nor batches are in /dev/shm: the order of these samples alone would take 160 kB per epoch."""
     way = {**PROCESSES, "multiprocessing_context": start, "prefetch_factor": 4}

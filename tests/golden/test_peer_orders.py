@@ -23,7 +23,7 @@ from smalti.order.mosaic import (
     weigh_streams,
 )
 from tests.peer_program import minimal_env, run_alone
-from tests.seeds import seed_of
+from tests.seeds import seed_of, sized
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.search]
 
@@ -215,8 +215,8 @@ def plan_of(case):
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_whole_epochs_of_random_mixtures_and_worlds_equal_the_peers(peer, tmp_path, batching):
     rng = random.Random(seed_of(BATCHINGS.index(batching)))
-    cases = [epoch_case(rng, batching) for _ in range(300)]
-    compare(peer, tmp_path, "epoch", cases, lambda case: plan_of(case).all_ids(), min_answers=60)
+    cases = [epoch_case(rng, batching) for _ in range(sized(300))]
+    compare(peer, tmp_path, "epoch", cases, lambda case: plan_of(case).all_ids(), min_answers=sized(60))
 
 
 def test_weights_of_streams_equal_the_peers(peer, tmp_path):

@@ -31,7 +31,7 @@ GOES_ON = ("daemon", "webserver")
 ENDS_BY_ITSELF = (*GOES_ON, "cancel")
 KILLS_JAVA = ("everything", "Java or rank")
 FOLDER_OF_STEP = ("smalti-shard-",)
-FOLDERS_OF_JAVA = ("blockmgr-", "spark-", "liblz4-java")
+FOLDERS_OF_JAVA = ("artifacts-", "blockmgr-", "spark-", "liblz4-java")
 
 
 @dataclass

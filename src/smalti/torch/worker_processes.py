@@ -1,7 +1,8 @@
 """Worker processes of torch's loader: passing their arguments, and detecting that they crashed or lost the program.
 
 A forked worker inherits all objects of the program, unreachable ones too. Collecting those runs destructors that were
-written for the program: one that joins a C++ thread, which a fork does not have, blocks or ends the worker.
+written for the program. Torch's `TCPStore` joins a thread, which a fork does not have: once a thread of the worker uses
+its memory, `pthread_join` fails with EINVAL, and the C++ library aborts the worker. A Gloo group blocks it.
 
 `multiprocessing` pickles the arguments of a spawned process into a pipe, and keeps the reading end open until all is
 written. If the process dies before it has read all but 64 KiB (the size of a pipe on Linux), the program blocks

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from smalti.torch import StreamingDataLoader, StreamingDataset
 
 class OfProgram:
-    "An object with a thread of its own, say: a destructor that runs in another process aborts it."
+    "As torch's TCPStore is, whose destructor aborts a fork that has started a thread."
     def __init__(self):
         self.myself, self.pid = self, os.getpid()
     def __del__(self):

@@ -43,7 +43,7 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.nightly), "forkserver"])
 def test_workers_that_die_before_they_read_their_arguments_are_an_error_and_no_hang(root, tmp_path, method):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -1,12 +1,10 @@
 """A user's training function: the same with every launcher, resumed with its cursors, and stopped with a checkpoint."""
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,11 +13,9 @@ from smalti.errors import CheckpointError, CursorError, SchemaError, StoreTimeou
 from smalti.storage.errors import is_transient
 from smalti.torch.train import launch, read_sample_order
 from smalti.torch.train.run.events import read_lines
-from smalti.writer import MDSWriter
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[4]
 BATCH = 10
 """Samples of a step; the 50 training samples are five steps."""
 
@@ -205,23 +201,3 @@ def test_other_data_under_the_same_run_are_refused(options, squares):
 def _save_one(context):
     context.dataloader("train", batch_size=5)
     context.save(1, None)
-
-
-def test_the_example_of_the_documentation_trains(tmp_path):
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.DOTALL)[0]
-    with MDSWriter(out=str(tmp_path / "digits"), columns={"pixels": "ndarray:float32:64", "label": "int"}) as out:
-        for number in range(130):
-            out.write({"pixels": np.full(64, number, np.float32), "label": number % 10})
-    replaced = {
-        "s3://bucket/digits": str(tmp_path / "digits"),
-        "s3://bucket/runs/digits-1": str(tmp_path / "run"),
-        'dataloader("train", ': "dataloader(",
-        'launcher="processes"': 'launcher="inline"',
-        "num_processes=2": "num_processes=1",
-    }
-    for old, new in replaced.items():
-        assert old in code
-        code = code.replace(old, new)
-    names = {"__name__": "docs"}
-    exec(code, names)
-    assert names["result"]["steps"] == 3 * 3

@@ -223,22 +223,6 @@ def test_a_terminated_rank_stops_all_of_them_with_a_checkpoint(in_processes):
     assert train(replace(slow, epochs=1)).resumed_from is not None
 
 
-def test_it_runs_under_plain_torchrun_too(config, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(RUN)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    order = json.dumps(config.to_json())
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), order],
-        env=environment,
-        check=True,
-        timeout=150,
-        capture_output=True,
-    )
-    assert sorted(read_sample_order(config.run_dir)[1]) == list(range(50))
-    assert read_lines(Path(config.run_dir) / "metrics.jsonl")[0]["num_ranks"] == 2
-
-
 def test_a_rank_of_torchrun_does_not_start_more_processes(in_processes, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
