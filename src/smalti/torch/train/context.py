@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
+from smalti.storage.opening import service_of
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import RunConfig
@@ -136,7 +137,8 @@ class Context:
 
         Raises:
             WorldMismatch: the batch does not divide over the ranks.
-            CursorError: the data have another digest than the run's `digest`, or than those of the checkpoint.
+            CursorError: the data have another digest than the run's `digest`, or than those of the checkpoint, or the
+                run's data are at another address than those.
             SchemaError: the split has no samples.
         """
         address = self._address(data)
@@ -155,6 +157,8 @@ class Context:
             self._loaders[name] = made
             if name in self._cursors:
                 made.load_state_dict(self._cursors[name])
+            elif data is None:
+                self._check_cursor(name, split)
         return made
 
     def epoch(self, loader: StreamingDataLoader) -> int:
@@ -272,7 +276,20 @@ class Context:
         address = data or self.run.data
         if not address:
             raise TrainingError("the run has no `data`: give `launch` or `dataloader` the address of a shard set.")
-        return address
+        # One name for one place: cursors are found by it.
+        return address if "://" in address or service_of(address) else str(Path(address).absolute())
+
+    def _check_cursor(self, name: str, split: str | None) -> None:
+        """Check that the checkpoint has no cursor of this split of data at another address."""
+        mark = f"{split or ''}@"
+        if found := [other.removeprefix(mark) for other in self._cursors if other.startswith(mark)]:
+            raise CursorError(
+                f"the checkpoint has the cursor of split {split!r} of {', '.join(found)}, and the run's data are now "
+                f"at {name.removeprefix(mark)}: it would begin the epochs again. Give the same address, or another "
+                "`run_dir`.",
+                expected=tuple(found),
+                found=name.removeprefix(mark),
+            )
 
     def _dataset(
         self, address: str, split: str | None, batch_size: int, *, shuffle: bool, options: Mapping[str, Any]
@@ -284,7 +301,7 @@ class Context:
                 batch_size=batch_size,
                 num_ranks=self.world.num_ranks,
             )
-        is_own = address == self.run.data
+        is_own = bool(self.run.data) and address == self._address(None)
         version, digest = self._data.get(address, (self.run.version, self.run.digest) if is_own else (None, None))
         dataset = StreamingDataset(
             remote=address,

@@ -198,6 +198,20 @@ def test_other_data_under_the_same_run_are_refused(options, squares):
         launch(_save_one, **{**options, "digest": "0" * 64, "run_dir": options["run_dir"] + "-pinned"})
 
 
+def test_data_at_another_address_are_refused_and_another_spelling_of_a_path_is_the_same(options, squares, monkeypatch):
+    monkeypatch.chdir(Path(squares).parent)
+    launch(_save_one, **{**options, "data": Path(squares).name})
+    launch(_cursor, **options)
+    (moved := Path(options["run_dir"]).parent / "moved").symlink_to(squares)
+    with pytest.raises(CursorError, match="Give the same address, or another `run_dir`"):
+        launch(_cursor, **{**options, "data": str(moved)})
+
+
+def _cursor(context):
+    assert context.epoch(context.dataloader("train", batch_size=5)) == 0
+    assert context.latest() is not None
+
+
 def _save_one(context):
     context.dataloader("train", batch_size=5)
     context.save(1, None)
