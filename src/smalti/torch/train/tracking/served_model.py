@@ -4,6 +4,7 @@ import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smalti.torch.train.config import IMAGES
 from smalti.torch.train.run.checkpoint import read_json
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
     from mlflow.types.schema import Schema, TensorSpec
 
     settings = read_json(model / "smalti.json")
-    trained, side = settings["train"], settings["image_size"]
-    if trained.get("task", "image-classification") != "image-classification":
+    trained = settings["train"]
+    if trained.get("task", IMAGES) != IMAGES:
         return False
+    side = trained["image_size"]
     signature = ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, side, side, 3))]),
         outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, trained["num_classes"]))]),
