@@ -142,7 +142,7 @@ class RunConfig:
     max_restarts: int = 0
     """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
     min_processes: int | None = None
-    """Fewest processes on which a restarted run goes on; None: `num_processes`."""
+    """Fewest processes on which a restarted run continues; None: `num_processes`."""
     progress: bool | None = None
     """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
     tensorboard: bool = False

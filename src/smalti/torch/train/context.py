@@ -201,7 +201,7 @@ class Context:
         metrics: "Mapping[str, float | torch.Tensor] | None" = None,
         wait: bool = False,
     ) -> str:
-        """Begin to save a checkpoint, and return its address. Collective; the loop goes on while it is written.
+        """Begin to save a checkpoint, and return its address. Collective; the loop continues while it is written.
 
         The state is that of rank 0. Files may come from any ranks: from each its own, as of a sharded model, or from
         several the same. They are copied before this returns. A checkpoint that could not be written is an error of

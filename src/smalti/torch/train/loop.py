@@ -12,16 +12,10 @@ from smalti.torch.train.data import RunData
 from smalti.torch.train.life import Life
 from smalti.torch.train.measures import memory_figures
 from smalti.torch.train.models import save_model
-from smalti.torch.train.run.checkpoint import (
-    RunState,
-    Snapshot,
-    check_same_run,
-    check_state,
-    restore_state,
-    split_state,
-)
+from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.folder import MODEL_FOLDER
 from smalti.torch.train.run.state import pack_state, unpack_state
+from smalti.torch.train.run_state import RunState, check_same_run, check_state, restore_state, split_state
 from smalti.torch.train.saves import Saves
 from smalti.torch.train.scoring import check_finite, check_main, evaluate, weighted_sums
 from smalti.torch.train.step import Learner, private_randomness

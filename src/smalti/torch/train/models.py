@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.names import find_named
-from smalti.torch.train.run.checkpoint import read_json, write_json
+from smalti.torch.train.run.files import read_json, write_json
 from smalti.torch.train.task import Task, task_of
 
 _BATCH_NORM_MOMENTUM = 0.1

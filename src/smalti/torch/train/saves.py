@@ -1,8 +1,8 @@
-"""The checkpoints of a life: found at its start, and written while the loop goes on.
+"""The checkpoints of a life: found at its start, and written while the loop continues.
 
 Intended behaviour of a save:
 1. All ranks agree on the files that each contributes. These are copied to a local folder and the state to memory; then
-   the loop goes on. Hashing, flushing and putting are done by a thread.
+   the loop continues. Hashing, flushing and putting are done by a thread.
 2. One checkpoint is written at a time: the next save waits for it, for `timeout_seconds` at most.
 3. Rank 0 publishes a checkpoint when all ranks have contributed their files and their part of the ledger. The threads
    of the ranks agree on that in a process group of their own.

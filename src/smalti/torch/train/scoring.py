@@ -16,8 +16,8 @@ from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.data import RunData
 from smalti.torch.train.models import load_model
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run.checkpoint import RunState
 from smalti.torch.train.run.folder import local_files
+from smalti.torch.train.run_state import RunState
 from smalti.torch.train.step import autocast
 from smalti.torch.train.task import Batch, Outcome, Task, judged
 

@@ -82,7 +82,7 @@ class Learner:
         )
 
     def end_epoch(self, loss: float) -> None:
-        """Tell a scheduler that waits for it the loss of the evaluation."""
+        """Pass the loss of the evaluation to a scheduler that expects it."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(loss)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from smalti.errors import SchemaError, TrainingError
 from smalti.torch.train.config import OBJECT_TASK, TASKS, TrainConfig
 from smalti.torch.train.names import find_named
-from smalti.torch.train.run.checkpoint import write_json, write_tensors
+from smalti.torch.train.run.files import write_json, write_tensors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -5,7 +5,7 @@ from smalti.storage.errors import is_transient
 from smalti.torch.train.ranks import has_lost_rank
 
 STOPPED, SUPERSEDED, OUTAGE, LOST, OWN = "stopped", "superseded", "outage", "lost", "own"
-"""Kinds of failures of a rank: a signal stopped it, the run goes on elsewhere, a store did not answer, another rank did
+"""Kinds of failures of a rank: a signal stopped it, it continues elsewhere, a store did not answer, another rank did
 not answer, or an exception of its own."""
 
 

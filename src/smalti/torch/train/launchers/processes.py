@@ -103,7 +103,7 @@ class _Rank:
     last_lines: "deque[str]" = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     reader: threading.Thread | None = None
     is_hung: bool = False
-    """True if the others waited for it in vain, and it still ran."""
+    """True if it still ran when the others had waited for it too long."""
 
     def read(self) -> None:
         """Read the output until it ends; runs on a thread, so that a full pipe never blocks the child."""

@@ -109,7 +109,7 @@ class Program:
 
 
 def _restart_by_torchrun() -> dict[str, Any] | None:
-    """Return the facts of a restart by torchrun's agent, which does not tell the cause; None at the first start."""
+    """Return the facts of a restart by torchrun's agent, which gives no cause; None at the first start."""
     count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return {"restart": count, "cause": "torchrun started the ranks again"} if count else None
 

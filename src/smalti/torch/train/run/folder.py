@@ -18,8 +18,8 @@ from smalti import ledger
 from smalti.errors import CheckpointError, StoreNotFound, TrainingError
 from smalti.storage import LocalStore, Store, open_store
 from smalti.torch.train.config import TrainResult
-from smalti.torch.train.run.checkpoint import read_json, replace_json, sync_folder
 from smalti.torch.train.run.events import LineLog, read_lines
+from smalti.torch.train.run.files import read_json, replace_json, sync_folder
 
 MODEL_FOLDER = "model"
 RESULT_FILE = "result.json"

@@ -50,12 +50,12 @@ from smalti.torch.train.run.checkpoint import (
     load_checkpoint,
     newest_verified,
     read_checksums,
-    replace_json,
     score_of,
     verify_checkpoint,
     write_checkpoint,
 )
 from smalti.torch.train.run.events import METRICS_FILE
+from smalti.torch.train.run.files import replace_json
 from smalti.torch.train.run.folder import MODEL_FOLDER, RESULT_FILE, WriteModel, begin_life, run_lock, write_result
 from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.torch.train.config import IMAGES
-from smalti.torch.train.run.checkpoint import read_json
+from smalti.torch.train.run.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np

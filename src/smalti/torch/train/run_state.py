@@ -1,0 +1,265 @@
+"""The state of the built-in trainer in a checkpoint: progress, optimiser, and the configuration that it belongs to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from smalti.errors import CheckpointError, CursorError
+from smalti.torch.train.config import IMAGES, TrainConfig
+
+_FIXED = (
+    "task",
+    "task_options",
+    "freeze",
+    "train_split",
+    "image_column",
+    "label_column",
+    "num_classes",
+    "class_names",
+    "image_size",
+    "model",
+    "width",
+    "seed",
+)
+"""Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": []}
+"""Their values in checkpoints that were written before they were fields."""
+
+
+def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return an optimiser's tensors as `<parameter number>.<name>`, and the rest of its state as JSON values.
+
+    torch's own form is a nested structure that only a pickle can hold.
+    """
+    state = optimizer.state_dict()
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for parameter, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{parameter}.{name}"] = value
+            else:
+                numbers.setdefault(str(parameter), {})[name] = value
+    return tensors, {"numbers": numbers, "groups": state["param_groups"]}
+
+
+def restore_state(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]
+) -> None:
+    """Load a state that `split_state` took apart into `optimizer`.
+
+    Raises:
+        CheckpointError: the state belongs to another optimiser or model.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    try:
+        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in rest["numbers"].items()}
+        for key, tensor in tensors.items():
+            number, _, name = key.partition(".")
+            entries.setdefault(int(number), {})[name] = _like(parameters[int(number)], tensor, key)
+        # JSON has no tuples, and AdamW unpacks its betas.
+        groups = [{name: _with_tuples(name, value) for name, value in group.items()} for group in rest["groups"]]
+        _check_parameter_groups(groups, optimizer)
+        optimizer.load_state_dict({"state": entries, "param_groups": groups})
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
+            "that wrote it."
+        ) from error
+
+
+def _with_tuples(name: str, value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) and name != "params" else value
+
+
+def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
+    """Check that groups hold settings that fit the optimiser; the number of groups is checked when they are loaded.
+
+    Numbers may differ from the optimiser's own. Switches may not: they decide how it computes, and this program sets
+    them. A switch may be missing: it was added by a later version of torch than the one that wrote the groups.
+    """
+    for group, own in zip(groups, optimizer.param_groups, strict=False):
+        for name, value in own.items():
+            if name == "params":
+                continue
+            if value is None or isinstance(value, bool):
+                fits = name not in group or group[name] is value
+            else:
+                fits = _kind(group[name]) == _kind(value)
+            if not fits:
+                raise ValueError(f"`{name}` is {group[name]!s:.40}, expected one like {value}")
+
+
+def _kind(value: Any) -> Any:
+    """Return a value that is equal for settings of one kind: numbers, or tuples of equally many numbers."""
+    if isinstance(value, tuple):
+        return [_kind(each) for each in value]
+    return float if type(value) in {int, float} else type(value)
+
+
+def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tensor:
+    """Return the tensor in the parameter's memory layout.
+
+    Files hold tensors row by row, while parameters may be channels_last. The fused optimisers treat both as flat memory
+    and would otherwise give each weight the momentum of another.
+    """
+    if tensor.dim() == 0:
+        return tensor
+    if tensor.shape != parameter.shape:
+        if _is_factor(tensor.shape, parameter.shape):
+            return tensor
+        raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+
+
+def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
+    """Return whether a tensor holds one value per row or column of a weight, as optimisers with factors keep them."""
+    return len(shape) == len(of) and all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
+
+
+@dataclass
+class RunState:
+    """The mutable state of a run; equal on all ranks except for the running sums, which are of this rank."""
+
+    step: int = 0
+    epoch: int = 0
+    """Epoch being trained, from 0."""
+    loss_sum: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    num_samples: float = 0.0
+    """Sum of losses, of each of the task's scores, and of samples of this epoch so far."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One summary per finished epoch."""
+
+    @property
+    def sums(self) -> list[float]:
+        """The running sums of this rank."""
+        return [self.loss_sum, *self.scores.values(), self.num_samples]
+
+    def to_json(self, sums: list[float]) -> dict[str, Any]:
+        """Return the state as JSON values; `sums` are the running sums over all ranks."""
+        return {"epoch": self.epoch, "sums": sums, "scores": list(self.scores), "history": self.history}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any], *, is_first: bool) -> "RunState":
+        """Return the state of a checkpoint; only rank 0 takes the sums, so that they are counted once."""
+        loss_sum, *scores, num_samples = state["sums"] if is_first else [0.0] * len(state["sums"])
+        by_name = dict(zip(_scores_of(state), scores, strict=True))
+        return cls(state["step"], state["epoch"], loss_sum, by_name, num_samples, list(state["history"]))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start an epoch with sums of zero."""
+        self.epoch, self.loss_sum, self.num_samples = epoch, 0.0, 0.0
+        self.scores = dict.fromkeys(self.scores, 0.0)
+
+    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
+        """Add the sums of a step."""
+        self.loss_sum += loss
+        self.num_samples += num_samples
+        for name, value in scores.items():
+            self.scores[name] = self.scores.get(name, 0.0) + value
+
+    def means(self, sums: Sequence[float]) -> dict[str, float]:
+        """Return the means of the loss and of the scores by name; `sums` are those of all ranks."""
+        samples = max(1.0, sums[-1])
+        return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint's `state.json` is the state of a run; the loader checks the cursor's own fields.
+
+    Raises:
+        CheckpointError: a field is missing or has the wrong type; the message names it.
+    """
+    for name, expected, is_valid in _EXPECTED:
+        if name not in state or not is_valid(state[name]):
+            raise CheckpointError(
+                f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
+                "trainer, or was edited.",
+                field=name,
+            )
+    if len(state["sums"]) != len(_scores_of(state)) + 2:
+        raise CheckpointError(
+            f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
+            "the number of samples; it was not written by this trainer, or was edited.",
+            field="sums",
+        )
+    if len(state["history"]) != state["epoch"]:
+        raise CheckpointError(
+            f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
+            "finished epochs; it was not written by this trainer, or was edited.",
+            field="history",
+        )
+    epoch = state["cursor"].get("epoch", state["epoch"])
+    if not _is_count(epoch) or not 0 <= epoch - state["epoch"] <= 1:  # the next one, until this one is evaluated
+        raise CheckpointError(
+            f"state.json: `cursor` is of epoch {epoch!s:.40}, expected the run's epoch {state['epoch']}; it was not "
+            "written by this trainer, or was edited.",
+            field="cursor",
+        )
+
+
+def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint belongs to the run that `config` describes.
+
+    Raises:
+        CursorError: a field differs that may not change within a run; the message names it.
+    """
+    now, then = config.public_json(), state["config"]
+    changed = [name for name in _FIXED if now[name] != then.get(name, _BEFORE.get(name))]
+    if changed:
+        listed = "; ".join(
+            f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
+        )
+        raise CursorError(
+            f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
+            "the former values to resume.",
+            changed=tuple(changed),
+        )
+    if config.digest is not None and config.digest != state["digest"]:
+        raise CursorError(
+            f"{config.run_dir} was trained on data with digest {state['digest']}, and this run is pinned to "
+            f"{config.digest}. Use another `run_dir` for other data.",
+            expected=config.digest,
+            found=state["digest"],
+        )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float}
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_summary(value: Any) -> bool:
+    return isinstance(value, Mapping) and _is_number(value.get("loss"))
+
+
+def _scores_of(state: Mapping[str, Any]) -> list[str]:
+    """Return the names of the sums between those of the loss and the samples."""
+    scores = state.get("scores", ["accuracy"])  # those of checkpoints that were written when there were no others
+    return [str(name) for name in scores] if isinstance(scores, list) else []
+
+
+_EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("epoch", "a whole number from 0", _is_count),
+    ("sums", "numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
+    (
+        "history",
+        "a list of epochs with `loss`",
+        lambda value: isinstance(value, list) and all(map(_is_summary, value)),
+    ),
+    ("cursor", "an object", _is_mapping),
+    ("optimizer", "an object", _is_mapping),
+    ("config", "an object", _is_mapping),
+    ("version", "a whole number from 0 or null", lambda value: value is None or _is_count(value)),
+    ("digest", "a text", lambda value: isinstance(value, str)),
+)
