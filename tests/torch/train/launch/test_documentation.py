@@ -24,15 +24,17 @@ wait -n && wait -n
 """Starts its command as two tasks of one node, as Slurm does."""
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+def block(kind: str, mark: str) -> str:
+    """Return the block of the page that contains a text; others write blocks of their own there."""
+    [found] = [text for text in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if mark in text]
+    return found
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the files of the page, and the set that the first of them writes."""
-    for name, text in zip(("write_digits.py", "train.py", "spark.py"), blocks("python"), strict=True):
-        (tmp_path / name).write_text(text)
+    for name, mark in {"write_digits.py": "MDSWriter(", "train.py": "def train_digits("}.items():
+        (tmp_path / name).write_text(block("python", mark))
     run(["python", "write_digits.py"], tmp_path)
     return tmp_path
 
@@ -58,7 +60,7 @@ def ranks_of(run_dir: Path) -> int:
 
 def test_the_script_runs_under_torchrun_and_goes_on_in_this_process(folder, monkeypatch):
     """32 steps of 64 samples are an epoch of 2,000."""
-    [command] = [line for line in blocks("console")[0].splitlines() if "torchrun" in line]
+    [command] = [line for line in block("console", "--run-dir run-3").splitlines() if "torchrun" in line]
     assert "{'steps': 160}" in run(command.removeprefix("$ ").split(), folder)
     assert ranks_of(folder / "run-3") == 2
     names = {"__name__": "train"}
@@ -70,7 +72,7 @@ def test_the_script_runs_under_torchrun_and_goes_on_in_this_process(folder, monk
 
 @pytest.mark.nightly
 def test_every_command_for_one_machine_prints_the_same(folder):
-    commands = [line.removeprefix("$ ").split() for line in blocks("console")[0].splitlines()]
+    commands = [line.removeprefix("$ ").split() for line in block("console", "--run-dir run-3").splitlines()]
     assert [command[:2] for command in commands[:2]] == [["python", "write_digits.py"], ["python", "train.py"]]
     for command in commands[1:]:
         assert "{'steps': 160}" in run(command, folder)
@@ -83,7 +85,7 @@ def test_the_script_for_slurm_runs_a_rank_per_task(folder):
     for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho 127.0.0.1\n"}.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
-    [script] = blocks("bash")
+    script = block("bash", "#SBATCH")
     (folder / "train.sbatch").write_text(script.replace("/shared/digits-1", "run-slurm"))
     slurm = {"SLURM_JOB_NODELIST": "node-0", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
     assert run(["bash", "train.sbatch"], folder, **slurm).count("{'steps': 160}") == 2
@@ -91,7 +93,7 @@ def test_the_script_for_slurm_runs_a_rank_per_task(folder):
 
 
 def test_the_job_for_kubernetes_gives_each_pod_its_rank_and_its_number_of_ranks():
-    service, job = yaml.safe_load_all(blocks("yaml")[0])
+    service, job = yaml.safe_load_all(block("yaml", "completionMode"))
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
     variables = {each["name"]: each["value"] for each in container["env"]}
@@ -108,6 +110,6 @@ def test_the_call_for_spark_has_the_fields_of_a_run():
     def record(function, config, **options):
         called.update(function=function, config=config, run=RunConfig(**options))
 
-    exec(blocks("python")[2], {"launch": record, "train_digits": None})
+    exec(block("python", 'launcher="spark"'), {"launch": record, "train_digits": None})
     assert (called["run"].launcher, called["run"].num_processes) == ("spark", 4)
     assert json.dumps(called["config"])
