@@ -14,7 +14,9 @@ import dagster as dg
 from pydantic import Field, field_validator, model_validator
 
 from assets.checks.declared import CheckName, Severity, blocking_checks, refuse_of_other_kind
+from smalti.errors import SchemaError
 from smalti.torch.train.config import IMAGES, TASKS
+from smalti.torch.tuning.space import parse_space
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Stage = Literal["raw", "prepared", "shards", "model"]
@@ -223,6 +225,44 @@ def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
     return str(context.resolve_value(value, as_type=str))
 
 
+class Tracking(dg.Model, dg.Resolvable):
+    """Records of each training beside those of Dagster."""
+
+    tensorboard: bool = Field(default=False, description="Write TensorBoard's event files into the run's folder.")
+    mlflow: str = Field(
+        default="",
+        description="Address of an MLflow tracking server, or `environment` for that of MLFLOW_TRACKING_URI.",
+    )
+    experiment: str = Field(default="", description="Of MLflow; by default the data set's name.")
+
+
+class Tuning(dg.Model, dg.Resolvable):
+    """A study of hyperparameters: trainings with different values, of which the best is found."""
+
+    space: dict[str, Any] = Field(
+        description="By field of the training, such as learning_rate: a list of choices, or {low: 0.001, high: 0.1, "
+        "log: true}, or {low: 1, high: 9, step: 2}."
+    )
+    metric: str = Field(default="accuracy", description="Figure of the held-out samples to compare trials by.")
+    direction: Literal["maximize", "minimize"] = "maximize"
+    trials: int = Field(default=20, ge=1, description="Of a study.")
+    hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
+    parallel: int = Field(default=1, ge=1, description="Trials at once.")
+    sampler: Literal["tpe", "random"] = Field(default="tpe", description="tpe learns from the trials before.")
+    pruner: Literal["median", "hyperband", "none"] = Field(
+        default="median", description="Ends trials that are worse than others were at the same epoch."
+    )
+
+    @field_validator("space")
+    @classmethod
+    def _is_a_space(cls, space: dict[str, Any]) -> dict[str, Any]:
+        try:
+            parse_space(space)
+        except SchemaError as error:
+            raise ValueError(str(error)) from error
+        return space
+
+
 class Train(dg.Model, dg.Resolvable):
     """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
 
@@ -248,6 +288,7 @@ class Train(dg.Model, dg.Resolvable):
     )
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
     cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
+    tracking: Tracking = Tracking()
     options: dict[str, float | int | str | bool | list[str] | dict[str, Any]] = Field(
         default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
     )
@@ -412,6 +453,9 @@ class Declaration(dg.Model, dg.Resolvable):
     )
     shards: Shards = Shards()
     train: Train | None = Field(default=None, description="Without it, no model is trained.")
+    tuning: Tuning | None = Field(
+        default=None, description="A study of the training's hyperparameters; by default none."
+    )
     automation: Automation = Automation()
     checks: Checks = Checks()
     owners: list[str] = Field(default=[], description="team:name, or an e-mail address.")
@@ -435,6 +479,10 @@ class Declaration(dg.Model, dg.Resolvable):
             _refuse_for_images(self)
         else:
             _refuse_for_rows(self)
+        if self.tuning is not None and self.train is None:
+            raise ValueError("`tuning` needs `train`: the training whose hyperparameters are tried out")
+        if self.tuning is not None and self.train is not None and (self.train.task != IMAGES or self.train.function):
+            raise ValueError(f"`tuning` is for the task {IMAGES}; call `hyperparameter_study` for others")
         _refuse_partitions(self)
         refuse_of_other_kind(self.source.kind, self.checks.severity)
         _refuse_automation(self)

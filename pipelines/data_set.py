@@ -13,6 +13,7 @@ from assets.stages.promotion import build_promotion
 from assets.stages.source import build_source, is_watchable
 from assets.stages.task_model import build_task_model
 from assets.stages.training_function import build_function_model
+from assets.stages.tuning import build_study
 from pipelines.automation.failure import build_failure_sensor
 from pipelines.automation.schedules import build_reshard_schedule, is_schedulable
 from pipelines.automation.training import build_train_sensor
@@ -56,6 +57,8 @@ def build_definitions(declared: Declaration) -> dg.Definitions:
         else:
             build = build_model if declared.train.task == IMAGES else build_task_model
             assets += [build(declared, declared.train), build_promotion(declared)]
+        if declared.tuning is not None:
+            assets.append(build_study(declared, declared.train, declared.tuning))
         if automation.train_on_new_version and automation.condition is None:
             sensors.append(build_train_sensor(declared))
     if automation.notify is not None:

@@ -1,5 +1,6 @@
 """The jobs of a data set: what a person, the schedule and the sensors launch. An asset's checks run with it."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import dagster as dg
@@ -7,10 +8,11 @@ import dagster as dg
 from assets.checks.storage import STORAGE_REACHABLE, storage_check
 from assets.declaration import Declaration, Stage
 from assets.lineage import run_tags
+from assets.stages.model import study_key
 from assets.stages.promotion import promoted_key
 from assets.stages.source import is_watchable
 
-JobKind = Literal["reshard", "train", "everything", "promote", "observe"]
+JobKind = Literal["reshard", "train", "everything", "promote", "observe", "study", "train_best"]
 
 
 def job_name(declared: Declaration, kind: JobKind) -> str:
@@ -55,6 +57,18 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 executor_def=dg.in_process_executor,
             )
         )
+    if declared.tuning is not None:
+        jobs.append(
+            dg.define_asset_job(
+                job_name(declared, "study"),
+                selection=dg.AssetSelection.assets(study_key(declared)),
+                description=f"Tries out hyperparameters of the training of {name}.",
+                tags=run_tags(declared),
+            )
+        )
+        text = f"Trains a model of {name} with the best hyperparameters of the newest study."
+        best = {"ops": {declared.model_op: {"config": {"best_of_study": True}}}}
+        jobs.append(_job(declared, "train_best", ("model",), text, config=best))
     return jobs
 
 
@@ -69,10 +83,18 @@ def build_storage_job(loaded: dg.Definitions) -> Any:
     )
 
 
-def _job(declared: Declaration, kind: JobKind, stages: tuple[Stage, ...], description: str) -> Any:
+def _job(
+    declared: Declaration,
+    kind: JobKind,
+    stages: tuple[Stage, ...],
+    description: str,
+    *,
+    config: Mapping[str, Any] | None = None,
+) -> Any:
     return dg.define_asset_job(
         job_name(declared, kind),
         selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
         description=description,
+        config=dict(config) if config else None,
         tags=run_tags(declared),
     )

@@ -1,6 +1,6 @@
 """The trainer resource: where training runs are kept, and how they are launched unless an asset is told otherwise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -43,5 +43,19 @@ class TrainerResource(RunBoundResource):
         from smalti.torch.train import launch
 
         result = launch(function, config, on_event=on_event, **options)
+        self.refuse_if_over()
+        return result
+
+    def study(
+        self, base: Any, space: Mapping[str, Any], options: Any, on_event: Callable[[dict[str, Any]], None]
+    ) -> Any:
+        """Run `smalti.torch.tuning.hyperparameter_study` of a `TrainConfig`; blocks until it is done.
+
+        Raises:
+            dg.Failure: the run was ended meanwhile.
+        """
+        from smalti.torch.tuning import hyperparameter_study
+
+        result = hyperparameter_study(base, space, options, on_event=on_event)
         self.refuse_if_over()
         return result

@@ -5,7 +5,7 @@ runs are in their materialisations, where one line over the runs says something.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -15,6 +15,17 @@ from assets.reports.evaluation import curves_of
 from assets.reports.tables import MAX_TABLE_ROWS, Value, rounded, table
 
 _SECONDS = 3.0  # between two lines; each is a row in the event log
+_OBSERVE_SECONDS = 30.0  # between two observations during an epoch
+_FIGURES = {
+    "loss": ("loss", "{:.3f}"),
+    "images_per_second": ("{samples}/s", "{:.0f}"),
+    "samples_per_second": ("samples/s", "{:.0f}"),
+    "data_fraction": ("waiting for data", "{:.0%}"),
+    "learning_rate": ("learning rate", "{:.3g}"),
+    "peak_memory_mb": ("memory, MB", "{:.0f}"),
+    "peak_cuda_memory_mb": ("GPU memory, MB", "{:.0f}"),
+}
+"""Figures of steps: their titles, and how they are written."""
 
 
 class TrainingReport:
@@ -35,7 +46,8 @@ class TrainingReport:
         self._epochs, self._samples = epochs, samples
         self._run_id = run_id
         self._clock = clock
-        self._last_line = clock()
+        self._last_line = self._last_observation = clock()
+        self._links: dict[str, str] = {}
         self._steps_per_epoch = 0
         self._history: list[dict[str, Any]] = []
 
@@ -45,27 +57,55 @@ class TrainingReport:
         if handler is not None:
             handler(event)
 
+    def links(self) -> dict[str, Any]:
+        """Return where else the run is recorded, as metadata."""
+        return {
+            name: dg.MetadataValue.url(link) if link.startswith("http") else dg.MetadataValue.path(link)
+            for name, link in self._links.items()
+        }
+
+    def _on_tracking(self, event: dict[str, Any]) -> None:
+        self._links[event["name"]] = event["link"]
+        self._say(f"{event['name']}: {event['link']}")
+
     def _on_start(self, event: dict[str, Any]) -> None:
-        self._steps_per_epoch = event["steps_per_epoch"]
+        self._steps_per_epoch = event.get("steps_per_epoch", 0)
         resumed = f", going on after step {event['step']}" if event["step"] else ""
+        data = (
+            f" on {event['train_samples']} {self._samples} of version {event['version']}" if "version" in event else ""
+        )
         self._say(
-            f"training on {event['train_samples']} {self._samples} of version {event['version']} on {event['device']}, "
+            f"training{data} on {event['device']}, "
             f"{event['num_ranks']} process{'' if event['num_ranks'] == 1 else 'es'}{resumed}"
         )
 
     def _on_step(self, event: dict[str, Any]) -> None:
-        now = self._clock()
-        if now - self._last_line < _SECONDS or not self._steps_per_epoch:
+        if not self._steps_per_epoch:
             return
-        self._last_line = now
         share = event["step"] / (self._steps_per_epoch * self._epochs)
-        self._say(
-            f"{share:.0%} epoch {event['epoch'] + 1} of {self._epochs}, loss {event['loss']:.3f}, "
-            f"{event['images_per_second']:.0f} {self._samples}/s"
-        )
+        self._show(f"{share:.0%} epoch {event['epoch'] + 1} of {self._epochs}", event)
+
+    def _on_report(self, event: dict[str, Any]) -> None:
+        self._show(f"step {event['step']}", {**event["metrics"], **event.get("measures", {})})
+
+    def _show(self, place: str, figures: Mapping[str, Any]) -> None:
+        """Say where the run is, and observe its figures, unless that was done just now."""
+        now = self._clock()
+        shown = {
+            title.format(samples=self._samples): form.format(figures[name])
+            for name, (title, form) in _FIGURES.items()
+            if isinstance(figures.get(name), int | float)
+        }
+        if now - self._last_line >= _SECONDS:
+            self._last_line = now
+            self._say(", ".join([place, *(f"{title} {text}" for title, text in shown.items())]))
+        if now - self._last_observation >= _OBSERVE_SECONDS:
+            self._last_observation = now
+            run = {"run": dg.MetadataValue.dagster_run(self._run_id)} if self._run_id else {}
+            self._observe({"progress": place, "step": table([dict(shown)]), **self.links(), **run})
 
     def _on_epoch(self, event: dict[str, Any]) -> None:
-        self._last_line = self._clock()
+        self._last_line = self._last_observation = self._clock()
         self._history.append(event)
         self._observe(describe_epochs(self._history, of=self._epochs, run_id=self._run_id, samples=self._samples))
         figures = ", ".join(f"{name} {value:.{_digits(name)}}" for name, value in figures_of(event).items())

@@ -12,7 +12,7 @@ from assets.checks.check import evaluate
 from assets.checks.model import build_model_checks
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
-from assets.lineage import facts_of, materialisations, tag_run, upstream
+from assets.lineage import facts_of, latest, materialisations, tag_run, upstream
 from assets.places import Place, shards_of
 from assets.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_confusion, show_curves, show_most_wrong
 from assets.reports.tables import rounded, table_of_facts
@@ -25,9 +25,13 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.dataset import StreamingDataset
 from smalti.errors import CatalogError, SmaltiError
 from smalti.torch.train.config import LAUNCHERS
+from smalti.torch.tuning.space import with_params
 
 TRAINING_POOL = "training"
 """Pool of all trainings of the deployment: its limit is how many of them train at once."""
+
+TUNED = "tuned"
+"""In the metadata of a model: the hyperparameters that were taken from a study."""
 
 _CODE_VERSION = "1"
 # The library's launchers; names of Dagster's enums have no hyphens.
@@ -62,11 +66,16 @@ class TrainingConfig(dg.Config):
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
+    tensorboard: bool = Field(default=False, description="Write TensorBoard's files into the run's folder.")
+    mlflow: str = Field(default="", description="Address of an MLflow tracking server, or environment; empty: none.")
+    mlflow_experiment: str = Field(default="", description="Of MLflow; empty: the data set's name.")
 
     def options(self, trainer: TrainerResource) -> dict[str, Any]:
         """Return the fields of the library's `TrainConfig` that are chosen here."""
         return {
-            **self.model_dump(exclude={"version", "digest"}),
+            **self.model_dump(exclude={"version", "digest", "best_of_study"}),
+            "mlflow": self.mlflow or None,
+            "progress": False,
             "weights": self.weights or None,
             "cache_limit": self.cache_limit or None,
             **launcher_fields(self, trainer),
@@ -80,6 +89,9 @@ class ModelConfig(TrainingConfig):
     width: float = Field(default=0.35, gt=0, description="Width multiplier of mobilenet_v2.")
     image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
     augment: bool = Field(default=True, description="Random crops, flips and colours.")
+    best_of_study: bool = Field(
+        default=False, description="Take the best hyperparameters of the newest study, in place of those given here."
+    )
 
     def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
         """Return the fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
@@ -113,6 +125,9 @@ def declared_options(train: Train) -> dict[str, Any]:
         "launcher": Launcher(train.launcher.replace("-", "_")),
         "num_processes": train.num_processes,
         "cache_limit": train.cache_limit,
+        "tensorboard": train.tracking.tensorboard,
+        "mlflow": train.tracking.mlflow,
+        "mlflow_experiment": train.tracking.experiment,
         **train.options,
     }
 
@@ -143,31 +158,20 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     def make(
         context: dg.AssetExecutionContext, config: ModelConfig, storage: StorageResource, trainer: TrainerResource
     ) -> dg.MaterializeResult[Any]:
-        from smalti.torch.train import TrainConfig
-
         place = shards_of(declared, storage)
         manifest = choose_version(context, declared, config, place)
-        _check_facts(manifest, declared, place)
+        check_facts(manifest, declared, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
-        classes = manifest.metadata["classes"]
         run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
-        chosen = TrainConfig(
-            data=place.url,
-            run_dir=run_dir,
-            version=manifest.version,
-            digest=manifest.digest,
-            num_classes=len(classes),
-            class_names=tuple(classes),
-            storage_options=place.storage_options,
-            run_storage_options=storage.options_for(run_dir),
-            **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
-        )
+        chosen = train_config(config, manifest, place, storage, trainer, run_dir=run_dir)
+        tuned = best_of_study(context, declared) if config.best_of_study else {}
+        chosen = with_params(chosen, {**tuned, "mlflow_experiment": chosen.mlflow_experiment or declared.name})
 
         def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
             context.log_event(dg.AssetObservation(declared.key("model"), metadata=numbers))
 
         with kept_for_training(context, place.store(), manifest.version):
-            report = TrainingReport(context.log.info, observe, epochs=config.epochs, run_id=context.run.run_id)
+            report = TrainingReport(context.log.info, observe, epochs=chosen.epochs, run_id=context.run.run_id)
             result = trainer.train(chosen, report)
             wrong = _most_wrong(context, result.history[-1], manifest, chosen)
         curves = show_curves(result.history, earlier_curves(context, spec.key, "accuracy"))
@@ -177,10 +181,57 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
             **_metadata(result, manifest),
             **lineage_of(result, manifest, context.run.run_id),
             **wrong,
+            **report.links(),
+            **({TUNED: dg.MetadataValue.json(dict(tuned))} if tuned else {}),
         }
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model
+
+
+def train_config(
+    config: ModelConfig,
+    manifest: Manifest,
+    place: Place,
+    storage: StorageResource,
+    trainer: TrainerResource,
+    *,
+    run_dir: str,
+) -> Any:
+    """Return the library's `TrainConfig` of a training on a version of the shard set."""
+    from smalti.torch.train import TrainConfig
+
+    classes = manifest.metadata["classes"]
+    return TrainConfig(
+        data=place.url,
+        run_dir=run_dir,
+        version=manifest.version,
+        digest=manifest.digest,
+        num_classes=len(classes),
+        class_names=tuple(classes),
+        storage_options=place.storage_options,
+        run_storage_options=storage.options_for(run_dir),
+        **config.fields(trainer, stored_size=manifest.metadata["image_size"]),
+    )
+
+
+def study_key(declared: Declaration) -> dg.AssetKey:
+    """Return the key of the asset of a data set's newest study of hyperparameters."""
+    return dg.AssetKey([declared.name, "study"])
+
+
+def best_of_study(context: dg.AssetExecutionContext, declared: Declaration) -> dict[str, Any]:
+    """Return the best hyperparameters of the newest study.
+
+    Raises:
+        dg.Failure: there is no study with a complete trial.
+    """
+    newest = latest(context.instance, study_key(declared))
+    found = facts_of(newest).get("best_configuration") if newest is not None else None
+    if not found:
+        key = study_key(declared).to_user_string()
+        raise dg.Failure(f"{key} has no complete trial: declare `tuning`, and materialise {key}", allow_retries=False)
+    return dict(found)
 
 
 def choose_version(context: dg.AssetExecutionContext, declared: Declaration, config: Any, place: Place) -> Manifest:
@@ -205,7 +256,12 @@ def choose_version(context: dg.AssetExecutionContext, declared: Declaration, con
     return manifest
 
 
-def _check_facts(manifest: Manifest, declared: Declaration, place: Place) -> None:
+def check_facts(manifest: Manifest, declared: Declaration, place: Place) -> None:
+    """Check that a version says what a classifier needs to know of it.
+
+    Raises:
+        CatalogError: it was not written by the asset.
+    """
     missing = [name for name in ("classes", "counts", "image_size") if name not in manifest.metadata]
     if missing:
         raise CatalogError(

@@ -76,6 +76,7 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
         manifest = choose_version(context, declared, config, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
         run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
+        options = config.options(trainer)
         chosen = TrainConfig(
             data=place.url,
             run_dir=run_dir,
@@ -86,7 +87,7 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             run_storage_options=storage.options_for(run_dir),
             **_splits(manifest),
             **_facts(manifest),
-            **config.options(trainer),
+            **{**options, "mlflow_experiment": options["mlflow_experiment"] or declared.name},
         )
 
         def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
@@ -98,7 +99,7 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             result = trainer.train(chosen, report)
         curves = show_curves(result.history, earlier_curves(context, spec.key, "main_value"))
         numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
-        metadata = {**curves, **_metadata(result, manifest), **lineage_of(result, manifest, run_id)}
+        metadata = {**curves, **_metadata(result, manifest), **lineage_of(result, manifest, run_id), **report.links()}
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model

@@ -80,6 +80,10 @@ def build_function_model(declared: Declaration, train: Train, function: str) -> 
                 storage_options=place.storage_options,
                 run_storage_options=storage.options_for(run_dir),
                 cache_limit=config.cache_limit or None,
+                progress=False,
+                tensorboard=train.tracking.tensorboard,
+                mlflow=train.tracking.mlflow or None,
+                mlflow_experiment=train.tracking.experiment or declared.name,
                 **launcher_fields(config, trainer),
             )
         metadata = {**_shown(result), **report.facts, **_about(manifest, run_dir, context.run.run_id)}
@@ -103,6 +107,11 @@ class _Report:
             self._say(f"training on {event['device']} with {event['num_ranks']} processes{resumed}")
         elif event["event"] == "checkpoint":
             self.facts["checkpoint"] = dg.MetadataValue.path(str(event["path"]))
+        elif event["event"] == "tracking":
+            link = str(event["link"])
+            self.facts[event["name"]] = (
+                dg.MetadataValue.url(link) if link.startswith("http") else dg.MetadataValue.path(link)
+            )
         elif event["event"] == "output":
             self._say(f"rank {event['rank']}: {event['line']}")
         elif event["event"] == "report" and self._clock() >= self._next:

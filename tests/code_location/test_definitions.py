@@ -25,7 +25,7 @@ FIELDS = {
         "version", "digest", "model", "width", "weights", "freeze", "image_size", "epochs", "batch_size",
         "micro_batches", "optimizer", "optimizer_options", "learning_rate", "schedule", "warmup", "weight_decay",
         "clip_norm", "label_smoothing", "precision", "augment", "seed", "num_workers", "checkpoint_every",
-        "cache_limit", "launcher", "num_processes",
+        "cache_limit", "launcher", "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
     },
 }  # fmt: skip
 

@@ -41,7 +41,8 @@ class Listener:
 
     def step(self, number: int, now: float) -> None:
         self.now = now
-        self.report({"event": "step", "step": number, "epoch": 0, "loss": 2.0, "images_per_second": 75.4})
+        figures = {"loss": 2.0, "images_per_second": 75.4, "data_fraction": 0.031, "learning_rate": 4e-3}
+        self.report({"event": "step", "step": number, "epoch": 0, "peak_memory_mb": 812.3, **figures})
 
 
 def test_an_epoch_is_an_observation_of_its_own_run_without_numbers_that_would_be_one_line_over_all_runs() -> None:
@@ -83,8 +84,31 @@ def test_steps_are_told_every_few_seconds_only_with_their_share_of_the_run() -> 
         listener.step(number, now=number * 0.5)
     assert listener.lines == [
         "training on 100 images of version 4 on cpu, 2 processes",
-        "12% epoch 1 of 5, loss 2.000, 75 images/s",
+        "12% epoch 1 of 5, loss 2.000, images/s 75, waiting for data 3%, learning rate 0.004, memory, MB 812",
     ]
+
+
+def test_figures_of_steps_are_observed_twice_a_minute_with_links_to_other_records() -> None:
+    listener = Listener()
+    listener.report(START)
+    listener.report({"event": "tracking", "name": "mlflow", "link": "http://mlflow/#/experiments/1/runs/2"})
+    listener.report({"event": "tracking", "name": "tensorboard", "link": "/runs/1/tensorboard"})
+    for number in range(1, 41):
+        listener.step(number, now=number * 1.5)
+    assert [point["progress"] for point in listener.points] == ["40% epoch 1 of 5", "80% epoch 1 of 5"]
+    assert listener.points[0]["step"].records[0].data == {
+        "loss": "2.000", "images/s": "75", "waiting for data": "3%", "learning rate": "0.004", "memory, MB": "812",
+    }  # fmt: skip
+    assert listener.points[0]["mlflow"] == dg.MetadataValue.url("http://mlflow/#/experiments/1/runs/2")
+    assert listener.report.links()["tensorboard"] == dg.MetadataValue.path("/runs/1/tensorboard")
+
+
+def test_reports_of_a_function_are_shown_with_what_was_measured() -> None:
+    listener = Listener()
+    listener.report({"event": "start", "step": 0, "device": "cpu", "num_ranks": 1})
+    listener.now = 5.0
+    listener.report({"event": "report", "step": 7, "metrics": {"loss": 0.25}, "measures": {"samples_per_second": 9.6}})
+    assert listener.lines == ["training on cpu, 1 process", "step 7, loss 0.250, samples/s 10"]
 
 
 def test_a_run_that_goes_on_says_from_where() -> None:

@@ -1,6 +1,9 @@
 """Exported models, loaded again without Smalti, answer as the model does."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,10 +11,14 @@ import torch
 from smalti.errors import TrainingError
 from smalti.images import decode_batch
 from smalti.inference import export
-from smalti.torch.train import Predictor
+from smalti.torch.train import Predictor, TrainConfig
+from smalti.torch.train.models import build_model, save_model
+from tests.conftest import SHARED
 from tests.torch.train.conftest import square
 
 pytestmark = pytest.mark.torch
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_program_answers_as_the_model_for_batches_of_any_size(trained, tmp_path):
@@ -57,3 +64,32 @@ class _Other(torch.nn.Module):
 class _Branching(torch.nn.Module):
     def forward(self, pixels):
         return pixels.mean(dim=(2, 3)) if float(pixels.mean()) > 0 else pixels.amax(dim=(2, 3))
+
+
+@pytest.mark.nightly
+def test_an_exported_mobilenet_answers_as_the_model_on_real_photos(tmp_path):
+    photos = sorted((SHARED / "flowers").glob("*/*.jpg"))[::50]
+    if not photos:
+        pytest.skip("there are no photos in ../shared/flowers")
+    config = TrainConfig(data="none", run_dir="none", num_classes=5, class_names=tuple("abcde"))
+    save_model(build_model(config), config, tmp_path / "model")
+    done = export(tmp_path / "model", tmp_path / "exported", images=[path.read_bytes() for path in photos])
+    assert done.images == len(photos) >= 5
+    assert max(done.weights_difference, done.program_difference) < 1e-4
+
+
+def test_the_documented_calls_run(trained, squares, tmp_path, monkeypatch, capsys):
+    """Those of docs/inference.md, with folders of this machine, in this process."""
+    text = (ROOT / "docs/inference.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code = code.replace("s3://bucket/runs/flowers-1/model", trained.model_dir).replace("s3://bucket/flowers", "set")
+    code = code.replace('launcher="processes", num_processes=2', "timeout_seconds=60.0")
+    shutil.copytree(squares, tmp_path / "set")
+    (tmp_path / "new-photos").mkdir()
+    (tmp_path / "new-photos" / "1.jpg").write_bytes(square(1))
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(code, names)
+    assert names["table"].num_rows == 1
+    assert names["manifest"].version == 2
+    assert capsys.readouterr().out.startswith(f"{trained.accuracy} ")

@@ -115,8 +115,8 @@ def _predict_spark(predictor: Predictor, frame: "DataFrame", column: str, prefix
 
     use_driver_python(frame.sparkSession)
     of_series = _pandas_function(predictor, column)
-    fields = ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in predictor.columns)
-    predicted = functions.pandas_udf(of_series, f"struct<{fields.replace(' ', ':')}>")
+    fields = ",".join(f"{name}:{_SPARK_TYPES[name]}" for name in predictor.columns)
+    predicted = functions.pandas_udf(of_series, f"struct<{fields}>")
     place = f"_{prefix}prediction"
     added = [functions.col(f"`{place}`.{name}").alias(f"{prefix}{name}") for name in predictor.columns]
     whole = frame.withColumn(place, predicted(functions.col(f"`{column}`")))

@@ -55,6 +55,7 @@ BATCHES = "batches are cut by bytes: True"
 REFUSED = "SchemaError: Spark partition 0: column 'x'"
 
 
+@pytest.mark.nightly  # beside `test_connect_files.py` and a standalone cluster
 def test_images_become_shards_on_spark_connect(flowers, tmp_path):
     """A server runs the jobs; an error of a task arrives with its type."""
     with connect_turn():

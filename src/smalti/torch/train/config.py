@@ -143,6 +143,16 @@ class RunConfig:
     """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
     min_processes: int | None = None
     """Fewest processes on which a restarted run goes on; None: `num_processes`."""
+    progress: bool | None = None
+    """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
+    tensorboard: bool = False
+    """Write TensorBoard's event files into the folder `tensorboard` in `run_dir`; needs the extra `tensorboard`."""
+    mlflow: str | None = None
+    """Address of the MLflow tracking server to record the run in, or `environment` for that of MLFLOW_TRACKING_URI.
+
+    Needs the extra `mlflow`. Credentials come from MLflow's own environment variables."""
+    mlflow_experiment: str = "smalti"
+    """Experiment in MLflow, which is made if there is none."""
     cache_dir: str | None = None
     """Folder for shards that come from a remote store; None: the cache's default."""
     cache_limit: int | str | None = None

@@ -19,6 +19,7 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.life import Life
+from smalti.torch.train.measures import MeasuredLoader, Pace, memory_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.torch.train.saves import Saves
@@ -52,6 +53,7 @@ class Context:
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
         self._loaders: dict[str, StreamingDataLoader] = {}
+        self._pace = Pace(num_ranks=life.ranks.num_ranks)
         self._data: dict[str, tuple[int | None, str]] = {}
         """Version and digest by address of the data."""
         self._stopped = False
@@ -143,10 +145,9 @@ class Context:
         dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options=options)
         resume = shuffle if resume is None else resume
         ledger = self._life.ledger if resume else None
-        made = StreamingDataLoader(
-            dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})}
-        )
+        made = MeasuredLoader(dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})})
         if resume:
+            made.pace = self._pace
             name = f"{split or ''}@{address}"
             if name in self._loaders:
                 raise CursorError(
@@ -165,7 +166,7 @@ class Context:
         return int(loader.state_dict()["epoch"])
 
     def report(self, metrics: "Mapping[str, float | torch.Tensor]", *, step: int) -> None:
-        """Record figures of a step, of rank 0: an event of the run. Not collective.
+        """Record figures of a step, of rank 0, with measures of speed and memory: an event of the run. Not collective.
 
         Raises:
             TrainingError: a figure is not a number.
@@ -173,7 +174,8 @@ class Context:
         figures = {name: _figure(name, value, step) for name, value in metrics.items()}
         # JSON has no infinities.
         shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        self._life.events.emit("report", step=step, metrics=shown)
+        measures = {**self._pace.figures(), **memory_figures(self.device)}
+        self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
     def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
         """Return the checkpoint with the best figure, as `keep_best` of the run says; None if none has one. Collective.
@@ -331,6 +333,7 @@ class Context:
                 digests=tuple(seen),
             )
         self._data[address] = (dataset.manifest.version, found)
+        self._life.events.emit("data", data=address, split=split, version=dataset.manifest.version, digest=found)
         return dataset
 
     def _snapshot(self, step: int, state: Any, more: Mapping[str, Any]) -> Snapshot:

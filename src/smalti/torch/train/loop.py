@@ -10,6 +10,7 @@ from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.data import RunData
 from smalti.torch.train.life import Life
+from smalti.torch.train.measures import memory_figures
 from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import (
     RunState,
@@ -47,6 +48,11 @@ class Throughput:
     data_seconds: float = 0.0
     """Part of `seconds` spent waiting for the loader."""
     samples: int = 0
+
+    @property
+    def data_fraction(self) -> float:
+        """Share of the time that was spent waiting for the loader."""
+        return self.data_seconds / self.seconds if self.seconds else 0.0
 
 
 class TrainingRun:
@@ -152,6 +158,8 @@ class TrainingRun:
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=self.learner.last_rate,
                 images_per_second=self.images_per_second(),
+                data_fraction=self.throughput.data_fraction,
+                **memory_figures(self.ranks.device),
             )
 
     def _after_step(self, *, is_last: bool) -> None:
@@ -169,7 +177,7 @@ class TrainingRun:
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
-        state, throughput = self.state, self.throughput
+        state = self.state
         sums = self._sums()
         means = state.means(sums)
         train_metrics = {"loss": means["loss"], **self.task.figures(means)}
@@ -181,7 +189,7 @@ class TrainingRun:
             **({"train_accuracy": train_metrics["accuracy"]} if "accuracy" in train_metrics else {}),
             "train_samples": round(sums[-1]),
             "images_per_second": self.images_per_second(),
-            "data_fraction": throughput.data_seconds / throughput.seconds if throughput.seconds else 0.0,
+            "data_fraction": self.throughput.data_fraction,
         }
         summary.update(self._evaluate(train_metrics))
         self.learner.end_epoch(summary["loss"])
@@ -189,7 +197,8 @@ class TrainingRun:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.begin_epoch(state.epoch + 1)
-        self._save(metrics={name: value for name, value in summary.items() if isinstance(value, int | float)})
+        figures = {**summary, **summary["metrics"]}
+        self._save(metrics={name: value for name, value in figures.items() if isinstance(value, int | float)})
         self.life.events.emit("epoch", life=self.life.number, **summary)
         self.ranks.run_on_first(self.run.put_log, "write the log")
 

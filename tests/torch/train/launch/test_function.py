@@ -35,7 +35,7 @@ def learn(context):
             if step == 3 and fault and checkpoint is None and context.rank == context.world.num_ranks - 1:
                 _FAULTS[fault]()
             if step % 2 == 0 or step % 5 == 0:
-                context.save(step, {"counts": counts})
+                context.save(step, {"counts": counts}, wait=True)  # a life with a checkpoint has no more faults
             if context.should_stop():
                 context.save(step, {"counts": counts})
                 return None

@@ -11,6 +11,7 @@ from smalti.torch.train.launchers.preflight import check_places
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.restarts import run_with_restarts
 from smalti.torch.train.run.events import OnEvent
+from smalti.torch.train.tracking.tracked import tracked
 from smalti.world import detect_world
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent 
         from smalti.torch.train.task import name_of
 
         config = replace(config, task=name_of(task))
-    return TrainResult.from_json(_run(Program(config, task=task), on_event))
+    return TrainResult.from_json(run_program(Program(config, task=task), on_event))
 
 
 def launch(
@@ -69,10 +70,17 @@ def launch(
             function returned a value that JSON cannot hold.
         SchemaError: an option is unknown or has a value that is not allowed.
     """
-    return _run(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)["value"]
+    return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)[
+        "value"
+    ]
 
 
-def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+    """Run a program with the launcher of its configuration, and return the result as JSON values.
+
+    Raises:
+        SmaltiError: as `train` and `launch` do.
+    """
     config = program.config
     config.check_ranks(config.num_processes)
     launcher, world = LAUNCHERS[config.launcher], detect_world()
@@ -86,4 +94,5 @@ def _run(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         check_places(config)
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
-    return run_with_restarts(start, program, on_event)
+    with tracked(config, program.argument, on_event) as hear:
+        return run_with_restarts(start, program, hear)

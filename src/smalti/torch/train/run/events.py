@@ -1,6 +1,7 @@
 """Events of a run: rank 0 appends JSON lines to a file, which the process that started the run follows.
 
-{"event": "start" | "step" | "epoch" | "checkpoint" | "end" | "output", "time": seconds since 1970, ...}
+{"event": "start" | "data" | "step" | "report" | "epoch" | "checkpoint" | "end" | "output", "time": seconds since 1970,
+...}. Of a run with records elsewhere, `on_event` also gets "tracking" (`tracking.tracked`).
 """
 
 import contextlib

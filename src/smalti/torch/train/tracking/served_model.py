@@ -1,0 +1,76 @@
+"""A trained image classifier as a model of MLflow: with its signature, and loaded without unpickling anything."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smalti.torch.train.run.checkpoint import read_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class ServedModel:
+    """A model that MLflow calls: pixels in, probabilities of the classes out."""
+
+    def __init__(self, folder: Path) -> None:
+        from smalti.torch.train.models import load_model
+
+        settings = read_json(folder / "smalti.json")
+        self._mean, self._std = settings["mean"], settings["std"]
+        self._model, _ = load_model(folder)
+        self._model.eval()
+
+    def predict(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+        """Return the probabilities (n, classes) of images (n, height, width, 3), RGB from 0 to 255."""
+        import numpy as np
+        import torch
+
+        from smalti.torch.train.models import logits_of
+
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(torch.float32).div_(255.0)
+        pixels = (pixels - torch.tensor(self._mean)) / torch.tensor(self._std)
+        with torch.inference_mode():
+            found: NDArray[np.float32] = logits_of(self._model(pixels.permute(0, 3, 1, 2))).softmax(dim=1).numpy()
+        return found
+
+
+def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
+    """Write a model of MLflow that holds the folder `model` of a run; return False if it is no image classifier.
+
+    Args:
+        model: a local folder.
+        folder: to write; it must not exist.
+        run_id: of the run in MLflow.
+    """
+    import mlflow.pyfunc
+    import numpy as np
+    from mlflow.models import Model
+    from mlflow.models.signature import ModelSignature
+    from mlflow.types.schema import Schema, TensorSpec
+
+    settings = read_json(model / "smalti.json")
+    trained, side = settings["train"], settings["image_size"]
+    if trained.get("task", "image-classification") != "image-classification":
+        return False
+    signature = ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, side, side, 3))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, trained["num_classes"]))]),
+    )
+    described: Any = Model(run_id=run_id)
+    mlflow.pyfunc.save_model(
+        str(folder),
+        loader_module=__name__,
+        data_path=str(model),
+        signature=signature,
+        mlflow_model=described,
+        pip_requirements=[f"smalti[torch]=={importlib.metadata.version('smalti')}"],
+        metadata={"class_names": settings["class_names"]},
+    )
+    return True
+
+
+def _load_pyfunc(path: str) -> ServedModel:
+    """Load the model; MLflow calls this function by its name."""
+    return ServedModel(Path(path))

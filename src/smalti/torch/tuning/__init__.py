@@ -1,0 +1,29 @@
+"""Studies of hyperparameters: many trainings with different settings, side by side, of which the best is found.
+
+`hyperparameter_study` runs trials of a `TrainConfig`, or of a function of `launch`. Optuna proposes their settings.
+Start reading at `study`. Names are imported on first use, so that `space` can be read without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smalti.torch.tuning.options import StudyOptions
+    from smalti.torch.tuning.results import StudyResult, Trial
+    from smalti.torch.tuning.space import with_params
+    from smalti.torch.tuning.study import hyperparameter_study
+
+_HOMES = {
+    "StudyOptions": "options",
+    "StudyResult": "results",
+    "Trial": "results",
+    "hyperparameter_study": "study",
+    "with_params": "space",
+}
+__all__ = ["StudyOptions", "StudyResult", "Trial", "hyperparameter_study", "with_params"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

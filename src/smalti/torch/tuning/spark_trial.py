@@ -1,0 +1,137 @@
+"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run."""
+
+import contextlib
+import functools
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.process import use_driver_python
+from smalti.storage.schemes import store_variables
+from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.spark import importable, read_source
+from smalti.torch.train.run.events import Event, EventTail
+from smalti.torch.train.run.store import log_reader
+from smalti.torch.tuning.trial_process import TrialProcess
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_POLL_SECONDS = 0.2
+_STORE_POLL_SECONDS = 5.0
+_CANCEL_SECONDS = 60.0
+
+
+class SparkTrial:
+    """A trial that runs as the only task of a Spark job.
+
+    Raises:
+        MissingDependency: pyspark is not installed.
+        TrainingError: there is no Spark session.
+    """
+
+    def __init__(self, program: Program, environment: Mapping[str, str]) -> None:
+        self.result: dict[str, Any] | None = None
+        self.failure = ""
+        self._session = _session()
+        self._tag = f"smalti-trial-{uuid.uuid4().hex}"
+        self._heard: list[Event] = []
+        self._tail = EventTail(log_reader(program.config), self._heard.append)
+        self._next_poll = 0.0
+        self._poll_seconds = _POLL_SECONDS if program.config.local_run_dir else _STORE_POLL_SECONDS
+        run = functools.partial(
+            run_in_task,
+            task=program.to_json(),
+            environment={**store_variables(os.environ), **environment},
+            source_of=program.source_of,
+            source=read_source(program.source_of),
+        )
+        self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-spark-trial", daemon=True)
+        self._thread.start()
+
+    def events(self) -> Iterator[Event]:
+        """Return the events since the last call."""
+        if time.monotonic() >= self._next_poll or not self._thread.is_alive():
+            self._next_poll = time.monotonic() + self._poll_seconds
+            self._tail.poll()
+        while self._heard:
+            yield self._heard.pop(0)
+
+    def has_ended(self) -> bool:
+        """Return whether the trial is over."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Cancel the task; Spark ends its Python worker, and that the trial's process."""
+        if _is_connect(self._session):
+            self._session.interruptTag(self._tag)
+        else:
+            self._session.sparkContext.cancelJobGroup(self._tag)
+
+    def kill(self) -> None:
+        """Cancel the task again; blocks until it has ended."""
+        if self._thread.is_alive():
+            self.stop()
+        self._thread.join(_CANCEL_SECONDS)
+
+    def _run(self, run: Any) -> None:
+        try:
+            if _is_connect(self._session):
+                self._session.addTag(self._tag)
+            else:
+                self._session.sparkContext.setJobGroup(self._tag, "a trial of a study")
+            [row] = self._session.range(0, 1, 1, 1).mapInPandas(run, "outcome string").collect()
+            outcome = json.loads(row["outcome"])
+            self.result, self.failure = outcome["result"], outcome["failure"]
+        except Exception as error:  # noqa: BLE001 - of Spark's many classes: the trial's failure
+            self.failure = f"{type(error).__name__}: {error}"[:4000]
+
+
+def run_in_task(
+    batches: "Iterable[pd.DataFrame]",
+    *,
+    task: Mapping[str, Any],
+    environment: Mapping[str, str],
+    source_of: str,
+    source: Mapping[str, str],
+) -> "Iterator[pd.DataFrame]":
+    """Run a trial in a Spark task, and return its outcome as the only row."""
+    import pandas as pd
+
+    for _ in batches:
+        with importable(source_of, source):
+            trial = TrialProcess(task, environment)
+            try:
+                while not trial.has_ended():
+                    for _event in trial.events():
+                        pass  # the driver reads them in the log of the run
+                    time.sleep(_POLL_SECONDS)
+            finally:
+                with contextlib.suppress(SmaltiError):
+                    trial.kill()
+        failure = "" if trial.result is not None else trial.failure
+        yield pd.DataFrame({"outcome": [json.dumps({"result": trial.result, "failure": failure})]})
+
+
+def _session() -> Any:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependency(
+            "trials on Spark need pyspark: pip install 'smalti[spark]', or use trials_on='processes'.",
+            package="pyspark",
+        ) from error
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise TrainingError("trials_on='spark' found no Spark session: start one, or use trials_on='processes'.")
+    use_driver_python(session)
+    return session
+
+
+def _is_connect(session: Any) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,362 @@
+"""A study: trials side by side, with what Optuna proposes from those before, until the budget is spent.
+
+Intended behaviour:
+1. One process conducts a study at a time, as one process trains a run: a lock in a local folder, a numbered life in a
+   store. It alone writes the journal, and takes the figures from the events of the trials.
+2. A trial is a run of its own in `<study_dir>/trials`, with checkpoints. A trial whose conductor was killed is
+   continued from its newest checkpoint by the next call, with the same settings.
+3. A trial that is pruned, and all of them when this process is interrupted, end in seconds, with all their processes.
+4. A failed trial is part of the result. More than `max_failures` of them end the study.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from smalti.errors import MissingDependency, SchemaError, TrainingError
+from smalti.storage import Store, open_store
+from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.run.events import Event, OnEvent
+from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
+from smalti.torch.tuning.options import StudyOptions
+from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
+from smalti.torch.tuning.space import Dimension, parse_space, with_params
+from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
+
+if TYPE_CHECKING:
+    import optuna
+
+    from smalti.torch.train.context import Context
+
+RESULT_FILE = "study.json"
+_POLL_SECONDS = 0.1
+_MAX_LIVES = 3  # of one trial, whose conductor is killed each time
+_MAX_FAILURE = 2000  # characters of a reason that are kept
+_WARM_UP_TRIALS = 3  # before the median is one
+_SEED_STEP = 1_000_003
+
+
+class RunningTrial(Protocol):
+    """A trial that runs somewhere."""
+
+    result: dict[str, Any] | None
+
+    @property
+    def failure(self) -> str:
+        """The reason why an ended trial has no result."""
+
+    def events(self) -> Iterator[Event]:
+        """Return the events since the last call."""
+
+    def has_ended(self) -> bool:
+        """Return whether the trial is over and all its events are here."""
+
+    def stop(self) -> None:
+        """Ask the trial to end."""
+
+    def kill(self) -> None:
+        """End the trial now; blocks until it has ended."""
+
+
+def hyperparameter_study(
+    trained: "TrainConfig | Callable[[Context], Any]",
+    space: Mapping[str, Any],
+    options: StudyOptions,
+    config: Any = None,
+    *,
+    on_event: OnEvent | None = None,
+    **run: Any,
+) -> StudyResult:
+    """Find good hyperparameters by trials; blocks until the budget is spent. The same call resumes a study.
+
+    Args:
+        trained: a `TrainConfig`, whose fields are the hyperparameters; or a function as `launch` takes it, which
+            returns the figure or a dict with it, and may report it at steps so that bad trials end early.
+        space: the hyperparameters, as plain data; see `space`.
+        options: place, aim and budget.
+        config: of a function: a mapping or dataclass that gets the hyperparameters; None: they alone are its `config`.
+        on_event: called with {"event": "trial", "number": ..., "state": ..., ...} when a trial begins and ends.
+        run: of a function: fields of `RunConfig`, such as `data`.
+
+    Raises:
+        TrainingError: too many trials failed, or another process conducts the study.
+        SchemaError: the space or the options are not valid.
+        MissingDependency: Optuna is not installed.
+    """
+    base = _base_program(trained, config, options, run)
+    dimensions = parse_space(space)
+    _trial_program(base, {each.name: _any_value(each) for each in dimensions}, options.study_dir)  # do they fit?
+    with _conducted(options) as folder:
+        study = _opened_study(options, folder.store)
+        conductor = Conductor(study, base, dimensions, options, folder.check, on_event)
+        conductor.continue_stale()
+        conductor.run()
+        result = result_of(study, options.metric)
+        folder.store.put(RESULT_FILE, json.dumps(result.to_json(), allow_nan=True).encode())
+    return result
+
+
+@dataclass
+class Conductor:
+    """The loop that starts trials, watches them and ends them; all in one thread."""
+
+    study: "optuna.Study"
+    base: Program
+    dimensions: tuple[Dimension, ...]
+    options: StudyOptions
+    check_owner: Callable[[], None]
+    on_event: OnEvent | None = None
+    _running: "dict[int, tuple[optuna.Trial, RunningTrial]]" = field(default_factory=dict)
+    _failures: list[str] = field(default_factory=list)
+
+    def continue_stale(self) -> None:
+        """Queue the trials of a conductor that was killed, which continue from their checkpoints."""
+        import optuna
+
+        for stale in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            lives = 1 + int(stale.user_attrs.get("life", 0))
+            self.study.tell(stale.number, state=optuna.trial.TrialState.FAIL)
+            if lives < _MAX_LIVES and stale.params.keys() == {each.name for each in self.dimensions}:
+                known = {RUN_DIR: stale.user_attrs[RUN_DIR]} if RUN_DIR in stale.user_attrs else {}
+                self.study.enqueue_trial(stale.params, user_attrs={**known, CONTINUES: stale.number, "life": lives})
+
+    def run(self) -> None:
+        """Run trials until the budget is spent.
+
+        Raises:
+            TrainingError: too many failed, or the study was continued elsewhere.
+        """
+        deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
+        try:
+            while True:
+                missing = self.options.trials - self._num_done() - len(self._running)
+                if missing > 0 and len(self._running) < self.options.parallel and time.monotonic() < deadline:
+                    self._start()
+                    continue
+                if not self._running:
+                    return
+                for number in list(self._running):
+                    self._watch(number)
+                time.sleep(_POLL_SECONDS if self.options.trials_on != "inline" else 0.001)
+        finally:
+            self._end_all()
+
+    def _num_done(self) -> int:
+        return sum(trial.state != "running" for trial in trials_of(self.study))
+
+    def _start(self) -> None:
+        self.check_owner()
+        # One sampler for each trial: proposals depend on the seed, the number and the trials before, and on no restart.
+        self.study.sampler = _sampler(self.options, len(self.study.get_trials(deepcopy=False)))
+        trial = self.study.ask()
+        params = {each.name: each.suggest(trial) for each in self.dimensions}
+        run_dir = trial.user_attrs.get(RUN_DIR) or f"{self.options.study_dir.rstrip('/')}/trials/{trial.number:05d}"
+        trial.set_user_attr(RUN_DIR, run_dir)
+        try:
+            program = _trial_program(self.base, params, run_dir)
+        except SchemaError as error:
+            self._finish(trial, "failed", failure=str(error))
+            return
+        environment = {}
+        if self.options.parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
+            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // self.options.parallel))
+        self._running[trial.number] = (trial, _started(self.options, program, environment))
+        self._say(trial, "running", params=params, run_dir=run_dir)
+
+    def _watch(self, number: int) -> None:
+        trial, running = self._running[number]
+        has_ended = running.has_ended()
+        for event in running.events():
+            if self._is_hopeless(trial, event):
+                del self._running[number]
+                _end([running])
+                self._finish(trial, "pruned")
+                return
+        if not has_ended:
+            return
+        del self._running[number]
+        if running.result is None:
+            self._finish(trial, "failed", failure=running.failure)
+            return
+        try:
+            value = _value_of(running.result, self.options.metric)
+        except TrainingError as error:
+            self._finish(trial, "failed", failure=str(error))
+            return
+        self._finish(trial, "complete", value)
+
+    def _is_hopeless(self, trial: "optuna.Trial", event: Event) -> bool:
+        """Record the figure of an event, and return whether the trial is to be pruned."""
+        figures = {**event, **event.get("metrics", {})} if event["event"] in {"epoch", "report"} else {}
+        value, step = figures.get(self.options.metric), event.get("epoch", event.get("step"))
+        if not isinstance(value, (int, float)) or step is None:
+            return False
+        if int(step) not in self.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
+            trial.report(float(value), int(step))
+        return bool(trial.should_prune())
+
+    def _finish(self, trial: "optuna.Trial", state: str, value: float | None = None, *, failure: str = "") -> None:
+        import optuna
+
+        states = optuna.trial.TrialState
+        if failure:
+            trial.set_user_attr(FAILURE, failure[-_MAX_FAILURE:])
+        self.study.tell(
+            trial, value, state={"complete": states.COMPLETE, "pruned": states.PRUNED, "failed": states.FAIL}[state]
+        )
+        self._say(trial, state, params=trial.params, value=value, failure=failure[-_MAX_FAILURE:])
+        if state == "failed":
+            self._failures.append(failure)
+            if len(self._failures) > self.options.max_failures:
+                raise TrainingError(
+                    f"{len(self._failures)} trials of the study {self.options.study_dir} failed, `max_failures` is "
+                    f"{self.options.max_failures}. The last one, with {dict(trial.params)}: {failure}",
+                    failures=len(self._failures),
+                )
+
+    def _end_all(self) -> None:
+        running = [each for _, each in self._running.values()]
+        self._running.clear()
+        _end(running)
+
+    def _say(self, trial: "optuna.Trial", state: str, **facts: Any) -> None:
+        if self.on_event is not None:
+            event = {"event": "trial", "time": round(time.time(), 3), "number": trial.number, "state": state, **facts}
+            self.on_event(event)
+
+
+def _end(running: list[RunningTrial]) -> None:
+    """End trials, first by asking; blocks until they have ended."""
+    for each in running:
+        each.stop()
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and not all(each.has_ended() for each in running):
+        time.sleep(_POLL_SECONDS)
+    for each in running:
+        each.kill()
+
+
+def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
+    if options.trials_on == "inline":
+        from smalti.torch.tuning.inline_trial import InlineTrial
+
+        return InlineTrial(program)
+    if options.trials_on == "spark":
+        from smalti.torch.tuning.spark_trial import SparkTrial
+
+        return SparkTrial(program, environment)
+    return TrialProcess(program.to_json(), environment)
+
+
+def _base_program(trained: Any, config: Any, options: StudyOptions, run: Mapping[str, Any]) -> Program:
+    if isinstance(trained, TrainConfig):
+        if config is not None or run:
+            raise SchemaError("a TrainConfig has all settings of its trials: leave out `config` and other arguments.")
+        base = Program(replace(trained, progress=False))
+    else:
+        fields = {"run_storage_options": dict(options.storage_options), **run, "run_dir": options.study_dir}
+        base = Program(replace(RunConfig.from_json(fields), progress=False), trained, {} if config is None else config)
+    launcher = base.config.launcher
+    if launcher not in {"inline", "processes"}:
+        raise SchemaError(
+            f"`launcher` of a study's trials must be inline or processes, not {launcher!r}; trials themselves run as "
+            "Spark tasks with trials_on='spark'."
+        )
+    return base
+
+
+def _trial_program(base: Program, params: Mapping[str, Any], run_dir: str) -> Program:
+    """Return the program of a trial.
+
+    Raises:
+        SchemaError: a hyperparameter has no place in the configuration, or a value is not allowed.
+    """
+    if base.function is not None:
+        return replace(base, config=replace(base.config, run_dir=run_dir), argument=with_params(base.argument, params))
+    return replace(base, config=with_params(base.config, {**params, "run_dir": run_dir}))
+
+
+def _any_value(dimension: Dimension) -> Any:
+    return dimension.choices[0] if dimension.choices else dimension.low
+
+
+def _value_of(result: Mapping[str, Any], metric: str) -> float:
+    """Return the figure of a trial's result: of the trainer, or of a function.
+
+    Raises:
+        TrainingError: there is none.
+    """
+    value: Any = result
+    if set(result) == {"value"}:
+        value = result["value"]
+    if isinstance(value, Mapping):
+        last = (value.get("history") or [{}])[-1]
+        value = {**last, **(value.get("metrics") or {}), **value}.get(metric)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TrainingError(f"the trial has no figure `{metric}`: expected a number, found {value!r:.200}.")
+    return float(value)
+
+
+def _sampler(options: StudyOptions, number: int) -> "optuna.samplers.BaseSampler":
+    import optuna
+
+    seed = (options.seed * _SEED_STEP + number) % 2**32
+    if options.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    return optuna.samplers.TPESampler(seed=seed)
+
+
+def _pruner(options: StudyOptions) -> "optuna.pruners.BasePruner":
+    import optuna
+
+    if options.pruner == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=_WARM_UP_TRIALS)
+    return optuna.pruners.HyperbandPruner() if options.pruner == "hyperband" else optuna.pruners.NopPruner()
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """The folder of a study that this process conducts."""
+
+    store: Store
+    check: Callable[[], None]
+    """Raises a TrainingError if the study was continued elsewhere."""
+
+
+@contextmanager
+def _conducted(options: StudyOptions) -> Iterator[_Folder]:
+    """Conduct the study in the body; another process cannot, or in a store makes this one stop."""
+    config = RunConfig(run_dir=options.study_dir, run_storage_options=options.storage_options)
+    with opened_run(config) as run, run.begun(num_ranks=1):
+        store = open_store(config.local_run_dir or options.study_dir, config.run_dir_options)
+        yield _Folder(store, lambda: _check_current(run))
+
+
+def _check_current(run: LocalRun) -> None:
+    if isinstance(run, StoreRun):
+        run.check_current()
+
+
+def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingDependency("a study needs Optuna: pip install 'smalti[tuning]'.", package="optuna") from error
+    from smalti.torch.tuning.journal import StoreJournal
+
+    storage: Any = options.storage
+    if storage is None:
+        storage = optuna.storages.JournalStorage(StoreJournal(store))
+    return optuna.create_study(
+        storage=storage,
+        study_name=options.study_dir.rstrip("/"),
+        direction=options.direction,
+        pruner=_pruner(options),
+        load_if_exists=True,
+    )

@@ -1,0 +1,250 @@
+"""A run's figures reach a terminal, TensorBoard and MLflow while it trains, and none of them can end or hold it up."""
+
+import contextlib
+import io
+import json
+import logging
+import math
+import socket
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from smalti.errors import SchemaError
+from smalti.storage import open_store
+from smalti.torch.train import launch, train
+from smalti.torch.train.tracking.figures import figures_of
+from smalti.torch.train.tracking.progress import Progress
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+STEP = {
+    "event": "step",
+    "time": 0.0,
+    "step": 5,
+    "epoch": 0,
+    "loss": 0.5,
+    "data_fraction": 0.25,
+    "images_per_second": 75.4,
+}
+
+
+def test_a_terminal_shows_a_bar_with_the_figures_of_the_newest_step_and_the_remaining_time():
+    terminal = Terminal()
+    bar = Progress(epochs=2, stream=terminal)
+    bar({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5})
+    bar(STEP)
+    bar.close("finished")
+    shown = terminal.getvalue().split("\r")[-1]
+    assert "training:  50%" in shown
+    assert "5/10" in shown
+    assert "loss 0.5, 75 samples/s, data 25%" in shown
+
+
+def test_elsewhere_a_line_now_and_then_has_them_and_the_remaining_time():
+    now, stream = [0.0], io.StringIO()
+    lines = Progress(epochs=2, stream=stream, clock=lambda: now[0])
+    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 50})
+    for step in (5, 10, 20, 40):
+        now[0] = step * 2.0  # lines are at least 30 seconds apart
+        lines({**STEP, "step": step})
+    lines.close("finished")
+    assert stream.getvalue().splitlines() == [
+        "step 20 of 100: loss 0.5, 75 samples/s, data 25%, 02:40 left",
+        "step 40 of 100: loss 0.5, 75 samples/s, data 25%, 02:00 left",
+        "training finished",
+    ]
+
+
+def test_figures_have_the_names_of_their_kind_and_texts_and_places_are_none():
+    assert figures_of({**STEP, "life": 0}) == {
+        "step/loss": 0.5, "step/data_fraction": 0.25, "step/images_per_second": 75.4,
+    }  # fmt: skip
+    report = {"event": "report", "time": 1.0, "step": 2, "metrics": {"loss": "inf", "f1": 1}, "measures": {"x": 2.0}}
+    assert figures_of(report) == {"loss": math.inf, "f1": 1.0, "step/x": 2.0}
+    assert figures_of({"event": "epoch", "epoch": 0, "accuracy": 0.5, "confusion": [[1]]}) == {"epoch/accuracy": 0.5}
+    task = {"event": "epoch", "metrics": {"f1": 0.5}, "train_metrics": {"f1": 0.75}, "loss": 1}
+    assert figures_of(task) == {"epoch/f1": 0.5, "epoch/train_f1": 0.75, "epoch/loss": 1.0}
+    assert figures_of({"event": "output", "line": "1"}) == {}
+
+
+# ------------------------------------------------------------ TensorBoard
+
+
+def scalars(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {name: [(each.step, each.value) for each in read.Scalars(name)] for name in read.Tags()["scalars"]}
+
+
+class LostError(Exception):
+    pass
+
+
+def lose_after(step):
+    """Return a listener that ends the run after a step, as a death would."""
+
+    def listen(event):
+        if event["event"] == "step" and event["step"] == step:
+            raise LostError
+
+    return listen
+
+
+def test_tensorboard_shows_each_step_once_although_a_life_was_lost_and_steps_were_taken_again(config):
+    """Seven steps an epoch; the first life ends after step 5, and its newest checkpoint is that of step 3."""
+    tracked = replace(config, tensorboard=True, log_every=1)
+    with pytest.raises(LostError):
+        train(tracked, on_event=lose_after(5))
+    heard = []
+    result = train(tracked, on_event=heard.append)
+    assert result.resumed_from["step"] == 3
+    shown = scalars(Path(config.run_dir) / "tensorboard")
+    assert [step for step, _ in shown["step/loss"]] == list(range(1, 15))
+    assert {"step/learning_rate", "step/data_fraction", "step/peak_memory_mb", "step/images_per_second"} <= set(shown)
+    assert shown["epoch/accuracy"][-1] == (14, pytest.approx(result.accuracy))
+    assert [event["link"] for event in heard if event["event"] == "tracking"] == [f"{config.run_dir}/tensorboard"]
+
+
+def test_the_event_files_of_a_run_in_a_store_are_put_there(config, tmp_path):
+    def report(context):
+        for step in (1, 2, 3):
+            context.report({"f1": step / 4}, step=step)
+
+    launch(report, run_dir="memory://tracking/run", tensorboard=True)
+    store = open_store("memory://tracking/run/tensorboard")
+    for info in store.list():
+        (tmp_path / info.key).write_bytes(store.get(info.key))
+    shown = scalars(tmp_path)
+    assert shown["f1"] == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    assert [step for step, _ in shown["step/peak_memory_mb"]] == [1, 2, 3]
+
+
+# ------------------------------------------------------------ MLflow
+
+
+def learn(context):
+    """Three steps over the squares; the first life is lost after its second."""
+    loader = context.dataloader("train", batch_size=20)
+    step = 0 if context.latest() is None else context.latest().step
+    for batch in loader:
+        step += 1
+        context.report({"seen": len(batch["label"]), "inf": math.inf}, step=step)
+        context.save(step, {}, wait=True)
+        if step == 2:
+            raise LostError
+    return step
+
+
+def test_mlflow_has_parameters_metrics_with_steps_and_data_and_a_resumed_run_continues_its_own(
+    squares, tmp_path, caplog
+):
+    options = {"data": str(squares), "run_dir": str(tmp_path / "run"), "mlflow_experiment": "flowers"}
+    heard = []
+    with fake_mlflow() as (address, requests):
+        with pytest.raises(LostError):
+            launch(learn, {"rate": 0.1, "layers": {"hidden": 3}}, mlflow=address, **options)
+        begun = len(requests)
+        assert launch(learn, {"rate": 0.1}, mlflow=address, on_event=heard.append, **options) == 3
+    assert caplog.records == []
+    first, second = requests[:begun], requests[begun:]
+    parameters = {each["key"]: each["value"] for body in of(first, "runs/log-batch") for each in body.get("params", [])}
+    assert (parameters["rate"], parameters["layers.hidden"], parameters["data"]) == ("0.1", "3", str(squares))
+    assert not any("storage_options" in name for name in parameters)
+    metrics = [each for body in of(first, "runs/log-batch") for each in body.get("metrics", [])]
+    assert [(each["step"], each["value"]) for each in metrics if each["key"] == "seen"] == [(1, 20.0), (2, 20.0)]
+    assert {"inf", "step/samples_per_second", "step/data_fraction", "step/peak_memory_mb"} <= {
+        each["key"] for each in metrics
+    }
+    [data] = [each["dataset"] for body in of(first, "runs/log-inputs") for each in body["datasets"]]
+    source = json.loads(data["source"])
+    assert (data["name"], source["url"], source["version"]) == (squares.name, str(squares), 1)
+    assert source["digest"].startswith(data["digest"])
+    assert [body["status"] for body in of(first, "runs/update")] == ["FAILED"]
+    assert (len(of(first, "runs/create")), len(of(second, "runs/create"))) == (1, 0)
+    assert [body["status"] for body in of(second, "runs/update")] == ["RUNNING", "FINISHED"]
+    [link] = [event["link"] for event in heard if event["event"] == "tracking"]
+    assert link == f"{address}/#/experiments/7/runs/r1"
+
+
+def of(requests, path):
+    return [body for found, body in requests if found == path]
+
+
+@contextlib.contextmanager
+def fake_mlflow():
+    """Yield the address of a server that answers as MLflow's does, and the paths and bodies of its requests."""
+    requests = []
+    run = {"info": {"run_id": "r1", "run_uuid": "r1", "experiment_id": "7", "status": "RUNNING"}, "data": {}}
+    answers = {
+        "experiments/get-by-name": {"experiment": {"experiment_id": "7", "name": "flowers"}},
+        "runs/create": {"run": run},
+        "runs/get": {"run": run},
+        "runs/search": {"runs": [run]},
+        "runs/update": {"run_info": run["info"]},
+        "runs/log-batch": {},
+        "runs/log-inputs": {},
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = self.path.partition("?")[0].removeprefix("/api/2.0/mlflow/")
+            size = int(self.headers.get("Content-Length") or 0)
+            requests.append((path, json.loads(self.rfile.read(size) or b"{}")))
+            body = json.dumps(answers.get(path, {"error_code": "ENDPOINT_NOT_FOUND"})).encode()
+            self.send_response(200 if path in answers else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 - the name that the base class calls
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", requests
+    finally:
+        server.shutdown()
+        thread.join(timeout=60)
+        server.server_close()
+
+
+def test_a_tracking_server_that_does_not_answer_is_logged_once_and_neither_ends_nor_holds_up_the_training(
+    config, caplog, monkeypatch
+):
+    from smalti.torch.train.tracking import mlflow_run
+
+    monkeypatch.setattr(mlflow_run, "END_SECONDS", 1.0)
+    with socket.socket() as silent:  # takes connections, and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        tracked = replace(config, mlflow=f"http://127.0.0.1:{silent.getsockname()[1]}", epochs=1)
+        with caplog.at_level(logging.WARNING, logger="smalti.train"):
+            result = train(tracked)
+    assert result.steps == 7
+    assert len(caplog.records) == 1
+    assert "the run is not recorded in MLflow for now, the training continues" in caplog.text
+
+
+def test_a_wrong_address_of_a_server_is_explained(config, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(SchemaError, match="MLFLOW_TRACKING_URI is not set"):
+        train(replace(config, mlflow="environment"))
+    with pytest.raises(SchemaError, match="MLFLOW_TRACKING_PASSWORD") as caught:
+        train(replace(config, mlflow="https://me:canary@mlflow.example"))
+    assert "canary" not in str(caught.value)
