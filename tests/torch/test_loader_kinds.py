@@ -253,7 +253,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(root):
         return columns
 
     batches = iter(loader_of(root, 1, timeout=0.1, transform=OnBatches(hang)))
-    threading.Timer(0.5, release.set).start()
+    threading.Timer(3.0, release.set).start()
     with pytest.raises(SmaltiError, match=r"batch 0 of this iteration was not ready after 0\.1 s"):
         next(batches)
 
