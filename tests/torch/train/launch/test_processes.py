@@ -143,7 +143,7 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_next_run_resumes(in_pr
     assert (caught.value.rank, caught.value.exit_code) == (1, -signal.SIGKILL)
     Path(doomed.run_dir + ".calm").touch()
     result = train(doomed)
-    assert result.resumed_from["step"] == 6
+    assert result.resumed_from["step"] in {3, 6}  # the kill may have come while that of step 6 was being written
     assert sorted(read_sample_order(doomed.run_dir)[0]) == list(range(50))
 
 
