@@ -66,6 +66,7 @@ class TrainingConfig(dg.Config):
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
+    max_restarts: int = Field(default=0, ge=0, description="Restarts from the newest checkpoint after a rank failed.")
     tensorboard: bool = Field(default=False, description="Write TensorBoard's files into the run's folder.")
     mlflow: str = Field(default="", description="Address of an MLflow tracking server, or environment; empty: none.")
     mlflow_experiment: str = Field(default="", description="Of MLflow; empty: the data set's name.")
@@ -99,11 +100,12 @@ class ModelConfig(TrainingConfig):
 
 
 def launcher_fields(config: Any, trainer: TrainerResource) -> dict[str, Any]:
-    """Return the launcher and the number of processes that a configuration chooses, or else the deployment's own."""
+    """Return launcher, processes and restarts as a configuration chooses, or else the deployment's own."""
     is_default = config.launcher is Launcher["default"]
     return {
         "launcher": trainer.launcher if is_default else config.launcher.value.replace("_", "-"),
         "num_processes": config.num_processes or trainer.num_processes,
+        "max_restarts": config.max_restarts,
     }
 
 

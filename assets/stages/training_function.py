@@ -38,6 +38,7 @@ class FunctionConfig(dg.Config):
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
+    max_restarts: int = Field(default=0, ge=0, description="Restarts from the newest checkpoint after a rank failed.")
 
 
 def build_function_model(declared: Declaration, train: Train, function: str) -> dg.AssetsDefinition:

@@ -86,6 +86,7 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
                     break
                 time.sleep(_POLL_SECONDS)
             failed = _first_failed(ranks)
+        del store  # an error below would hold it, with its thread, as long as its traceback is kept
         _deliver(ranks, tail, on_event)
         if failed is not None:
             raise failed.as_error(len(ranks), was_stopped=stop.requested)
