@@ -13,6 +13,7 @@ import pyarrow as pa
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import BadImageError, SchemaError, StoreNotFound
 from smalti.process import use_driver_python
+from smalti.sources.image_folder import is_hidden
 from smalti.spark import add_columns
 from smalti.storage import Store, open_store
 from smalti.torch.train.predictor import CONFIDENCE, NAME, PREDICTED, Predictions, Predictor
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+_IMAGES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif")
 _READERS = 8  # threads that read files; a store answers many requests at once
-_AHEAD = 1024  # images read before they are predicted
 _SPARK_TYPES = {PREDICTED: "long", NAME: "string", CONFIDENCE: "float"}
 
 
@@ -47,7 +47,7 @@ def predict(
         source: the images. The result depends on it:
 
             - a DataFrame of pandas: a copy with the columns added;
-            - a DataFrame of Spark: a DataFrame with the columns added, computed when it is used;
+            - a DataFrame of Spark: a DataFrame with the columns added, computed lazily;
             - the address of a shard set: a new version with the columns added, and its manifest; shards are not
               rewritten (see `smalti.add_columns`);
             - the address of another folder: a table of Arrow with the `path` of each image file below it, sorted.
@@ -84,15 +84,17 @@ def _is_shard_set(store: Store) -> bool:
 
 
 def _predict_files(predictor: Predictor, store: Store, prefix: str) -> pa.Table:
-    paths = sorted(info.key for info in store.list() if info.key.lower().endswith(_IMAGES))
+    keys = (info.key for info in store.list())
+    paths = sorted(key for key in keys if key.lower().endswith(_IMAGES) and not is_hidden(key))
     if not paths:
         raise StoreNotFound(
             f"{store.url} has neither a shard set nor images ({', '.join(_IMAGES)}); check the address", url=store.url
         )
     parts: list[dict[str, Any]] = []
     with ThreadPoolExecutor(_READERS, thread_name_prefix="smalti-predict") as pool:
-        for begin in range(0, len(paths), _AHEAD):
-            some = paths[begin : begin + _AHEAD]
+        ahead = 2 * predictor.batch_size
+        for begin in range(0, len(paths), ahead):
+            some = paths[begin : begin + ahead]
             found = _predicted(predictor, list(pool.map(store.get, some)), some.__getitem__)
             parts.append({"path": some, **{f"{prefix}{name}": values for name, values in found.items()}})
     return pa.concat_tables([pa.table(part) for part in parts])
@@ -147,16 +149,18 @@ class _OfColumns:
                 f"there is no column {self._column!r} of images; the columns are {', '.join(sorted(samples))}",
                 column=self._column,
             )
-        found = _predicted(self._predictor, samples[self._column], lambda _: f"a sample's {self._column!r}")
+        found = _predicted(self._predictor, samples[self._column], lambda _: f"a sample's {self._column!r}", upright=False)
         return {f"{self._prefix}{name}": values.tolist() for name, values in found.items()}
 
 
-def _predicted(predictor: Predictor, images: Sequence[Any], name_of: Callable[[int], str]) -> Predictions:
+def _predicted(
+    predictor: Predictor, images: Sequence[Any], name_of: Callable[[int], str], *, upright: bool = True
+) -> Predictions:
     """Return predictions; errors name the image by its place."""
     for place, image in enumerate(images):
         if not isinstance(image, bytes | bytearray | memoryview):
             raise SchemaError(f"{name_of(place)} is {type(image).__name__}, expected the bytes of an encoded image")
     try:
-        return predictor(images)
+        return predictor(images, upright=upright)
     except BadImageError as error:
         raise BadImageError(f"{name_of(error.facts['index'])}: {error}", **error.facts) from error

@@ -83,7 +83,7 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
     objects = list(store.list())
     found = _images_in(objects)
     if not found:
-        raise _no_images_error(store, [item for item in objects if not _is_hidden(item.key)])
+        raise _no_images_error(store, [item for item in objects if not is_hidden(item.key)])
     _check_depth(store, found)
     address = store.url if store.local_path("any") is not None else source  # absolute, for workers
     return _folder(address, found, storage_options)
@@ -107,7 +107,7 @@ def list_image_partitions(
     name = re.compile(f"{re.escape(begin)}([^/]+){re.escape(after)}/(.+)")
     objects: dict[str, list[ObjectInfo]] = {}
     for item in open_store(common, storage_options).list():
-        if (match := name.fullmatch(item.key)) is not None and not _is_hidden(item.key):
+        if (match := name.fullmatch(item.key)) is not None and not is_hidden(item.key):
             objects.setdefault(match[1], []).append(replace(item, key=match[2]))
     images = {found: _images_in(listed) for found, listed in sorted(objects.items())}
     return {
@@ -197,10 +197,11 @@ def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> Image
 
 def is_image(key: str) -> bool:
     """Return whether an object of a folder of images counts: it is below a class folder, and not hidden."""
-    return "/" in key and not _is_hidden(key)
+    return "/" in key and not is_hidden(key)
 
 
-def _is_hidden(key: str) -> bool:
+def is_hidden(key: str) -> bool:
+    """Return whether an object is hidden, or one that systems leave in folders."""
     return key.startswith(".") or "/." in key or key.rpartition("/")[2] in _NOT_IMAGES
 
 

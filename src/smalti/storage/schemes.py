@@ -86,6 +86,12 @@ _S3 = Scheme(
         "AWS_SESSION_TOKEN",
         "AWS_CONTAINER_AUTHORIZATION_TOKEN",
     ),
+    host_variables=(
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    ),
     credentials_help=(
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or AWS_PROFILE, "
         "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, `token`, "

@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 
 from smalti.errors import BadImageError, TrainingError
 from smalti.images import decode_batch
+from smalti.images.header import exif_orientation
+from smalti.images.pixels import turn_upright
 from smalti.storage import LocalStore, open_store
+from smalti.torch.train.config import IMAGES
 from smalti.torch.train.data import to_device
 from smalti.torch.train.launchers.spark import importable, read_source
 from smalti.torch.train.models import load_model, logits_of
 from smalti.torch.train.run.folder import local_files
-from smalti.torch.train.task import task_of
-from smalti.torch.train.tasks.images import ImageClassification
 
 PREDICTED, NAME, CONFIDENCE = "predicted", "predicted_name", "confidence"
 """Columns of predictions: the number of the class, its name if the model names its classes, and its probability."""
 _KEPT = 2  # models that a process keeps for further copies
+_UPRIGHT = 1  # EXIF orientation of an image that need not be turned
 _CHUNK = 1 << 20  # bytes read at once
 
 Predictions = dict[str, NDArray[Any]]
@@ -53,7 +55,7 @@ class Predictor:
             self.digest = _digest_of(folder, self.address)
             """SHA-256 of the model's files."""
             self.model, self.config = load_model(folder)
-        if not isinstance(task_of(self.config), ImageClassification):
+        if self.config.task != IMAGES:
             raise TrainingError(
                 f"{self.address} was trained for the task '{self.config.task}'; only image classifiers can predict.",
                 task=self.config.task,
@@ -71,31 +73,47 @@ class Predictor:
         """The columns of predictions with their encodings in a shard set."""
         return {PREDICTED: "int", **({NAME: "str"} if self.class_names else {}), CONFIDENCE: "float32"}
 
-    def __call__(self, images: Sequence[bytes]) -> Predictions:
+    def __call__(self, images: Sequence[bytes], *, upright: bool = True) -> Predictions:
         """Return the class of each image, its name and its probability.
+
+        Args:
+            images: encoded images.
+            upright: whether images are turned as their EXIF orientation says, as preparation does with photos. Samples
+                of a shard set are not, in training neither.
 
         Raises:
             BadImageError: an image cannot be decoded; `index` is its place.
         """
         cuts = range(0, len(images), self.batch_size)
-        parts = [self._best(images[begin : begin + self.batch_size], begin) for begin in cuts]
+        parts = [self._best(images[begin : begin + self.batch_size], begin, upright=upright) for begin in cuts]
         numbers = np.concatenate([classes for classes, _ in parts] or [np.zeros(0, np.int64)])
         confidences = np.concatenate([values for _, values in parts] or [np.zeros(0, np.float32)])
         names = {NAME: np.array(self.class_names, dtype=object)[numbers]} if self.class_names else {}
         return {PREDICTED: numbers, **names, CONFIDENCE: confidences}
 
-    def _best(self, images: Sequence[bytes], first: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _best(
+        self, images: Sequence[bytes], first: int, *, upright: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         try:
-            found = self.probabilities(images).max(dim=1)
+            found = self.probabilities(images, upright=upright).max(dim=1)
         except BadImageError as error:
             raise BadImageError(str(error), **{**error.facts, "index": first + error.facts["index"]}) from error
         return found.indices.numpy(), found.values.numpy()
 
-    def probabilities(self, images: Sequence[bytes]) -> torch.Tensor:
+    def probabilities(self, images: Sequence[bytes], *, upright: bool = True) -> torch.Tensor:
         """Return the probability of each class, float32 on the CPU, shape (images, classes); all images at once."""
+        pixels = decode_batch(images, size=self.config.image_size)
+        if upright:
+            for place, image in enumerate(images):
+                if (orientation := exif_orientation(image)) != _UPRIGHT:
+                    # A centred square may be turned after it was cut.
+                    pixels[place] = turn_upright(pixels[place].copy(), orientation)
+        return self.of_pixels(pixels)
+
+    def of_pixels(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
+        """Return the probability of each class of decoded images, shape (n, size, size, 3), as `probabilities` does."""
         with torch.inference_mode():
-            scores = logits_of(self.model(self.normalised(decode_batch(images, size=self.config.image_size))))
-            return scores.float().softmax(dim=1).cpu()
+            return logits_of(self.model(self.normalised(pixels))).float().softmax(dim=1).cpu()
 
     def normalised(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
         """Return decoded images, shape (n, size, size, 3), as the input of the model."""

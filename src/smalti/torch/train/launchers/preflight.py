@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from smalti.catalog import Manifest, load_manifest
@@ -23,6 +24,7 @@ from smalti.storage.errors import is_transient
 from smalti.storage.redact import redact_address
 from smalti.storage.schemes import store_variables
 from smalti.torch.train.config import RunConfig
+from smalti.torch.train.run.store import newest_checkpoint
 
 _SECONDS = 180.0  # longest wait for the child process
 _HEADER_BYTES = 64  # of a shard, that are read
@@ -51,19 +53,23 @@ def _check_here(config: RunConfig) -> None:
         with _explained("read the data", config.data):
             store = open_store(config.data, config.storage_options)
             manifest = load_manifest(store, version=config.version)
-            _check_digest(config, manifest)
+            # A run that continues keeps its version, which may be older than the newest.
+            if config.digest and (config.version is not None or newest_checkpoint(config) is None):
+                _check_digest(config, manifest)
             for shard in manifest.shards[:1]:
                 store.get_range(shard.stored.basename, 0, min(_HEADER_BYTES, shard.stored.num_bytes))
     with _explained("write the run", config.run_dir):
         run = open_store(config.local_run_dir or config.run_dir, config.run_dir_options)
         key = f".preflight-{secrets.token_hex(8)}"
-        run.put(key, b"smalti")
+        # Runs in stores depend on puts that succeed once, which some mounts cannot do.
+        put = run.put if config.local_run_dir is not None else run.put_if_absent
+        put(key, b"smalti")
         with contextlib.suppress(StoreError):  # a user may be allowed to write only
             run.delete(key)
 
 
 def _check_digest(config: RunConfig, manifest: Manifest) -> None:
-    if config.digest and manifest.digest != config.digest:
+    if manifest.digest != config.digest:
         raise TrainingError(
             f"version {manifest.version} has digest {manifest.digest}, expected {config.digest}: pin the version that "
             "has this digest, or leave `digest` out",
@@ -91,6 +97,8 @@ def check_as_executor(config: RunConfig) -> None:
         TrainingError: as `check_places`; the message also says what is sent.
     """
     carried = store_variables(os.environ)
+    home_files = {name for name, value in carried.items() if Path(value).is_relative_to(Path.home())}
+    carried = {name: value for name, value in carried.items() if name not in home_files}
     with tempfile.TemporaryDirectory(prefix="smalti-preflight-") as home:
         done = _run_child(config, {**_system_environment(), **carried, "HOME": home})
     try:
