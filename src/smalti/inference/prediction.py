@@ -149,7 +149,8 @@ class _OfColumns:
                 f"there is no column {self._column!r} of images; the columns are {', '.join(sorted(samples))}",
                 column=self._column,
             )
-        found = _predicted(self._predictor, samples[self._column], lambda _: f"a sample's {self._column!r}", upright=False)
+        images, name = samples[self._column], f"a sample's {self._column!r}"
+        found = _predicted(self._predictor, images, lambda _: name, upright=False)
         return {f"{self._prefix}{name}": values.tolist() for name, values in found.items()}
 
 
