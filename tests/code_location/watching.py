@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from assets.declaration import Automation, Declaration, Source, Watch
+from assets.lineage import DATA_SET_TAG, READS_TAG, reads
 from assets.stages.source import file_mark, watched_fact
 from pipelines.automation.watch import build_watch_sensor
 from pipelines.definitions import defs
@@ -51,6 +52,7 @@ class Watcher:
         mark = file_mark(self.declared, self.address, self.storage)
         seen = list_images(self.address, storage_options=self.storage.options_for(self.address))
         made_by = run or new_run(self.instance)
+        self.instance.add_run_tags(made_by.run_id, {DATA_SET_TAG: self.declared.name, READS_TAG: reads(self.address)})
         facts = {"folder": seen.source, "digest": seen.digest, "source": self.address}
         materialise(self.instance, "raw", {**facts, **watched_fact(self.declared, seen, mark)}, made_by)
         if run is None:
