@@ -1,5 +1,6 @@
 """Predictions for folders, DataFrames and shard sets are those of the model on the same images, one by one."""
 
+import io
 import pickle
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from smalti.dataset import StreamingDataset
 from smalti.errors import BadImageError, SchemaError, StoreNotFound, TrainingError
@@ -54,6 +56,19 @@ def test_a_folder_becomes_a_table_of_its_images_by_path(trained, tmp_path, expec
     evens, odds = list(NUMBERS)[::2], list(NUMBERS)[1::2]
     assert table["path"] == [f"{n}.JPG" for n in evens] + [f"inner/{n}.JPG" for n in odds]
     assert rows_of(table) == [expected[n] for n in evens + odds]
+
+
+def test_a_photo_is_turned_as_its_camera_says_but_not_a_sample_of_a_shard_set(trained):
+    rng = np.random.default_rng(0)
+    upright = rng.integers(0, 256, (24, 24, 3), np.uint8)
+    turned, tag = io.BytesIO(), Image.Exif()
+    tag[0x0112] = 6  # to be turned right by 90 degrees
+    Image.fromarray(np.rot90(upright)).save(turned, "PNG", exif=tag)
+    predictor = Predictor(trained.model_dir)
+    found = predictor.probabilities([turned.getvalue()])
+    assert torch.equal(found, predictor.of_pixels(upright[None]))
+    as_stored = predictor.probabilities([turned.getvalue()], upright=False)
+    assert torch.equal(as_stored, predictor.of_pixels(np.rot90(upright)[None].copy()))
 
 
 def test_a_frame_of_pandas_keeps_its_columns_and_index(trained, expected):
