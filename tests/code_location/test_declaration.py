@@ -165,7 +165,7 @@ def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
     [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pipelines.data_set" in each]
     declared = read(yaml.safe_dump(yaml.safe_load(block)["attributes"]))
     assert declared.train is not None
-    assert declared.train.function == "train:train_digits"
+    assert declared.train.function == "pipelines.defs.digits.train:train_digits"
     assert build_definitions(declared).assets
 
 
