@@ -21,6 +21,8 @@ POLL_SECONDS = 1.0
 GRACE_SECONDS = 10.0
 """Time for a process whose parent has died to save its work."""
 _PR_SET_PDEATHSIG = 1
+_starter: int | None = None
+"""The process with which this one ends, if it does."""
 _DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTHON is not set
 
 
@@ -89,8 +91,15 @@ def end_with_parent(parent: int) -> None:
     The process gets SIGTERM, so that it can save its work, and exits `GRACE_SECONDS` later. On Linux the kernel sends
     SIGTERM at once; on all systems a thread checks for the parent every `POLL_SECONDS`.
     """
+    global _starter  # noqa: PLW0603 -- a process has one parent
+    _starter = parent
     request_death_signal(signal.SIGTERM)
     threading.Thread(target=_end_after, args=(parent,), name="smalti-orphan-watch", daemon=True).start()
+
+
+def is_orphan() -> bool:
+    """Return whether this process ends because its parent has died; see `end_with_parent`."""
+    return _starter is not None and os.getppid() != _starter
 
 
 def _end_after(parent: int) -> None:

@@ -290,3 +290,10 @@ def test_the_trainer_uses_neither_pickle_nor_torch_load():
         text = source.read_text()
         assert "torch.load(" not in text, source
         assert "import pickle" not in text, source
+
+
+def test_a_crash_between_two_renames_leaves_the_checkpoint_that_was_to_be_replaced(tmp_path):
+    folder(tmp_path).save(snapshot(10))
+    (tmp_path / "step-00000010").rename(tmp_path / ".replaced-step-00000010-0a1b2c3d")
+    assert folder(tmp_path).load_newest().snapshot.step == 10
+    assert names(tmp_path) == ["step-00000010"]

@@ -92,3 +92,11 @@ def test_an_exception_of_the_callback_is_raised_at_the_end_of_the_body(tmp_path)
 
     with pytest.raises(ValueError, match="no room"), following(tmp_path / "m.jsonl", fail):
         LineLog(tmp_path / "m.jsonl").append({"n": 1})
+
+
+def test_a_tail_of_a_log_that_was_replaced_begins_at_the_next_line():
+    log, delivered = [b'{"n":1}\n'], []
+    tail = EventTail(lambda offset: log[0][offset:], delivered.append)
+    log[0] = b'{"life":2,"n":1}\n{"n":2}\n'  # the eighth byte is in the first line
+    tail.poll()
+    assert delivered == [{"n": 2}]

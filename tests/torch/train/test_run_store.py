@@ -12,6 +12,7 @@ from smalti.testing.memory import Killed, MemoryStore
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import Snapshot
+from smalti.torch.train.run.parts import Parts, copy_files
 from smalti.torch.train.run.store import StoreCheckpoints, StoreRun
 
 pytestmark = pytest.mark.torch
@@ -275,3 +276,48 @@ def test_options_of_the_data_are_used_for_a_run_on_the_same_service_only():
     assert options("/runs") == {}
     assert options("s3://b/run", {"key": "hush 2"}) == {"key": "hush 2"}
     assert options("s3://b/run", {}) == {}
+
+
+def test_a_step_that_is_saved_again_exists_until_the_new_checkpoint_does(store, life):
+    checkpoints = life(keep=2)
+    checkpoints.save(snapshot(5))
+    checkpoints.save(snapshot(10))
+    store.plant("put_file", key="*/state.json", times=1)
+    with pytest.raises(StoreError):
+        checkpoints.save(snapshot(10))
+    assert loaded_step(checkpoints) == 10
+    assert checkpoints.save(snapshot(10)) == "s3://bucket/run/checkpoints/step-00000010-00000-2"
+    whole = [name for name, files in checkpoints_in(store).items() if "checksums.json" in files]
+    assert whole == ["step-00000005-00000", "step-00000010-00000-2"]
+    assert loaded_step(life()) == 10
+
+
+def test_files_that_were_given_stay_when_checkpoints_are_saved_and_those_that_were_only_verified_do_not(life, tmp_path):
+    first = life()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "vocabulary").write_text("a b")
+    first.begin(10)
+    staging = first.staging(10, "token", 0)
+    copy_files(tmp_path, ["files/vocabulary"], staging)
+    written = first.contribute(10, staging, ["files/vocabulary"])
+    address = first.save(snapshot(10), Parts(staging, written))
+    second = life()
+    assert loaded_step(second) == 10
+    given = second.files(address)
+    second.save(snapshot(20))
+    assert (given / "files" / "vocabulary").read_text() == "a b"
+    third = life()
+    assert loaded_step(third) == 20
+    third.save(snapshot(30))
+    assert [path for path in third.run.path.rglob("*") if path.is_file()] == []
+
+
+def test_the_log_of_a_superseded_life_does_not_replace_that_of_the_newer_one(store, life):
+    old = life().run
+    new = life().run
+    (new.path / "metrics.jsonl").write_text('{"n":1}\n')
+    new.put_log()
+    (old.path / "metrics.jsonl").write_text('{"n":1}\n{"n":2}\n')
+    with pytest.raises(TrainingError, match="started again elsewhere"):
+        old.put_log()
+    assert store.objects["metrics.jsonl"] == b'{"n":1}\n'

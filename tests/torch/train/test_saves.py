@@ -1,7 +1,9 @@
 """A checkpoint is written while the loop goes on; the next save waits for it, and its faults are raised, never lost."""
 
 import contextlib
+import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +11,15 @@ import torch
 from smalti.errors import CheckpointError, StoreError, TrainingError
 from smalti.testing.memory import MemoryStore
 from smalti.torch.train import RunConfig
+from smalti.torch.train import saves as saves_module
+from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
 from smalti.torch.train.life import Life, StopSignal
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.checkpoint import Snapshot, ignore
 from smalti.torch.train.run.events import EventLog, read_lines
-from smalti.torch.train.run.store import StoreRun
+from smalti.torch.train.run.folder import run_lock
+from smalti.torch.train.run.parts import Parts
+from smalti.torch.train.run.store import LocalRun, StoreRun
 from smalti.torch.train.saves import Saves
 from smalti.world import World
 
@@ -161,3 +167,57 @@ def test_i7_the_best_checkpoint_is_kept_beside_the_newest_over_lives_and_a_damag
     third = begin(keep=1, keep_best="min loss")
     assert third.find()["step"] == 6
     assert third.find_best() == "s3://bucket/run/checkpoints/step-00000006-00001"
+
+
+def test_a_copy_for_a_checkpoint_that_cannot_be_begun_is_removed(begin, tmp_path):
+    saves = begin()
+    (tmp_path / "vocabulary").write_text("a b")
+
+    def fail() -> Snapshot:
+        raise CheckpointError("state.model is a object")
+
+    with pytest.raises(CheckpointError, match="is a object"):
+        saves.save(1, fail, tmp_path / "vocabulary")
+    assert list(tmp_path.glob("*/checkpoints/.step-*")) == []
+
+
+def test_the_thread_of_a_life_that_has_ended_publishes_nothing_in_a_folder(tmp_path, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(saves_module, "Parts", lambda *parts: (gate.wait(60), Parts(*parts))[1])
+    life = Life(0, Ranks(World(), torch.device("cpu")), LocalRun(tmp_path), EventLog(None), None, StopSignal(), id)
+    saves = Saves(life, RunConfig(run_dir=str(tmp_path), grace_seconds=0.1), ignore)
+    saves.save(1, lambda: snapshot(1))
+    saves._await_quietly()  # what the life calls at its end
+    gate.set()
+    saves._await()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_signal_of_a_parent_that_has_died_is_a_failure_and_no_wish_to_stop(begin, monkeypatch):
+    monkeypatch.setattr("smalti.torch.train.life.is_orphan", lambda: True)
+    saves = begin()
+    saves._life.stop._request(15, None)
+    assert saves.should_stop()
+    assert kind_of(TrainingError(saves.stop_cause, **saves.stop_facts)) == LOST
+
+
+def test_the_death_of_a_parent_after_it_was_asked_to_stop_is_a_stop(begin, monkeypatch):
+    saves = begin()
+    saves._life.stop._request(15, None)
+    monkeypatch.setattr("smalti.torch.train.life.is_orphan", lambda: True)
+    saves._life.stop._request(15, None)
+    assert saves.should_stop()
+    assert kind_of(TrainingError(saves.stop_cause, **saves.stop_facts)) == STOPPED
+
+
+def test_the_lock_of_a_run_ends_with_it_while_a_forked_process_has_the_file_open(tmp_path):
+    with run_lock(tmp_path):
+        opened = {path: os.stat(path) for path in Path("/proc/self/fd").iterdir() if path.exists()}
+        lock = os.stat(tmp_path / ".lock")
+        (descriptor,) = [int(path.name) for path, found in opened.items() if os.path.samestat(found, lock)]
+        forked = os.dup(descriptor)  # one description, as after a fork
+    try:
+        with run_lock(tmp_path, wait_seconds=0.0):
+            pass
+    finally:
+        os.close(forked)

@@ -80,3 +80,12 @@ def test_a_state_whose_tensors_are_missing_is_an_error():
     _, packed = pack_state({"weight": torch.ones(1)})
     with pytest.raises(CheckpointError, match=r"not complete: KeyError: 'state\.weight'"):
         unpack_state({}, packed)
+
+
+def test_two_places_whose_dotted_names_are_equal_keep_their_tensors():
+    state = {"model": {"ema.w": torch.ones(2)}, "model.ema": {"w": torch.zeros(2)}}
+    tensors, packed = pack_state(state)
+    assert sorted(tensors) == ["state.model.ema.w", "state.model.ema.w#2"]
+    again = unpack_state(tensors, packed)
+    assert again["model"]["ema.w"].tolist() == [1, 1]
+    assert again["model.ema"]["w"].tolist() == [0, 0]

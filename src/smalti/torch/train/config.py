@@ -139,6 +139,8 @@ class RunConfig:
     """`auto`, `cpu` or `cuda`."""
     timeout_seconds: float = 600.0
     """Longest time that one rank waits for the others, in a step or for a checkpoint to be written."""
+    grace_seconds: float = 15.0
+    """Longest time to finish and save after a signal, and to write the last checkpoint after an exception."""
     max_restarts: int = 0
     """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
     min_processes: int | None = None
@@ -180,7 +182,8 @@ class RunConfig:
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in ("num_processes", "keep_checkpoints"))
-        yield "timeout_seconds", self.timeout_seconds > 0, "above 0"
+        for name in ("timeout_seconds", "grace_seconds"):
+            yield name, getattr(self, name) > 0, "above 0"
         restarts = self.launcher in LAUNCHERS and LAUNCHERS[self.launcher].starts_processes
         expected = "0 or more" if restarts else "0 with launcher='inline'; torchrun has --max-restarts"
         yield "max_restarts", self.max_restarts == 0 or (restarts and self.max_restarts > 0), expected

@@ -250,11 +250,11 @@ class Context:
         self._saves.finish()
         if self._stopped:
             raise TrainingError(
-                "stopped by SIGTERM; "
+                f"{self._saves.stop_cause}; "
                 + (f"the newest checkpoint is {self._saved}" if self._saved else "no checkpoint was saved in this life")
                 + ": start the run again with the same `run_dir` to resume.",
-                stopped=True,
                 checkpoint=self._saved or "",
+                **self._saves.stop_facts,
             )
         result = self._ranks.run_on_first(lambda: self._write(value), "write the result")
         self._life.events.emit("end", life=self._life.number)

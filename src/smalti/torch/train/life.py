@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 from smalti.ledger import LedgerWriter
+from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
@@ -28,6 +29,8 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.requested = False
+        self.is_orphaned = False
+        """True if the death of the process that started this rank was the signal: it failed, and stopped nothing."""
         self._installed: list[signal.Signals] = []
 
     def __enter__(self) -> "StopSignal":
@@ -46,6 +49,8 @@ class StopSignal:
         self._installed.clear()
 
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
+        if not self.requested:
+            self.is_orphaned = is_orphan()  # a parent that was asked to stop may die after it has passed that on
         self.requested = True
 
 

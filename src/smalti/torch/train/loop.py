@@ -160,11 +160,11 @@ class TrainingRun:
         if self.saves.should_stop():
             self._save(wait=True)
             raise TrainingError(
-                f"stopped by SIGTERM after step {self.state.step}; the checkpoint {self.checkpoint} was "
+                f"{self.saves.stop_cause} after step {self.state.step}; the checkpoint {self.checkpoint} was "
                 "saved: start the run again with the same `run_dir` to resume.",
-                stopped=True,
                 step=self.state.step,
                 checkpoint=self.checkpoint,
+                **self.saves.stop_facts,
             )
         if self.state.step % self.config.checkpoint_every == 0 and not is_last:
             self._save()

@@ -7,15 +7,17 @@ Intended behaviour of a save:
 3. Rank 0 publishes a checkpoint when all ranks have contributed their files and their part of the ledger. The threads
    of the ranks agree on that in a process group of their own.
 4. A fault of a thread is raised on all ranks by the next save, `should_stop` or `finish`. A life that ends by an
-   exception waits for the checkpoint that is being written.
+   exception waits for the checkpoint that is being written, for `grace_seconds` at most. After that, the thread neither
+   publishes nor removes anything in a local folder: the next life may have begun there.
 """
 
+import contextlib
 import copy
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,12 @@ from smalti.torch.train.run.parts import (
 )
 
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
-_END_SECONDS = 15.0  # longest wait for the last checkpoint of a life that ends by an exception
 _log = logging.getLogger("smalti.train")
+STOPPED_BY: tuple[str, dict[str, Any]] = ("stopped by SIGTERM", {"stopped": True})
+ORPHANED_BY: tuple[str, dict[str, Any]] = (
+    "ended because the process that had started a rank, such as a Spark executor, has died",
+    {"is_orphaned": True},
+)
 MakeSnapshot = Callable[[], Snapshot]
 Files = str | Path | None
 
@@ -71,12 +77,19 @@ class Saves:
 
     def __init__(self, life: Life, config: RunConfig, check_state: CheckState) -> None:
         self._life, self._ranks, self._events = life, life.ranks, life.events
-        self._timeout = config.timeout_seconds
+        self._timeout, self._grace = config.timeout_seconds, config.grace_seconds
+        self._is_closed, self._closing = False, threading.Lock()
         self._checkpoints = life.run.checkpoints(
-            keep=config.keep_checkpoints, life=life.number, check_state=check_state, keep_best=config.keep_best
+            keep=config.keep_checkpoints,
+            life=life.number,
+            check_state=check_state,
+            keep_best=config.keep_best,
+            guard=self._while_open,
         )
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
+        self.stop_cause, self.stop_facts = STOPPED_BY
+        """Why `should_stop` was true, and the facts of the error that says so."""
         life.at_end(self._await_quietly)
 
     def find(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> dict[str, Any] | None:
@@ -117,24 +130,28 @@ class Saves:
         self._await()
         names, token = self._agree(step, files)
         staging = self._checkpoints.staging(step, token, self._ranks.rank)
-        if names is not None:
-            own = names
-            self._ranks.run_on_all(lambda: copy_files(files, own, staging), "copy the files of a checkpoint")
-        snapshots: list[Snapshot] = []
-        self._ranks.run_on_first(lambda: snapshots.append(_copied(make_snapshot())), "copy the state")
         address = self._checkpoints.address_of(step)
-        snapshot = snapshots[0] if snapshots else None
-        write = _Write(step, address, staging, names or (), snapshot, self._life.samples_so_far(), began=began)
+        try:
+            if names is not None:
+                own = names
+                self._ranks.run_on_all(lambda: copy_files(files, own, staging), "copy the files of a checkpoint")
+            snapshots: list[Snapshot] = []
+            self._ranks.run_on_first(lambda: snapshots.append(_copied(make_snapshot())), "copy the state")
+            snapshot = snapshots[0] if snapshots else None
+            write = _Write(step, address, staging, names or (), snapshot, self._life.samples_so_far(), began=began)
+            write.thread = threading.Thread(target=self._write, args=[write], name="smalti-checkpoint", daemon=True)
+            write.thread.start()
+        except BaseException:
+            self._checkpoints.discard(staging, is_first=self._ranks.is_first)
+            raise
         self._last = write
-        write.thread = threading.Thread(target=self._write, args=[write], name="smalti-checkpoint", daemon=True)
-        write.thread.start()
         write.held_seconds = time.perf_counter() - began
         if wait:
             self.finish()
         return address
 
     def should_stop(self) -> bool:
-        """Return whether the run is to stop, because a signal was received on some rank.
+        """Return whether the run is to stop, because a signal was received on some rank, or a rank's parent has died.
 
         Raises:
             SmaltiError: a checkpoint could not be written.
@@ -142,7 +159,12 @@ class Saves:
         last = self._last
         is_over = last is not None and last.thread is not None and not last.thread.is_alive()
         has_fault = is_over and last is not None and last.fault is not None
-        stops, faults = self._ranks.total([self._life.stop.requested, has_fault], "agree whether to stop")
+        stop = self._life.stop
+        stops, orphans, faults = self._ranks.total(
+            [stop.requested, stop.requested and stop.is_orphaned, has_fault], "agree whether to stop"
+        )
+        if 0 < orphans == stops:
+            self.stop_cause, self.stop_facts = ORPHANED_BY
         if faults:
             self._settle()
         elif is_over:
@@ -164,17 +186,23 @@ class Saves:
         if fault is None:
             try:
                 given = given_files(files)
-                if self._ranks.is_first:
-                    self._checkpoints.retract(step)
             except SmaltiError as error:
                 fault = error
         offers = self._ranks.gather((fault, given, secrets.token_hex(4)), "begin a checkpoint")
         self._raise_first([found for found, _, _ in offers])
         self._announce()
+        self._checkpoints.begin(step)
         names = [offered for _, offered, _ in offers]
         if doubtful := doubtful_names(names):
             source, own = files or "", [name for name in doubtful if name in given]
-            check_equal(self._ranks.gather(hashes_of(source, own), "compare files of one name"))
+            hashes: dict[str, str] = {}
+            try:
+                hashes = hashes_of(source, own)
+            except SmaltiError as error:
+                fault = error
+            found = self._ranks.gather((fault, hashes), "compare files of one name")
+            self._raise_first([each for each, _ in found])
+            check_equal([each for _, each in found])
         return (own_names(names, self._ranks.rank) if any(names) else None), offers[0][2]
 
     # ------------------------------------------------------------ the thread
@@ -201,6 +229,21 @@ class Saves:
             write.snapshot = None
             write.seconds = time.perf_counter() - write.began
 
+    @contextlib.contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Hold off the end of the life in the body.
+
+        Raises:
+            CheckpointError: it has ended; another life may have begun.
+        """
+        with self._closing:
+            if self._is_closed:
+                raise CheckpointError(
+                    f"the checkpoint was not written within {min(self._timeout, self._grace):g} s after the life ended "
+                    "by an exception, and nothing of it is kept. Raise `grace_seconds`."
+                )
+            yield
+
     # ------------------------------------------------------------ its end
 
     def _await(self, seconds: float | None = None) -> None:
@@ -217,8 +260,13 @@ class Saves:
             )
 
     def _await_quietly(self) -> None:
-        """Wait for this rank's thread, and log its fault: the life ends by an exception that matters more."""
-        self._await(min(self._timeout, _END_SECONDS))
+        """Wait for this rank's thread, and log its fault: the life ends by an exception that matters more.
+
+        From then on, a thread that is late changes nothing in a local folder, whose lock ends with the life.
+        """
+        self._await(min(self._timeout, self._grace))
+        with self._closing:
+            self._is_closed = True
         if (fault := self._fault_of_last()) is not None:
             _log.error("the last checkpoint was not written: %s", fault)
 

@@ -52,7 +52,7 @@ def test_damaged_records_are_ignored(tmp_path):
     assert read_failure(tmp_path, 2) is None
     (tmp_path / "failure-rank0.json").write_text(json.dumps({"rank": 0}))
     assert read_failure(tmp_path, 2) is None
-    whole = {"rank": 0, "time": "now", "reason": "r", "trace": "t", "kind": "own"}
+    whole = {"rank": 0, "time": "now", "reason": "r", "trace": "t", "kind": "own", "attempt": ""}
     (tmp_path / "failure-rank0.json").write_text(json.dumps(whole))
     assert read_failure(tmp_path, 2) is None
 
@@ -67,3 +67,11 @@ def test_old_failures_are_removed(tmp_path, monkeypatch):
     fail(monkeypatch, tmp_path, 1, ValueError("old"))
     remove_failures(tmp_path, 3)
     assert read_failure(tmp_path, 3) is None
+
+
+def test_a_record_of_an_earlier_attempt_is_ignored(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ValueError, match="late"), failures_recorded(tmp_path, "first"):
+        raise ValueError("late")
+    assert read_failure(tmp_path, 3, "second") is None
+    assert read_failure(tmp_path, 3, "first").reason == "ValueError: late"

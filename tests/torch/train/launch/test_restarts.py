@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from smalti.errors import SchemaError, TrainingError
+from smalti.errors import SchemaError, StoreError, StoreTimeout, TrainingError
 from smalti.torch.train import RunConfig, launch, read_sample_order
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.restarts import run_with_restarts
@@ -76,6 +76,52 @@ def test_i10_a_budget_ends_and_the_error_says_how_often_it_was_restarted(tmp_pat
         "restart": 2, "max_restarts": 2, "num_processes": 1, "rank": 1, "failure": "killed",
         "cause": "rank 1 of 1 failed", "newest": str(tmp_path / "run" / "checkpoints" / "step-00000020"),
     }  # fmt: skip
+
+
+def test_an_outage_that_the_starting_process_meets_uses_up_a_restart_and_pauses(tmp_path, monkeypatch):
+    looks = iter([StoreTimeout("no answer"), "step-10", StoreTimeout("no answer"), "step-10"])
+
+    def look(config):
+        found = next(looks)
+        if isinstance(found, StoreTimeout):
+            raise found
+        return found
+
+    monkeypatch.setattr("smalti.torch.train.launchers.restarts.newest_checkpoint", look)
+    ends, causes, pauses = [StoreTimeout("no answer for 120 s")] * 2, [], []
+
+    def start(program, on_event):
+        causes.append(program.restart and program.restart["failure"])
+        if ends:
+            raise ends.pop()
+        return {"value": 7}
+
+    config = RunConfig(run_dir=str(tmp_path / "run"), launcher="processes", max_restarts=2)
+    assert run_with_restarts(start, Program(config), None, pause=pauses.append) == {"value": 7}
+    assert causes == [None, "outage", "outage"]
+    assert pauses == [1.0]  # after the second, when the newest checkpoint was not known and none was seen
+
+
+def test_a_fault_of_the_store_that_does_not_pass_is_raised_as_it_is(tmp_path):
+    def start(program, on_event):
+        raise StoreError("access denied")
+
+    config = RunConfig(run_dir=str(tmp_path / "run"), launcher="processes", max_restarts=2)
+    with pytest.raises(StoreError, match="access denied"):
+        run_with_restarts(start, Program(config), None)
+
+
+def test_i10_a_failure_of_the_launcher_that_comes_twice_without_a_rank_does_not_use_up_the_budget(tmp_path):
+    starts = []
+
+    def start(program, on_event):
+        starts.append(program)
+        raise TrainingError("could not be run", rank=None, kind="lost", output="PicklingError: 'x' at 0x1")
+
+    config = RunConfig(run_dir=str(tmp_path / "run"), launcher="processes", max_restarts=5)
+    with pytest.raises(TrainingError, match="4 restarts were not used"):
+        run_with_restarts(start, Program(config), None, pause=lambda seconds: None)
+    assert len(starts) == 2
 
 
 def test_without_a_budget_nothing_is_started_again(run):

@@ -14,6 +14,8 @@ def kind_of(error: BaseException) -> str:
     facts = error.facts if isinstance(error, TrainingError) else {}
     if facts.get("stopped"):
         return STOPPED
+    if facts.get("is_orphaned"):
+        return LOST
     if facts.get("is_superseded"):
         return SUPERSEDED
     if isinstance(error, StoreError) and is_transient(error):

@@ -7,7 +7,7 @@ Intended behaviour of `processes`:
 2. When a rank fails, the others are killed at once: they could only wait for it. The error names the first that failed,
    or the one that still ran when others had waited for it for `timeout_seconds`.
 3. When the parent is interrupted, or gets SIGTERM or SIGUSR1, all ranks get SIGTERM, finish their step and save a
-   checkpoint. Ranks that are still running after a grace period are killed.
+   checkpoint. Ranks that are still running after `grace_seconds` are killed.
 4. When the parent dies, even by SIGKILL, the ranks exit too: on Linux by a signal of the kernel, elsewhere by polling.
 5. A rank has finished only if it exits with `_FINISHED_EXIT_CODE`; `os._exit(0)` in a model or library is a failure.
 6. Secrets are written neither to the disk nor to a command line: the configuration is sent through a pipe.
@@ -30,6 +30,7 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.process import end_with_parent
+from smalti.torch.train.config import RunConfig
 from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.life import StopSignal
@@ -45,7 +46,7 @@ _EXIT_CODES = {STOPPED: 143, OUTAGE: 75, LOST: 76, SUPERSEDED: 77}
 _KINDS = {code: kind for kind, code in _EXIT_CODES.items()}
 _POLL_SECONDS = 0.05
 _CAUSE_SECONDS = 10.0  # longest wait for the rank that others have lost
-_GRACE_SECONDS = 15.0  # between SIGTERM and SIGKILL, and the longest wait for a killed rank
+_KILL_SECONDS = 15.0  # longest wait for a killed rank
 _READER_SECONDS = 5.0  # longest wait for the rest of a rank's output
 _TAIL_LINES = 40  # of a rank's output in its error
 # The kernel is asked to signal the parent's death (1 = PR_SET_PDEATHSIG) before anything slow is imported.
@@ -74,11 +75,11 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
         store = meeting_store(None, config, config.num_processes)
         scratch = None if run.path == config.local_run_dir else str(run.path)
         task = {"program": program.to_json(), "port": store.port, "parent": os.getpid(), "scratch": scratch}
-        with StopSignal() as stop, _started(config.num_processes, json.dumps(task)) as ranks:
+        with StopSignal() as stop, _started(config, json.dumps(task)) as ranks:
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
                 if stop.requested:
-                    _stop(ranks, grace_seconds=_GRACE_SECONDS)
+                    _stop(ranks, grace_seconds=config.grace_seconds)
                     _mark_hung(ranks)
                     break
                 if any(rank.has_failed for rank in ranks):
@@ -89,7 +90,7 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
         del store  # an error below would hold it, with its thread, as long as its traceback is kept
         _deliver(ranks, tail, on_event)
         if failed is not None:
-            raise failed.as_error(len(ranks), was_stopped=stop.requested)
+            raise failed.as_error(config, was_stopped=stop.requested)
         return read_result(run.path)
 
 
@@ -124,11 +125,12 @@ class _Rank:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def as_error(self, num_ranks: int, *, was_stopped: bool) -> TrainingError:
+    def as_error(self, config: RunConfig, *, was_stopped: bool) -> TrainingError:
         """Return the error for this rank's failure."""
+        num_ranks = config.num_processes
         if self.is_hung:
             what = (
-                f"did not stop within {_GRACE_SECONDS:.0f} s"
+                f"did not stop within {config.grace_seconds:g} s (`grace_seconds`)"
                 if was_stopped
                 else "did not answer the others for `timeout_seconds`"
             )
@@ -155,15 +157,15 @@ class _Rank:
 
 
 @contextlib.contextmanager
-def _started(count: int, task: str) -> Iterator[list[_Rank]]:
+def _started(config: RunConfig, task: str) -> Iterator[list[_Rank]]:
     """Start the child processes with their task, and end them all when the body ends, for whatever reason."""
     ranks: list[_Rank] = []
     try:
-        for number in range(count):
-            ranks.append(_start(number, count, task))  # noqa: PERF401 - those started must be ended if a later one fails
+        for number in range(config.num_processes):
+            ranks.append(_start(number, config.num_processes, task))  # noqa: PERF401 - those started must be ended if a later one fails
         yield ranks
     except BaseException:
-        _end(ranks, grace_seconds=_GRACE_SECONDS)
+        _end(ranks, grace_seconds=config.grace_seconds)
         raise
     finally:
         _end(ranks, grace_seconds=0.0)
@@ -220,7 +222,7 @@ def _end(ranks: Sequence[_Rank], *, grace_seconds: float) -> None:
         for rank in ranks:
             rank.signal(signal.SIGKILL)
         for rank in ranks:
-            rank.process.wait(timeout=_GRACE_SECONDS)
+            rank.process.wait(timeout=_KILL_SECONDS)
             if rank.reader is not None:
                 rank.reader.join(timeout=_READER_SECONDS)
 

@@ -3,11 +3,13 @@
 Intended behaviour:
 1. A rank that was killed, that hangs, that lost others or that a store did not answer uses up one restart.
 2. An exception of the program itself does, too, until it comes twice in the same way without a newer checkpoint in
-   between. Then restarting does not mend it, and the rest of the budget is not used.
+   between. Then restarting does not mend it, and the rest of the budget is not used. The same holds for a failure of
+   the launcher that no rank has recorded.
 3. A run that was stopped by a signal, cancelled, or started again elsewhere is never restarted.
 4. Failures without a newer checkpoint in between are followed by a growing pause, and from the second on by fewer
    processes, down to `min_processes`. Where Spark has fewer slots than processes, as many as it has are started.
 5. The first event of a restarted life is `restart`, with its cause.
+6. A store that does not answer this process counts as a failure, too: it is likely not to answer the ranks either.
 
 The agent of torch.distributed.elastic is not used: it counts restarts without asking for progress, restarts stopped
 runs and user errors alike, and passes neither a task through a pipe nor output as events. Under torchrun it restarts
@@ -21,9 +23,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from smalti.errors import SmaltiError, TrainingError, WorldMismatch
+from smalti.errors import SmaltiError, StoreError, TrainingError, WorldMismatch
+from smalti.storage.errors import is_transient
 from smalti.torch.train.config import RunConfig, TrainConfig
-from smalti.torch.train.launchers.failures import OWN, STOPPED, SUPERSEDED
+from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.run.store import newest_checkpoint
@@ -53,19 +56,19 @@ def run_with_restarts(
     if config.max_restarts == 0:
         return start(program, on_event)
     restarts = stuck = 0
-    newest, signature = newest_checkpoint(config), ""
+    newest, signature = _newest(config, None), ""
     while True:
         try:
-            return start(program, on_event)
+            return _started(start, program, on_event)
         except TrainingError as error:
             if "rank" not in error.facts or error.facts.get("kind") in _FINAL:
                 raise
-            before, newest = newest, newest_checkpoint(config)
+            before, newest = newest, _newest(config, newest)
             stuck = stuck + 1 if newest == before else 0
             last, signature = signature, _signature(error)
             if restarts == config.max_restarts:
                 raise _explained(error, f"All {restarts} restarts (`max_restarts`) were used.") from error
-            if stuck > 0 and restarts > 0 and error.facts.get("kind", OWN) == OWN and signature == last:
+            if stuck > 0 and restarts > 0 and _may_repeat(error) and signature == last:
                 raise _explained(
                     error,
                     f"It failed in the same way after restart {restarts}, without a newer checkpoint in between: "
@@ -78,6 +81,38 @@ def run_with_restarts(
             program = replace(program, config=replace(program.config, num_processes=processes), restart=facts)
         if stuck:
             pause(min(_FIRST_PAUSE * 2 ** (stuck - 1), _LONGEST_PAUSE))
+
+
+def _started(start: Start, program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+    """Start a program; a store that does not answer this process is the failure of no rank in particular."""
+    try:
+        return start(program, on_event)
+    except StoreError as error:
+        if not is_transient(error):
+            raise
+        raise TrainingError(
+            f"the store did not answer the process that starts the ranks: {error}. Start the run again when it does.",
+            rank=None,
+            kind=OUTAGE,
+            is_transient=True,
+        ) from error
+
+
+def _newest(config: RunConfig, known: str | None) -> str | None:
+    """Return the address of the newest checkpoint, or the known one while the store does not answer."""
+    try:
+        return newest_checkpoint(config)
+    except StoreError as error:
+        if not is_transient(error):
+            raise
+        _log.warning("the newest checkpoint is not known: %s", error)
+        return known
+
+
+def _may_repeat(error: TrainingError) -> bool:
+    """Return whether a failure that comes again in the same way is likely to come every time."""
+    kind = error.facts.get("kind", OWN)
+    return kind == OWN or (kind == LOST and error.facts["rank"] is None)
 
 
 def next_processes(config: RunConfig, current: int, *, stuck: int) -> int:

@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import secrets
 import sys
 import sysconfig
 import tempfile
@@ -130,8 +131,9 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
     session = _session(config)
     distributor = _distributor(config, session, is_local=is_local)
     remove_failures(_place(config), config.num_processes)
+    attempt = secrets.token_hex(8)
     task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
-    work: Any = (task, program.source_of, read_source(program.source_of))
+    work: Any = (task, program.source_of, read_source(program.source_of), attempt)
     if carried and not is_connect(session):
         work = Broadcasted(session, work)
     random_state = random.getstate()  # TorchDistributor seeds Python's generator where it chooses GPUs
@@ -142,23 +144,23 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
         except SmaltiError:
             raise
         except Exception as error:
-            raise _as_error(config, error) from error
+            raise _as_error(config, error, attempt) from error
         finally:
             random.setstate(random_state)
     return result
 
 
 def _run_rank(
-    work: tuple[dict[str, Any], str, dict[str, str]],
+    work: tuple[dict[str, Any], str, dict[str, str], str],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
     """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
     # The parent, torchrun's agent, is killed half a second after it was asked to end its ranks.
     end_with_parent(os.getppid())
-    task, source_of, source = work
+    task, source_of, source, attempt = work
     options = json.loads(os.environ.get(_STORAGE_OPTIONS_VARIABLE, "{}"))
     config = replace(config_from_json(task), **options)
-    with failures_recorded(_place(config)), importable(source_of, source):
+    with failures_recorded(_place(config), attempt), importable(source_of, source):
         return replace(Program.from_json(task), config=config).run()
 
 
@@ -203,7 +205,7 @@ def _storage_options_in_environment(options: str) -> Iterator[None]:
             os.environ[_STORAGE_OPTIONS_VARIABLE] = before
 
 
-def _as_error(config: RunConfig, error: Exception) -> TrainingError:
+def _as_error(config: RunConfig, error: Exception, attempt: str) -> TrainingError:
     if _CANCELLED.search(str(error)):
         return TrainingError(
             f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
@@ -211,7 +213,7 @@ def _as_error(config: RunConfig, error: Exception) -> TrainingError:
             kind=STOPPED,
             output=str(error),
         )
-    failure = read_failure(_place(config), config.num_processes)
+    failure = read_failure(_place(config), config.num_processes, attempt)
     if failure is None:
         return TrainingError(
             f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
@@ -254,16 +256,17 @@ def _place(config: RunConfig) -> Store:
 
 
 @contextlib.contextmanager
-def failures_recorded(run_dir: Place) -> Iterator[None]:
-    """Record an exception of the body in the run's folder, and let it propagate."""
+def failures_recorded(run_dir: Place, attempt: str = "") -> Iterator[None]:
+    """Record an exception of the body in the run's folder, as one of an attempt, and let it propagate."""
     rank = detect_world().rank
     with contextlib.suppress(StoreError):
-        open_store(run_dir).delete(_FAILURE.format(rank=rank))  # of an attempt that Spark repeats
+        open_store(run_dir).delete(_FAILURE.format(rank=rank))  # of an earlier attempt
     try:
         yield
     except Exception as error:
         record = {
             "rank": rank,
+            "attempt": attempt,
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
@@ -281,13 +284,13 @@ def remove_failures(run_dir: Place, num_ranks: int) -> None:
         open_store(run_dir).delete(_FAILURE.format(rank=rank))
 
 
-def read_failure(run_dir: Place, num_ranks: int) -> Failure | None:
-    """Return the first failure, or None if no rank left a record.
+def read_failure(run_dir: Place, num_ranks: int, attempt: str = "") -> Failure | None:
+    """Return the first failure of an attempt, or None if no rank left a record of it.
 
     A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
-    no record: a rank without a record was killed.
+    no record: a rank without a record was killed. Ranks of earlier attempts may still be ending; theirs are ignored.
     """
-    records = sorted(_records(open_store(run_dir), num_ranks), key=lambda record: record["time"])
+    records = sorted(_records(open_store(run_dir), num_ranks, attempt), key=lambda record: record["time"])
     own = [record for record in records if record["kind"] != LOST]
     if own:
         return _failure_of(own[0])
@@ -302,11 +305,13 @@ def _failure_of(record: Mapping[str, Any]) -> Failure:
     return Failure(record["rank"], record["reason"], record["trace"], is_transient=is_outage, kind=record["kind"])
 
 
-def _records(store: Store, num_ranks: int) -> Iterator[dict[str, Any]]:
+def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, Any]]:
     for rank in range(num_ranks):
         with contextlib.suppress(StoreError, ValueError):  # not there, or the rank was killed while it wrote the file
             record = json.loads(store.get(_FAILURE.format(rank=rank)))
-            if isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
+            if not isinstance(record, dict) or record.get("attempt") != attempt:
+                continue
+            if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
                 yield record
 
 

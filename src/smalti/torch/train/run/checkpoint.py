@@ -4,7 +4,8 @@
 
 Intended behaviour:
 1. A checkpoint is written into a hidden folder; each file is flushed, the checksums are written last, and one rename
-   publishes the folder.
+   publishes the folder. Before it, an earlier checkpoint of the same step is renamed; loading undoes that if a crash
+   came in between.
 2. Model, optimiser, cursor and the files that the ranks give (see `parts`) are one unit; they cannot be of different
    steps.
 3. Loading takes the newest folder whose files all have their checksums, and reports the newer ones that it skipped.
@@ -16,10 +17,12 @@ Tensors are stored as safetensors, everything else as JSON. Nothing is pickled o
 source can at worst be refused.
 """
 
+import contextlib
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +37,8 @@ PathOrText = TypeVar("PathOrText", Path, str)
 Named = TypeVar("Named")
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
+Guard = Callable[[], AbstractContextManager[object]]
+"""Returns a context in which checkpoints are published and removed; it raises a CheckpointError if that must not be."""
 
 _STATE_FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -94,6 +99,7 @@ class CheckpointFolder:
         on_durable: called with the path of each file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
         keep_best: `min` or `max` and the name of a figure; the best checkpoint by it is kept as well.
+        guard: see `Guard`.
     """
 
     root: Path
@@ -101,6 +107,7 @@ class CheckpointFolder:
     on_durable: Callable[[Path], None] = field(default=ignore)
     check_state: CheckState = field(default=ignore)
     keep_best: str | None = None
+    guard: Guard = field(default=contextlib.nullcontext)
     _verified: set[str] = field(default_factory=set, init=False)
 
     def address_of(self, step: int) -> str:
@@ -116,8 +123,8 @@ class CheckpointFolder:
         if is_first:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def retract(self, step: int) -> None:
-        """Prepare saving a step again: nothing is to do here, where one rename replaces a checkpoint."""
+    def begin(self, step: int) -> None:
+        """Begin to save a step, on every rank: nothing is to do here, where a rename replaces a checkpoint."""
 
     def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
         """Make the files of one rank, which are in its staging folder, part of a checkpoint, and return them.
@@ -140,14 +147,19 @@ class CheckpointFolder:
         parts = parts or Parts(self.staging(snapshot.step, uuid.uuid4().hex[:8], 0))
         try:
             write_checkpoint(snapshot, parts, self.on_durable)
-            self._publish(parts.staging, target)
+            with self.guard():
+                self._publish(parts.staging, target)
         except OSError as error:
             shutil.rmtree(parts.staging, ignore_errors=True)
             raise _not_written(snapshot.step, self.root, error) from error
+        except CheckpointError:
+            shutil.rmtree(parts.staging, ignore_errors=True)
+            raise
         verify_checkpoint(target, without=parts.written)
         _check_sizes(target, parts.written)
         self._verified.add(target.name)
-        self._prune()
+        with contextlib.suppress(CheckpointError), self.guard():  # the next life removes older ones, too
+            self._prune()
         return target
 
     def newest(self) -> str | None:
@@ -183,6 +195,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: there are checkpoints, and none verifies.
         """
+        self._restore_replaced()
         loaded = newest_verified(reversed(self.steps()), load_checkpoint, self.check_state, where=str(self.root))
         if loaded is not None:
             self._verified.add(Path(loaded.path).name)
@@ -209,12 +222,25 @@ class CheckpointFolder:
         return [path for _, path in sorted(found)]
 
     def _publish(self, staging: Path, target: Path) -> None:
+        replaced = self.root / f".replaced-{target.name}-{uuid.uuid4().hex[:8]}"
         if target.exists():
-            # Left by a life that was rolled back: the same step, or a broken checkpoint that loading skipped.
-            target.rename(self.root / f".replaced-{target.name}-{uuid.uuid4().hex[:8]}")
-        staging.rename(target)
+            # The same step of this life, or of one that was rolled back, or a broken checkpoint that loading skipped.
+            target.rename(replaced)
+        try:
+            staging.rename(target)
+        except OSError:
+            self._restore_replaced()
+            raise
         sync_folder(self.root)
         self.on_durable(target)
+
+    def _restore_replaced(self) -> None:
+        """Name a checkpoint again as it was if the one that was to replace it is not there."""
+        for path in self.root.glob(".replaced-step-*"):
+            target = self.root / path.name.removeprefix(".replaced-").rpartition("-")[0]
+            if not target.exists():
+                with contextlib.suppress(OSError):  # a folder that may only be read
+                    path.rename(target)
 
     def _prune(self) -> None:
         steps = self.steps()

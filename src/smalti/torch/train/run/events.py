@@ -78,6 +78,12 @@ def _parsed(line: bytes, where: str, advice: str) -> Event:
     return value
 
 
+def _is_event(line: bytes) -> bool:
+    with contextlib.suppress(ValueError, RecursionError):
+        return isinstance(json.loads(line), dict)
+    return False
+
+
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
@@ -114,7 +120,8 @@ class EventTail:
     """A reader of the lines that are added to a run's log after its construction; delivers each once and in order.
 
     Args:
-        log: the file, or a function that returns the bytes of the log from an offset on, none if there is no log.
+        log: the file, or a function that returns the bytes of the log from an offset on, none if there is no log. The
+            log in a store may be replaced by that of a newer life: an unfinished line at the offset is then skipped.
         on_event: called with each event.
     """
 
@@ -130,6 +137,8 @@ class EventTail:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         lines = whole.split(b"\n")[:-1]
+        if lines and not isinstance(self._log, Path) and not _is_event(lines[0]):
+            del lines[0]
         for line in lines:
             self._on_event(_parsed(line, str(self._log), "Only the trainer may write to it."))
         return len(lines)

@@ -47,6 +47,7 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
             run_dir=str(run_dir),
         ) from error
     deadline = time.monotonic() + wait_seconds
+    is_held = False
     try:
         while not _try_lock(descriptor):
             if time.monotonic() > deadline:
@@ -56,8 +57,12 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
                     run_dir=str(run_dir),
                 )
             time.sleep(_POLL_SECONDS)
+        is_held = True
         yield
     finally:
+        if is_held:
+            # Closing alone does not release it while a forked process, such as a loader's worker, has the file open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -49,12 +49,14 @@ def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.Tensor):
-        tensors[where] = value
+        name = _free_name(where, tensors)
+        tensors[name] = value
         is_last = value.dim() == 4 and not value.is_contiguous() and _is_channels_last(value)
-        return {"tensor": where, **({"format": _CHANNELS_LAST} if is_last else {})}
+        return {"tensor": name, **({"format": _CHANNELS_LAST} if is_last else {})}
     if isinstance(value, (np.ndarray, np.generic)):
-        tensors[where] = torch.from_numpy(np.array(value))
-        return {"array": where}
+        name = _free_name(where, tensors)
+        tensors[name] = torch.from_numpy(np.array(value))
+        return {"array": name}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_packed(each, f"{where}.{number}", tensors) for number, each in enumerate(value)]}
@@ -65,6 +67,15 @@ def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
         f"{where} is a {type(value).__name__}, which a checkpoint cannot hold; give tensors, arrays, numbers, texts, "
         "and lists, tuples and dicts of them, such as an object's `state_dict()`."
     )
+
+
+def _free_name(where: str, taken: Mapping[str, torch.Tensor]) -> str:
+    """Return a name that no other tensor has: keys with dots can give two places one name."""
+    name, number = where, 1
+    while name in taken:
+        number += 1
+        name = f"{where}#{number}"
+    return name
 
 
 def _check_keys(value: Mapping[Any, Any], where: str) -> None:

@@ -1,13 +1,14 @@
 """The files of a run as its ranks write them: in a local folder, or in a store by way of a local scratch folder.
 
     <run_dir>/lives/00000.json                   one per start of the run, created exclusively
-              checkpoints/step-00000120-00000/   step and life; the files of a local checkpoint
+              checkpoints/step-00000120-00000/   step and life; the files of a local checkpoint. A step that a life
+                                                 saves again has one number more, from 1: step-00000120-00000-1
               metrics.jsonl  samples/  model/  result.json
 
 Intended behaviour in a store:
 1. A checkpoint is written to the scratch folder and verified there. Each rank puts the files that it gives. Rank 0 puts
    the rest, and `checksums.json` last, when all ranks are done; without it, the checkpoint does not exist. Older ones
-   are removed after a listing has shown all files of the new one.
+   are removed after a listing has shown all files of the new one, and so is an earlier one of the same step.
 2. Loading fetches and verifies each file. A damaged checkpoint is skipped and reported. A fault of the store ends the
    run: skipping a checkpoint because of it would undo training silently.
 3. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
@@ -43,6 +44,7 @@ from smalti.torch.train.run.checkpoint import (
     STATE_FILE,
     CheckpointFolder,
     CheckState,
+    Guard,
     Loaded,
     Snapshot,
     best_of,
@@ -62,7 +64,7 @@ from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha
 CHECKPOINTS = "checkpoints"
 _LIVES = "lives"
 _LIFE = re.compile(rf"{_LIVES}/(\d{{5,}})\.json")
-_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step-(\d{{8,}})-(\d{{5,}}))/(.+)")
+_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step-(\d{{8,}})-(\d{{5,}})(?:-(\d+))?)/(.+)")
 _SCRATCH = "smalti-run-"
 _SWEEP_SECONDS = 60.0  # a younger scratch folder may not be locked yet
 _MAX_READ = 1 << 26  # bytes of a log that are read from a store at once
@@ -97,9 +99,12 @@ class LocalRun:
         life: int,  # noqa: ARG002 - for stores
         check_state: CheckState,
         keep_best: str | None = None,
+        guard: Guard = contextlib.nullcontext,
     ) -> "CheckpointFolder | StoreCheckpoints":
-        """Return the checkpoints of the run."""
-        return CheckpointFolder(self.path / CHECKPOINTS, keep=keep, check_state=check_state, keep_best=keep_best)
+        """Return the checkpoints of the run; `guard` is as in `CheckpointFolder`."""
+        return CheckpointFolder(
+            self.path / CHECKPOINTS, keep=keep, check_state=check_state, keep_best=keep_best, guard=guard
+        )
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:  # noqa: ARG002 - it lies where it belongs
         """Return a function that publishes this rank's file of the ledger as it is now."""
@@ -168,7 +173,6 @@ class StoreRun(LocalRun):
             yield self._life
         except BaseException:
             with contextlib.suppress(StoreError, TrainingError):  # the error itself matters more
-                self.check_current()
                 self.put_log()
             raise
 
@@ -205,7 +209,13 @@ class StoreRun(LocalRun):
             )
 
     def checkpoints(
-        self, *, keep: int, life: int, check_state: CheckState, keep_best: str | None = None
+        self,
+        *,
+        keep: int,
+        life: int,
+        check_state: CheckState,
+        keep_best: str | None = None,
+        guard: Guard = contextlib.nullcontext,  # noqa: ARG002 - those of a newer life have other names
     ) -> "StoreCheckpoints":
         """Return the checkpoints of the run."""
         return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state, keep_best=keep_best)
@@ -221,6 +231,7 @@ class StoreRun(LocalRun):
         """Put the log of events if it has grown. May be called from several threads.
 
         Raises:
+            TrainingError: the run was started again elsewhere; the log is that of the newer life.
             StoreError: it cannot be written.
         """
         path = self.path / METRICS_FILE
@@ -228,6 +239,7 @@ class StoreRun(LocalRun):
             data = path.read_bytes() if path.exists() else b""
             data = data[: data.rfind(b"\n") + 1]  # another thread may be writing the next line
             if len(data) > self._log_bytes:
+                self.check_current()
                 self.store.put(METRICS_FILE, data)
                 self._log_bytes = len(data)
 
@@ -270,9 +282,15 @@ class _Name:
 
     life: int
     step: int
+    attempt: int = 0
+    """How often the life had begun to save the step before."""
 
     def __str__(self) -> str:
-        return f"step-{self.step:08d}-{self.life:05d}"
+        return f"step-{self.step:08d}-{self.life:05d}" + (f"-{self.attempt}" if self.attempt else "")
+
+    def is_replaced_by(self, other: "_Name") -> bool:
+        """Return whether another checkpoint is a later one of the same life and step."""
+        return (other.life, other.step) == (self.life, self.step) and other.attempt > self.attempt
 
 
 @dataclass
@@ -292,11 +310,15 @@ class StoreCheckpoints:
     """`min` or `max` and the name of a figure; the best checkpoint by it is kept as well."""
     _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
     _verified: set[_Name] = field(default_factory=set, init=False)
-    _attempted: set[_Name] = field(default_factory=set, init=False)
+    _attempts: dict[int, int] = field(default_factory=dict, init=False)
+    """How often this life has begun to save a step, by step; equal on all ranks."""
 
     def address_of(self, step: int) -> str:
         """Return the address of the checkpoint of a step."""
-        return self._address(_Name(self.life, step))
+        return self._address(self._name(step))
+
+    def _name(self, step: int) -> _Name:
+        return _Name(self.life, step, max(0, self._attempts.get(step, 0) - 1))
 
     def staging(self, step: int, token: str, rank: int) -> Path:
         """Return the hidden folder into which a rank copies its files of a checkpoint."""
@@ -306,17 +328,12 @@ class StoreCheckpoints:
         """Remove a rank's staging folder."""
         shutil.rmtree(staging, ignore_errors=True)
 
-    def retract(self, step: int) -> None:
-        """Prepare saving a step again in this life: a checkpoint must not exist while its files change.
+    def begin(self, step: int) -> None:
+        """Begin to save a step, on every rank. A step that is saved again gets a name of its own.
 
-        Raises:
-            StoreError: its files cannot be removed.
+        So the earlier checkpoint of the step exists until the new one is published.
         """
-        name = _Name(self.life, step)
-        if name in self._attempted:
-            self._delete(name, self._files().get(name, {}))
-        self._attempted.add(name)
-        self._scores.pop(name, None)
+        self._attempts[step] = self._attempts.get(step, 0) + 1
 
     def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
         """Put the files of one rank, which are in its staging folder, and return them.
@@ -330,7 +347,7 @@ class StoreCheckpoints:
         except OSError as error:
             raise CheckpointError(f"the files in {staging} cannot be read: {error}", path=str(staging)) from error
         for name in names:
-            self.run.store.put_file(f"{CHECKPOINTS}/{_Name(self.life, step)}/{FILES}/{name}", staging / FILES / name)
+            self.run.store.put_file(f"{CHECKPOINTS}/{self._name(step)}/{FILES}/{name}", staging / FILES / name)
         return written
 
     def save(self, snapshot: Snapshot, parts: Parts | None = None) -> str:
@@ -341,12 +358,12 @@ class StoreCheckpoints:
             TrainingError: the run was started again elsewhere.
             StoreError: the store cannot be written; earlier checkpoints are untouched.
         """
-        name = _Name(self.life, snapshot.step)
         self.run.check_current()
-        shutil.rmtree(self._loaded, ignore_errors=True)
+        self._remove_loaded()
         if parts is None:
-            self.retract(snapshot.step)
+            self.begin(snapshot.step)
             parts = Parts(self.staging(snapshot.step, secrets.token_hex(4), 0))
+        name = self._name(snapshot.step)
         try:
             sizes = self._put(name, snapshot, parts)
         finally:
@@ -454,6 +471,7 @@ class StoreCheckpoints:
             StoreError: the store cannot be read.
         """
         name, folder = self._place_of(address)
+        _mark_given(folder)
         self._fetch(name, folder, lambda file: any(fnmatchcase(file, f"{FILES}/{each}") for each in patterns))
         return folder / FILES if (folder / FILES).is_dir() else None
 
@@ -468,7 +486,13 @@ class StoreCheckpoints:
         match = _CHECKPOINT_FILE.fullmatch(f"{CHECKPOINTS}/{address.rpartition('/')[2]}/-")
         if match is None:
             raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
-        return match[1], self._loaded / match[3] / f"step-{match[2]}"
+        return match[1], self._loaded / f"{match[3]}-{match[4] or 0}" / f"step-{match[2]}"
+
+    def _remove_loaded(self) -> None:
+        """Remove fetched checkpoints, except those whose files were given to some rank, which may still read them."""
+        for folder in self._loaded.glob("*/step-*"):
+            if folder.is_dir() and not _given_mark(folder).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def _loaded(self) -> Path:
@@ -524,11 +548,12 @@ class StoreCheckpoints:
         found: dict[_Name, dict[str, int]] = {}
         for info in self.run.store.list(CHECKPOINTS):
             if match := _CHECKPOINT_FILE.fullmatch(info.key):
-                found.setdefault(_Name(int(match[3]), int(match[2])), {})[match[4]] = info.num_bytes
+                name = _Name(int(match[3]), int(match[2]), int(match[4] or 0))
+                found.setdefault(name, {})[match[5]] = info.num_bytes
         return dict(sorted(found.items()))
 
     def _prune(self, files: Mapping[_Name, Mapping[str, int]]) -> None:
-        published = _published(files)
+        published = [name for name in _published(files) if not any(map(name.is_replaced_by, self._verified))]
         good = [name for name in published if name in self._verified]
         kept = set(good[-self.keep :])
         if len(good) < self.keep:
@@ -552,6 +577,17 @@ class StoreCheckpoints:
 
 def _published(files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
     return [name for name, names in files.items() if CHECKSUMS_FILE in names]
+
+
+def _given_mark(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.given")
+
+
+def _mark_given(folder: Path) -> None:
+    """Mark a fetched checkpoint as given to the program of a rank; the ranks of a machine share the folder."""
+    with contextlib.suppress(OSError):  # fetching to the same disk says more
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _given_mark(folder).touch()
 
 
 def _life_key(life: int) -> str:
@@ -618,7 +654,10 @@ def _using(scratch: Path) -> Iterator[None]:
     """Mark a scratch folder as used by this process, until the body or the process ends."""
     with (scratch / ".lock").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may have the file open
 
 
 def _remove_unused(scratch: Path) -> None:
