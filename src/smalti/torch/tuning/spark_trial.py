@@ -38,7 +38,7 @@ _MAX_TASK_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """What a trial needs beside its program, and may be secret."""
+    """Needs of a trial beside its program, which may be secret."""
 
     options: str = field(repr=False)
     """Storage options, as `options_of` returns them."""
