@@ -13,6 +13,8 @@ from assets.stages.promotion import promoted_key
 from assets.stages.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "promote", "observe", "study", "train_best"]
+TRAINING_JOBS: tuple[JobKind, ...] = ("train", "train_best", "everything")
+"""Those that make a model."""
 
 
 def job_name(declared: Declaration, kind: JobKind) -> str:

@@ -83,7 +83,8 @@ class TrainingReport:
         if not self._steps_per_epoch:
             return
         share = event["step"] / (self._steps_per_epoch * self._epochs)
-        self._show(f"{share:.0%} epoch {event['epoch'] + 1} of {self._epochs}", event)
+        figures = {name: event[name] for name in _FIGURES if isinstance(event.get(name), int | float)}
+        self._show(f"{share:.0%} epoch {event['epoch'] + 1} of {self._epochs}", figures)
 
     def _on_report(self, event: dict[str, Any]) -> None:
         self._show(f"step {event['step']}", {**event["metrics"], **event.get("measures", {})})
@@ -91,11 +92,7 @@ class TrainingReport:
     def _show(self, place: str, figures: Mapping[str, Any]) -> None:
         """Say where the run is, and observe its figures, unless that was done just now."""
         now = self._clock()
-        shown = {
-            title.format(samples=self._samples): form.format(figures[name])
-            for name, (title, form) in _FIGURES.items()
-            if isinstance(figures.get(name), int | float)
-        }
+        shown = dict(self._written(name, value) for name, value in figures.items())
         if now - self._last_line >= _SECONDS:
             self._last_line = now
             self._say(", ".join([place, *(f"{title} {text}" for title, text in shown.items())]))
@@ -103,6 +100,12 @@ class TrainingReport:
             self._last_observation = now
             run = {"run": dg.MetadataValue.dagster_run(self._run_id)} if self._run_id else {}
             self._observe({"progress": place, "step": table([dict(shown)]), **self.links(), **run})
+
+    def _written(self, name: str, value: Any) -> tuple[str, str]:
+        """Return the title of a figure and its value as a text; a function's own figures have no title but the name."""
+        title, form = _FIGURES.get(name, ("", "{:.4g}"))
+        text = form.format(value) if isinstance(value, int | float) else str(value)  # "inf" is a text, as in JSON
+        return title.format(samples=self._samples) or name, text
 
     def _on_epoch(self, event: dict[str, Any]) -> None:
         self._last_line = self._last_observation = self._clock()

@@ -5,7 +5,7 @@ re-executed, and a step that Dagster retries, go on from the newest checkpoint.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
@@ -15,6 +15,7 @@ from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
 from assets.lineage import tag_run
 from assets.places import shards_of
+from assets.reports.training import TrainingReport
 from assets.shard_tags import kept_for_training
 from assets.sources.functions import load_function
 from assets.stage import stage_op, stage_spec
@@ -24,7 +25,6 @@ from resources.training import TrainerResource
 from smalti.catalog import Manifest
 
 _CODE_VERSION = "1"
-_SECONDS = 3.0  # between two lines in the log
 
 
 class FunctionConfig(dg.Config):
@@ -68,7 +68,11 @@ def build_function_model(declared: Declaration, train: Train, function: str) -> 
         manifest = choose_version(context, declared, config, place)
         tag_run(context, declared, version=manifest.version, trains=manifest.digest)
         run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
-        report = _Report(context.log.info)
+
+        def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
+            context.log_event(dg.AssetObservation(spec.key, metadata=numbers))
+
+        report = FunctionReport(context.log.info, observe, run_id=context.run.run_id)
         with kept_for_training(context, place.store(), manifest.version):
             result = trainer.launch(
                 load_function(function),
@@ -87,38 +91,32 @@ def build_function_model(declared: Declaration, train: Train, function: str) -> 
                 mlflow_experiment=train.tracking.experiment or declared.name,
                 **launcher_fields(config, trainer),
             )
-        metadata = {**_shown(result), **report.facts, **_about(manifest, run_dir, context.run.run_id)}
+        metadata = {**_shown(result), **report.facts, **report.links(), **_about(manifest, run_dir, context.run.run_id)}
         yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config))
 
     return model
 
 
-class _Report:
-    """Takes the events of a run: a line of its figures every few seconds, and what its materialisation says of it."""
+class FunctionReport(TrainingReport):
+    """Takes the events of a function, and keeps what its materialisation says of them."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock, self._next = say, clock, 0.0
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        observe: Callable[[dict[str, Any]], None],
+        *,
+        run_id: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(say, observe, epochs=1, samples="samples", run_id=run_id, clock=clock)
         self.facts: dict[str, Any] = {}
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Handle one event; other kinds are ignored."""
-        if event["event"] == "start":
-            resumed = f", going on after step {event['step']}" if event["step"] else ""
-            self.facts |= {"resumed_at_step": event["step"]} if event["step"] else {}
-            self._say(f"training on {event['device']} with {event['num_ranks']} processes{resumed}")
-        elif event["event"] == "checkpoint":
-            self.facts["checkpoint"] = dg.MetadataValue.path(str(event["path"]))
-        elif event["event"] == "tracking":
-            link = str(event["link"])
-            self.facts[event["name"]] = (
-                dg.MetadataValue.url(link) if link.startswith("http") else dg.MetadataValue.path(link)
-            )
-        elif event["event"] == "output":
-            self._say(f"rank {event['rank']}: {event['line']}")
-        elif event["event"] == "report" and self._clock() >= self._next:
-            self._next = self._clock() + _SECONDS
-            figures = ", ".join(f"{name} {value}" for name, value in event["metrics"].items())
-            self._say(f"step {event['step']}: {figures}")
+    def _on_start(self, event: dict[str, Any]) -> None:
+        super()._on_start(event)
+        self.facts |= {"resumed_at_step": event["step"]} if event["step"] else {}
+
+    def _on_checkpoint(self, event: dict[str, Any]) -> None:
+        self.facts["checkpoint"] = dg.MetadataValue.path(str(event["path"]))
 
 
 def _shown(result: Any) -> dict[str, Any]:

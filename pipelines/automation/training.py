@@ -26,7 +26,7 @@ from assets.stages.model import TRAINING_POOL
 from assets.stages.source import source_config
 from pipelines.automation.debounce import MAX_TRIES
 from pipelines.automation.states import UNFINISHED
-from pipelines.jobs import job_name
+from pipelines.jobs import TRAINING_JOBS, job_name
 from resources.storage import StorageResource
 from smalti.catalog.header import Header
 
@@ -179,7 +179,7 @@ def _trains(declared: Declaration, run: dg.DagsterRun) -> bool:
         return True
     if run.asset_selection:
         return declared.key("model") in run.asset_selection
-    return run.job_name in {job_name(declared, "train"), job_name(declared, "everything")}
+    return run.job_name in {job_name(declared, kind) for kind in TRAINING_JOBS}
 
 
 def _request(declared: Declaration, header: Header, seen: Attempts) -> dg.RunRequest:

@@ -229,6 +229,14 @@ def test_a_training_that_a_person_launched_is_waited_for_although_it_has_no_tags
     assert f"waits for run {run.run_id} (NOT_STARTED)" in str(training_tick(instance, storage).skip_message)
 
 
+def test_a_training_of_the_best_of_a_study_is_waited_for_although_it_has_no_tags_yet(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    publish_checked(instance, storage, 1)
+    run = instance.add_run(dg.DagsterRun("flowers_train_best_job", status=dg.DagsterRunStatus.NOT_STARTED))
+    assert f"waits for run {run.run_id} (NOT_STARTED)" in str(training_tick(instance, storage).skip_message)
+
+
 def test_a_full_pool_of_trainings_is_waited_for(storage: StorageResource) -> None:
     with dg.instance_for_test(overrides={"concurrency": {"pools": {"default_limit": 1}}}) as instance:
         publish_checked(instance, storage, 1)

@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from assets.declaration import Train
 from assets.lineage import facts_of
+from assets.stages.training_function import FunctionReport
 from examples.launch_pytorch import train
 from pipelines.data_set import build_definitions
 from resources.storage import LocalStorage
@@ -52,6 +54,34 @@ def test_a_function_is_trained_by_the_asset_and_a_step_that_is_retried_resumes(
     assert (facts["steps"], facts["resumed_at_step"]) == (6, 2)
     assert facts["checkpoint"] == str(tmp_path / "runs" / "flowers" / done.run_id / "checkpoints" / "step-00000006")
     assert (facts["shards_version"], facts["shards_digest"]) == (1, manifest.digest)
+
+
+def test_reports_are_lines_with_what_was_measured_and_observations_twice_a_minute() -> None:
+    lines: list[str] = []
+    points: list[dict[str, Any]] = []
+    now = [0.0]
+    report = FunctionReport(lines.append, points.append, run_id="abc", clock=lambda: now[0])
+    report({"event": "start", "step": 4, "device": "cpu", "num_ranks": 2})
+    report({"event": "tracking", "name": "mlflow", "link": "http://mlflow/#/experiments/1/runs/2"})
+    report({"event": "checkpoint", "path": "/runs/1/checkpoints/step-00000004"})
+    for step in (5, 6, 7):
+        now[0] += 16.0
+        metrics, measures = {"f1": 0.12345, "loss": "inf"}, {"samples_per_second": 9.6, "data_fraction": 0.25}
+        report({"event": "report", "step": step, "metrics": metrics, "measures": measures})
+    assert lines[:3] == [
+        "training on cpu, 2 processes, going on after step 4",
+        "mlflow: http://mlflow/#/experiments/1/runs/2",
+        "step 5, f1 0.1235, loss inf, samples/s 10, waiting for data 25%",
+    ]
+    assert [point["progress"] for point in points] == ["step 6"]
+    assert points[0]["step"].records[0].data == {
+        "f1": "0.1235", "loss": "inf", "samples/s": "10", "waiting for data": "25%",
+    }  # fmt: skip
+    assert points[0]["run"].value == "abc"
+    assert report.facts == {
+        "resumed_at_step": 4, "checkpoint": dg.MetadataValue.path("/runs/1/checkpoints/step-00000004"),
+    }  # fmt: skip
+    assert report.links() == {"mlflow": dg.MetadataValue.url("http://mlflow/#/experiments/1/runs/2")}
 
 
 def test_rows_can_be_trained_on_by_a_function_without_promotion() -> None:

@@ -13,6 +13,16 @@ def parabola(context):
     return {"score": 1 - x**2 - (3 if context.config["kind"] == "bad" else 0)}
 
 
+def constant(context):
+    return {"score": context.config["x"]}
+
+
+def loud(context):
+    """Write to standard output without a newline, as libraries in C do, and what looks like a message."""
+    os.write(1, b"smalti-trial:{}\nno newline")
+    return {"score": context.config["x"]}
+
+
 def hopeless(context):
     """Report a score of 1; from the fourth trial on one of 0, for minutes."""
     is_bad = int(context.run.run_dir[-5:]) >= 3

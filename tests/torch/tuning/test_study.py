@@ -2,11 +2,13 @@
 
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig
 from smalti.torch.tuning import StudyOptions, hyperparameter_study
 from smalti.torch.tuning.space import parse_space, with_params
-from tests.torch.tuning.functions import hopeless, parabola, steps_to
+from smalti.torch.tuning.trial_process import TrialProcess
+from tests.torch.train.conftest import publish_squares
+from tests.torch.tuning.functions import constant, hopeless, loud, parabola, steps_to
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
@@ -65,6 +69,43 @@ def test_a_study_in_a_store_continues_from_its_journal_there(tmp_path):
     assert second.trials[:2] == first.trials
     assert len(second.trials) == 3
     assert json.loads(open_store("memory://tuning/study").get("study.json"))["trials"][0]["number"] == 0
+
+
+def test_a_study_is_not_continued_with_another_aim_or_space_and_is_with_another_budget(tmp_path):
+    begun = options(tmp_path, trials=1)
+    hyperparameter_study(parabola, SPACE, begun)
+    again = replace(begun, trials=2, seconds=600.0, max_failures=5)
+    assert len(hyperparameter_study(parabola, SPACE, again).trials) == 2
+    for changed, space in (({"metric": "other"}, SPACE), ({"direction": "minimize"}, SPACE), ({}, {"x": [0, 1]})):
+        name = next(iter(changed), "space")
+        with pytest.raises(SchemaError, match=f"was begun with another {name}, .* expected .* another `study_dir`"):
+            hyperparameter_study(parabola, space, replace(begun, **changed))
+
+
+def test_a_study_is_not_continued_over_another_content_of_its_data(tmp_path, squares):
+    found = hyperparameter_study(constant, {"x": [1]}, options(tmp_path, trials=1), data=str(squares))
+    assert found.best.value == 1
+    other = tmp_path / "other"
+    publish_squares(other, train=1)
+    with pytest.raises(SchemaError, match="was begun with another data digest, "):
+        hyperparameter_study(constant, {"x": [1]}, options(tmp_path, trials=2), data=str(other))
+
+
+def test_a_trial_may_print_anything_to_standard_output_and_still_has_its_result(tmp_path):
+    given = options(tmp_path, trials=1, trials_on="processes")
+    found = hyperparameter_study(loud, {"x": [1]}, given)
+    assert [(trial.state, trial.value) for trial in found.trials] == [("complete", 1.0)], found.trials
+
+
+def test_half_a_message_of_a_trial_is_part_of_its_failure():
+    trial = object.__new__(TrialProcess)  # without a process
+    trial.result, trial._events, trial._last_lines = None, queue.SimpleQueue(), deque()
+    trial._take('printed before smalti-trial:{"event": "rep')
+    trial._take("smalti-trial:[1]\n")
+    trial._take('smalti-trial:{"event": "report"}\n')
+    assert trial.result is None
+    assert list(trial._last_lines) == ["printed before ", '{"event": "rep', "[1]"]
+    assert list(trial.events()) == [{"event": "report"}]
 
 
 @pytest.mark.nightly
@@ -160,6 +201,23 @@ def wait_until(is_so, seconds=120):
 # ------------------------------------------------------------ the search space
 
 
+@pytest.mark.parametrize(
+    ("entry", "values"),
+    [
+        ({"low": 0, "high": 1, "step": 0.5}, {0.0, 0.5, 1.0}),
+        ({"low": 0, "high": 4, "step": 2.0}, {0, 2, 4}),
+        ({"low": 1, "high": 2}, {1, 2}),
+    ],
+)
+def test_a_range_has_whole_numbers_only_if_its_step_is_whole_too(entry, values):
+    optuna = pytest.importorskip("optuna")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    [dimension] = parse_space({"x": entry})
+    found = [dimension.suggest(study.ask()) for _ in range(30)]
+    assert set(found) == values
+    assert {type(each) for each in found} == {type(next(iter(values)))}
+
+
 def test_hyperparameters_reach_fields_and_nested_mappings():
     config = {"rate": 1, "optimizer": {"momentum": 0.5, "name": "sgd"}}
     found = with_params(config, {"rate": 2, "optimizer.momentum": 0.9, "new.deep": 1})
@@ -179,6 +237,7 @@ def test_hyperparameters_reach_fields_and_nested_mappings():
         ({"low": 1, "high": 2, "hight": 3}, "must be a list of choices, or a range"),
         ({"low": 2, "high": 1}, "a `low` up to its `high`"),
         ({"low": 0.0, "high": 1.0, "log": True}, "with `log` one above 0"),
+        ({"low": 0, "high": 1, "step": 0}, "a `step` above 0"),
         ("1", "must be a list of choices"),
     ],
 )

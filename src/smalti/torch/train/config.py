@@ -173,6 +173,7 @@ class RunConfig:
         if self.run_storage_options is not None:
             object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
         check_address(self.run_dir)
+        check_tracking_address(self.mlflow or "")
         for name, is_valid, expected in self._rules():
             if not is_valid:
                 raise SchemaError(
@@ -376,6 +377,23 @@ class TrainConfig(RunConfig):
                 fitting=tuple(fitting),
             )
         return self.batch_size // num_ranks
+
+
+def check_tracking_address(address: str) -> None:
+    """Check that the address of a tracking server has no password in it: addresses are recorded, shown and linked.
+
+    Raises:
+        SchemaError: it has one; the message does not repeat it.
+    """
+    is_web = address.startswith(("http:", "https:"))
+    # Passwords in addresses of databases may contain slashes.
+    if ("@" in urlsplit(address).netloc) if is_web else re.search(r"://[^/]*:.*@|[?&;]password=", address):
+        raise SchemaError(
+            "`mlflow`, or MLFLOW_TRACKING_URI, must be an address without a password, and this one has it: set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, and for a database use "
+            "its own file of passwords, such as ~/.pgpass.",
+            field="mlflow",
+        )
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:

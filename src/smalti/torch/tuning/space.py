@@ -1,7 +1,7 @@
 """The search space of a study, declared as plain data, and its values in a configuration. Pure.
 
     {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},   # a float
-     "warmup_steps": {"low": 10, "high": 200, "step": 10},        # a whole number, as both ends are
+     "warmup_steps": {"low": 10, "high": 200, "step": 10},        # a whole number, as ends and step are
      "batch_size": [16, 32, 64]}                                  # one of these
 
 Names with dots stand for keys of nested mappings: `optimizer_options.momentum`.
@@ -36,7 +36,8 @@ class Dimension:
         """Return the value that Optuna proposes for a trial."""
         if self.choices:
             return trial.suggest_categorical(self.name, self.choices)
-        if isinstance(self.low, int) and isinstance(self.high, int):
+        is_whole = isinstance(self.low, int) and isinstance(self.high, int) and float(self.step or 1).is_integer()
+        if is_whole:
             return trial.suggest_int(self.name, self.low, self.high, step=int(self.step or 1), log=self.log)
         return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
 
@@ -71,6 +72,8 @@ def _dimension(name: str, entry: Any) -> Dimension:
         raise SchemaError(
             f"`{name}` must have a `low` up to its `high`, and with `log` one above 0 and no `step`, not {entry!r}."
         )
+    if found.step is not None and found.step <= 0:
+        raise SchemaError(f"`{name}` must have a `step` above 0, or none, not {entry!r}.")
     return found
 
 

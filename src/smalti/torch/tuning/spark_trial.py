@@ -1,4 +1,8 @@
-"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run."""
+"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run.
+
+Spark writes what it sends to tasks to a file when it is larger than 1 MiB. So the program and its source files are in a
+broadcast, without credentials, and what is sent with the task is small: the credentials, which stay in memory.
+"""
 
 import contextlib
 import functools
@@ -7,14 +11,17 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
-from smalti.process import use_driver_python
-from smalti.storage.schemes import store_variables
+from smalti.process import is_connect, use_driver_python
+from smalti.storage.schemes import secret_variables, store_variables
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.spark import importable, read_source
+from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source
 from smalti.torch.train.run.events import Event, EventTail
 from smalti.torch.train.run.store import log_reader
 from smalti.torch.tuning.trial_process import TrialProcess
@@ -25,6 +32,22 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 _STORE_POLL_SECONDS = 5.0
 _CANCEL_SECONDS = 60.0
+_MAX_TASK_BYTES = 2**20
+"""Of what is sent with a task, from which on Spark writes it to a file."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Needs of a trial beside its program, which may be secret."""
+
+    options: str = field(repr=False)
+    """Storage options, as `options_of` returns them."""
+    environment: Mapping[str, str] = field(repr=False)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether there are storage options or secret variables."""
+        return any(json.loads(self.options).values()) or not secret_variables().isdisjoint(self.environment)
 
 
 class SparkTrial:
@@ -32,7 +55,7 @@ class SparkTrial:
 
     Raises:
         MissingDependency: pyspark is not installed.
-        TrainingError: there is no Spark session.
+        TrainingError: there is no Spark session, or credentials cannot be sent through it.
     """
 
     def __init__(self, program: Program, environment: Mapping[str, str]) -> None:
@@ -44,13 +67,8 @@ class SparkTrial:
         self._tail = EventTail(log_reader(program.config), self._heard.append)
         self._next_poll = 0.0
         self._poll_seconds = _POLL_SECONDS if program.config.local_run_dir else _STORE_POLL_SECONDS
-        run = functools.partial(
-            run_in_task,
-            task=program.to_json(),
-            environment={**store_variables(os.environ), **environment},
-            source_of=program.source_of,
-            source=read_source(program.source_of),
-        )
+        carried = Carried(options_of(program.config), {**store_variables(os.environ), **environment})
+        run, self._release = sent_task(self._session, program, carried)
         self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-spark-trial", daemon=True)
         self._thread.start()
 
@@ -68,7 +86,7 @@ class SparkTrial:
 
     def stop(self) -> None:
         """Cancel the task; Spark ends its Python worker, and that the trial's process."""
-        if _is_connect(self._session):
+        if is_connect(self._session):
             self._session.interruptTag(self._tag)
         else:
             self._session.sparkContext.cancelJobGroup(self._tag)
@@ -81,7 +99,7 @@ class SparkTrial:
 
     def _run(self, run: Any) -> None:
         try:
-            if _is_connect(self._session):
+            if is_connect(self._session):
                 self._session.addTag(self._tag)
             else:
                 self._session.sparkContext.setJobGroup(self._tag, "a trial of a study")
@@ -90,22 +108,50 @@ class SparkTrial:
             self.result, self.failure = outcome["result"], outcome["failure"]
         except Exception as error:  # noqa: BLE001 - of Spark's many classes: the trial's failure
             self.failure = f"{type(error).__name__}: {error}"[:4000]
+        finally:
+            with contextlib.suppress(Exception):  # the session may be gone, and with it what was sent
+                self._release()
+
+
+def sent_task(session: Any, program: Program, carried: Carried) -> tuple[Any, Callable[[], None]]:
+    """Return the function that runs a trial in a task, and one that removes what was sent before it.
+
+    Raises:
+        TrainingError: the session is one of Spark Connect, which has no broadcasts, and Spark would write credentials
+            to a file.
+    """
+    bare = replace(program, config=replace(program.config, storage_options={}, run_storage_options=None))
+    work: Any = (bare.to_json(), program.source_of, read_source(program.source_of))
+    if not is_connect(session):
+        work = Broadcasted(session, work)
+        return functools.partial(run_in_task, work=work, carried=carried), work.destroy
+    task = functools.partial(run_in_task, work=work, carried=carried)
+    size = len(cloudpickle.dumps(task))
+    if size > _MAX_TASK_BYTES and carried.has_secrets:
+        raise TrainingError(
+            f"the function of the trials and its source files have {size} bytes, and over Spark Connect at most "
+            f"{_MAX_TASK_BYTES} can be sent together with storage options and credentials, as Spark writes more to a "
+            "file: install the code on the executors, load large values from a store, give the executors credentials "
+            "of their own, or use trials_on='processes'.",
+            size=size,
+        )
+    return task, lambda: None
 
 
 def run_in_task(
     batches: "Iterable[pd.DataFrame]",
     *,
-    task: Mapping[str, Any],
-    environment: Mapping[str, str],
-    source_of: str,
-    source: Mapping[str, str],
+    work: tuple[Mapping[str, Any], str, Mapping[str, str]],
+    carried: Carried,
 ) -> "Iterator[pd.DataFrame]":
     """Run a trial in a Spark task, and return its outcome as the only row."""
     import pandas as pd
 
+    bare, source_of, source = work
+    task = {**bare, "config": {**bare["config"], **json.loads(carried.options)}}
     for _ in batches:
         with importable(source_of, source):
-            trial = TrialProcess(task, environment)
+            trial = TrialProcess(task, carried.environment)
             try:
                 while not trial.has_ended():
                     for _event in trial.events():
@@ -131,7 +177,3 @@ def _session() -> Any:
         raise TrainingError("trials_on='spark' found no Spark session: start one, or use trials_on='processes'.")
     use_driver_python(session)
     return session
-
-
-def _is_connect(session: Any) -> bool:
-    return type(session).__module__.startswith("pyspark.sql.connect")

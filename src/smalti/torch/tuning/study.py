@@ -6,19 +6,22 @@ Intended behaviour:
 2. A trial is a run of its own in `<study_dir>/trials`, with checkpoints. A trial whose conductor was killed is
    continued from its newest checkpoint by the next call, with the same settings.
 3. A trial that is pruned, and all of them when this process is interrupted, end in seconds, with all their processes.
-4. A failed trial is part of the result. More than `max_failures` of them end the study.
+4. A study keeps its aim, its space and its data: what was found before with others is no guide.
+5. A failed trial is part of the result. More than `max_failures` of them end the study.
 """
 
+import contextlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from smalti.errors import MissingDependency, SchemaError, TrainingError
+from smalti.catalog import load_manifest
+from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingError
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.program import Program
@@ -40,6 +43,8 @@ _MAX_LIVES = 3  # of one trial, whose conductor is killed each time
 _MAX_FAILURE = 2000  # characters of a reason that are kept
 _WARM_UP_TRIALS = 3  # before the median is one
 _SEED_STEP = 1_000_003
+_KEPT = "smalti"
+"""Attribute of a study with what must not change while it lasts."""
 
 
 class RunningTrial(Protocol):
@@ -86,7 +91,7 @@ def hyperparameter_study(
 
     Raises:
         TrainingError: too many trials failed, or another process conducts the study.
-        SchemaError: the space or the options are not valid.
+        SchemaError: the space or the options are not valid, or those of an earlier call in the same folder were others.
         MissingDependency: Optuna is not installed.
     """
     base = _base_program(trained, config, options, run)
@@ -94,6 +99,7 @@ def hyperparameter_study(
     _trial_program(base, {each.name: _any_value(each) for each in dimensions}, options.study_dir)  # do they fit?
     with _conducted(options) as folder:
         study = _opened_study(options, folder.store)
+        _check_same(study, _facts_to_keep(base.config, dimensions, options), options.study_dir)
         conductor = Conductor(study, base, dimensions, options, folder.check, on_event)
         conductor.continue_stale()
         conductor.run()
@@ -360,3 +366,45 @@ def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
         pruner=_pruner(options),
         load_if_exists=True,
     )
+
+
+def _facts_to_keep(
+    config: RunConfig, dimensions: tuple[Dimension, ...], options: StudyOptions
+) -> dict[str, str | int | None]:
+    """Return what must not change while a study lasts; None for what this process cannot know."""
+    version, digest = config.version, config.digest
+    if config.data:
+        with contextlib.suppress(SmaltiError):  # the trials may reach data that this process does not
+            manifest = load_manifest(open_store(config.data, dict(config.storage_options)), version=version)
+            version, digest = manifest.version, manifest.digest
+    space = {each.name: asdict(each) for each in dimensions}
+    return {
+        "metric": options.metric,
+        "direction": options.direction,
+        "space": json.dumps(space, sort_keys=True),  # as a text: 1 and 1.0 are different ends
+        "data version": version,
+        "data digest": digest,
+    }
+
+
+def _check_same(study: "optuna.Study", facts: Mapping[str, Any], study_dir: str) -> None:
+    """Record at the first opening of a study what must not change; check it at later ones.
+
+    Raises:
+        SchemaError: something else is wanted now; the message names it.
+    """
+    known = {"direction": study.direction.name.lower(), **study.user_attrs.get(_KEPT, {})}
+    both = {name for name in facts if None not in (facts[name], known.get(name))}
+    if "data digest" in both:
+        both.discard("data version")  # the same content may have another number elsewhere
+    changed = [name for name in facts if name in both and facts[name] != known[name]]
+    if changed:
+        listed = "; ".join(f"{name}: found {facts[name]!r}, expected {known[name]!r}" for name in changed)
+        raise SchemaError(
+            f"the study {study_dir} was begun with another {' and '.join(changed)}, and figures of both cannot be "
+            f"compared: {listed}. Give what it was begun with, a version of the data by `version`, or choose another "
+            "`study_dir`.",
+            changed=tuple(changed),
+        )
+    if _KEPT not in study.user_attrs:
+        study.set_user_attr(_KEPT, dict(facts))

@@ -3,7 +3,7 @@
 Intended behaviour:
 1. The process gets its own session. SIGTERM ends it in seconds, with all ranks that it has started.
 2. It ends when its parent does, even by SIGKILL.
-3. Its events and its result are lines of its output with a mark; other lines explain a failure.
+3. Its events and its result have a pipe of their own. Whatever it prints, to standard output too, explains a failure.
 """
 
 import contextlib
@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 from smalti.process import end_with_parent
 from smalti.torch.train.config import LAUNCHERS
@@ -28,6 +28,7 @@ from smalti.torch.train.run.events import Event
 GRACE_SECONDS = 25.0
 """Between SIGTERM and SIGKILL: longer than the ranks of a trial are given."""
 _MARK = "smalti-trial:"
+"""Before each message: the interpreter may print to the same pipe before the program begins."""
 _TAIL_LINES = 30
 _READER_SECONDS = 10.0
 _STOPPED = 143
@@ -56,14 +57,20 @@ class TrialProcess:
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, name="smalti-trial", daemon=True)
-        self._reader.start()
-        assert self._process.stdin is not None  # noqa: S101 - it was opened as a pipe
+        assert self._process.stdin is not None  # noqa: S101 - it was opened as a pipe, as the others
+        assert self._process.stdout is not None  # noqa: S101
+        assert self._process.stderr is not None  # noqa: S101
+        self._readers = [
+            threading.Thread(target=_read, args=(pipe, take), name="smalti-trial", daemon=True)
+            for pipe, take in ((self._process.stdout, self._take), (self._process.stderr, self._keep))
+        ]
+        for reader in self._readers:
+            reader.start()
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # its exit code says more
             pipe.write(json.dumps({"program": dict(task), "parent": os.getpid()}) + "\n")
 
@@ -76,7 +83,7 @@ class TrialProcess:
         """Return whether the trial is over and all its events are here."""
         if self._process.poll() is None:
             return False
-        self._reader.join(_READER_SECONDS)
+        self._join_readers()
         return True
 
     @property
@@ -95,25 +102,44 @@ class TrialProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(GRACE_SECONDS)
-        self._reader.join(_READER_SECONDS)
+        self._join_readers()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it was opened as a pipe
-        with self._process.stdout as lines:
-            for line in lines:
-                if not line.startswith(_MARK):
-                    self._last_lines.append(line.rstrip("\n"))
-                    continue
-                message = json.loads(line.removeprefix(_MARK))
-                if "result" in message:
-                    self.result = message["result"]
-                else:
-                    self._events.put(message)
+    def _join_readers(self) -> None:
+        for reader in self._readers:
+            reader.join(_READER_SECONDS)
+
+    def _take(self, line: str) -> None:
+        """Take a line of the pipe for messages."""
+        before, mark, text = line.partition(_MARK)
+        self._keep(before)
+        if not mark:
+            return
+        try:
+            message = json.loads(text)
+            if "result" in message:
+                self.result = dict(message["result"])
+            else:
+                self._events.put(dict(message))
+        except (ValueError, TypeError):  # half a message, of a process that was killed
+            self._keep(text)
+
+    def _keep(self, line: str) -> None:
+        if text := line.rstrip("\n"):
+            self._last_lines.append(text)
 
 
-def _send(message: Mapping[str, Any]) -> None:
-    sys.stdout.write(f"{_MARK}{json.dumps(message)}\n")
+def _read(pipe: IO[str], take: Callable[[str], None]) -> None:
+    with pipe:
+        for line in pipe:
+            take(line)
+
+
+def _message_pipe() -> IO[str]:
+    """Return the pipe for messages, which was standard output; what is printed from now on goes to standard error."""
     sys.stdout.flush()
+    pipe = os.fdopen(os.dup(1), "w")  # children do not inherit it
+    os.dup2(2, 1)
+    return pipe
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
@@ -121,12 +147,18 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the s
 
 
 def _main() -> None:
+    messages = _message_pipe()
+
+    def send(message: Mapping[str, Any]) -> None:
+        messages.write(f"{_MARK}{json.dumps(message)}\n")
+        messages.flush()
+
     task = json.loads(sys.stdin.readline())
     end_with_parent(task["parent"])
     program = Program.from_json(task["program"])
     if LAUNCHERS[program.config.launcher].starts_processes:
         signal.signal(signal.SIGTERM, _stop)
-    _send({"result": run_program(program, _send)})
+    send({"result": run_program(program, send)})
 
 
 if __name__ == "__main__":

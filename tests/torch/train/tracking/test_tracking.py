@@ -5,17 +5,20 @@ import io
 import json
 import logging
 import math
+import re
 import socket
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from smalti.errors import SchemaError
 from smalti.storage import open_store
 from smalti.torch.train import launch, train
+from smalti.torch.train.config import RunConfig
 from smalti.torch.train.tracking.figures import figures_of
 from smalti.torch.train.tracking.progress import Progress
 
@@ -248,3 +251,71 @@ def test_a_wrong_address_of_a_server_is_explained(config, monkeypatch):
     with pytest.raises(SchemaError, match="MLFLOW_TRACKING_PASSWORD") as caught:
         train(replace(config, mlflow="https://me:canary@mlflow.example"))
     assert "canary" not in str(caught.value)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:canary@db.example/runs")
+    with pytest.raises(SchemaError, match="without a password") as caught:
+        train(replace(config, mlflow="environment"))
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_refused"),
+    [
+        ("postgresql://me:canary@db.example/runs", True),
+        ("mysql+pymysql://me:can/ary@db.example/runs", True),
+        ("postgresql://db.example/runs?user=me&password=canary", True),
+        ("https://canary@mlflow.example", True),
+        ("http://mlflow.example:5000/of@team", False),
+        ("postgresql://me@db.example:5432/runs", False),
+        ("sqlite:////runs/of@team.db", False),
+        ("databricks://profile", False),
+    ],
+)
+def test_a_tracking_address_with_a_password_is_refused_without_repeating_it(address, is_refused):
+    if not is_refused:
+        assert RunConfig(run_dir="run", mlflow=address).public_json()["mlflow"] == address
+        return
+    with pytest.raises(SchemaError, match="without a password") as caught:
+        RunConfig(run_dir="run", mlflow=address)
+    assert "canary" not in str(caught.value)
+
+
+class RefusingClient:
+    """Answers as MLflow does when a name has a wrong character, and refuses the first parameters."""
+
+    def __init__(self, server):
+        self.names, self.statuses, self.runs, self.is_down = [], [], 0, True
+
+    def get_experiment_by_name(self, name):
+        return SimpleNamespace(experiment_id="7")
+
+    def create_run(self, experiment_id, tags, run_name):
+        self.runs += 1
+        return SimpleNamespace(info=SimpleNamespace(run_id=f"r{self.runs}"))
+
+    def log_batch(self, run_id, metrics=(), params=(), tags=()):
+        if self.is_down:
+            raise OSError("no answer")
+        for each in (*metrics, *params):
+            if not re.fullmatch(r"[/\w.\- :]*", each.key):
+                raise ValueError(f"invalid name {each.key}")
+            self.names.append(each.key)
+
+    def set_terminated(self, run_id, status):
+        self.statuses.append((run_id, status))
+
+
+def test_names_that_mlflow_refuses_are_changed_and_the_outcome_is_recorded_whatever_failed(monkeypatch):
+    client = pytest.importorskip("smalti.torch.train.tracking.mlflow_client")
+    monkeypatch.setattr(client, "MlflowClient", RefusingClient)
+    said = []
+    settings = {"server": "sqlite:///canary.db", "experiment": "e", "run_dir": "run", "has_model": False}
+    recorder = client.Recorder({**settings, "parameters": {"rate (%)": 1, "a": {"..": 2}}}, said.append)
+    recorder.take({"event": "start", "time": 1.0, "life": 0})
+    recorder.take({"event": "report", "time": 2.0, "step": 1, "metrics": {"f1@0.5": 0.5, "/x": 1.0}})
+    assert not recorder.close("failed")
+    fake = recorder._client
+    assert (fake.runs, fake.statuses) == (1, [("r1", "FAILED")])
+    assert said[0] == {"link": "experiments/7/runs/r1"}
+    fake.is_down = False
+    assert recorder.close("finished")
+    assert (fake.runs, fake.names) == (1, ["rate ___", "a...", "f1_0.5", "_x"])

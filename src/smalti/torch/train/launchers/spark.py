@@ -84,6 +84,10 @@ class Broadcasted:
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self._broadcast,)
 
+    def destroy(self) -> None:
+        """Remove the value from the driver and the executors."""
+        self._broadcast.destroy()
+
 
 def _received(broadcast: Any) -> Any:
     return broadcast.value
@@ -98,14 +102,14 @@ def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str
         MissingDependency: pyspark is not installed.
         TrainingError: a rank failed; the message names it and holds the end of its traceback.
     """
-    options = _options_of(program.config)
+    options = options_of(program.config)
     with _storage_options_in_environment(options):  # which the child processes inherit
         return _run(program, on_event, is_local=True)
 
 
 def run_on_executors(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
     """Run with `num_processes` processes, one per task on Spark's executors; else like `run_on_driver`."""
-    options = _options_of(program.config)
+    options = options_of(program.config)
     carried = {**store_variables(os.environ), _STORAGE_OPTIONS_VARIABLE: options}
     return _run(program, on_event, CarriedEnvironment(carried), is_local=False)
 
@@ -121,7 +125,8 @@ def free_slots() -> int | None:
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def _options_of(config: RunConfig) -> str:
+def options_of(config: RunConfig) -> str:
+    """Return the storage options of a run by field of its configuration, as JSON; secret."""
     whole = config.to_json()
     return json.dumps({name: whole[name] for name in ("storage_options", "run_storage_options")})
 

@@ -6,6 +6,8 @@ Lines to standard output: {"link": address of the run's page} and {"fault": reas
 import contextlib
 import json
 import os
+import posixpath
+import re
 import sys
 import tempfile
 import threading
@@ -34,6 +36,8 @@ _MAX_METRICS = 1000  # in one request, as the server demands
 _MAX_WAITING = 50_000  # metrics that are kept for a server that does not answer
 _MAX_PARAMS = 100  # in one request
 _MAX_VALUE = 6000  # characters of a parameter
+_MAX_NAME = 250  # characters of the name of a metric or parameter
+_REFUSED = re.compile(r"[^/\w.\- :]")  # characters in such a name
 _MAX_DIGEST = 36  # characters that MLflow's digests may have
 _POLL_SECONDS = 1.0
 _ORPHAN_SECONDS = 30.0  # to record the end after the parent has died
@@ -48,6 +52,8 @@ class Recorder:
         self._settings, self._say = settings, say
         self._client = MlflowClient(settings["server"])
         self._run_id, self._experiment_id = "", ""
+        self._params: list[Param] = []
+        self._is_begun = False
         self._start: dict[str, Any] = {}
         self._metrics: list[Metric] = []
         self._data: list[dict[str, Any]] = []
@@ -66,7 +72,8 @@ class Recorder:
         step = int(event.get("step", self._last_step))
         self._last_step = step
         at = int(event["time"] * 1000)
-        self._metrics += [Metric(name, value, at, step) for name, value in figures_of(dict(event)).items()]
+        figures = figures_of(dict(event))
+        self._metrics += [Metric(_allowed(name), value, at, step) for name, value in figures.items()]
         del self._metrics[:-_MAX_WAITING]
         self._is_ended = self._is_ended or kind == "end"
         if time.monotonic() >= self._next_request:
@@ -74,55 +81,68 @@ class Recorder:
 
     def flush(self) -> bool:
         """Record what has come so far; return whether that succeeded."""
+        return self._tried(self._record)
+
+    def close(self, outcome: str) -> bool:
+        """Record the model of a finished run, and the outcome; return whether all of it was recorded.
+
+        The outcome is recorded even if something else was not: else the run would be shown as running for ever.
+        """
+        if not self._start:
+            return True
+        is_whole = self.flush()
+        if not self._run_id:
+            return False
+        if is_whole and self._is_ended and self._settings["has_model"]:
+            is_whole = self._tried(self._log_model)
+        status = _STATUS.get(outcome, "KILLED")
+        return self._tried(lambda: self._client.set_terminated(self._run_id, status)) and is_whole
+
+    def _tried(self, work: Callable[[], None]) -> bool:
         try:
-            if not self._run_id:
-                self._begin()
-            for facts in list(self._data):
-                self._client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._settings)])
-                self._data.remove(facts)
-            while self._metrics:
-                self._client.log_batch(self._run_id, metrics=self._metrics[:_MAX_METRICS])
-                del self._metrics[:_MAX_METRICS]
+            work()
         except Exception as error:  # noqa: BLE001 - of whichever library: reported, and tried again
             self._say({"fault": f"{type(error).__name__}: {error}"[:500]})
             return False
         return True
 
-    def close(self, outcome: str) -> bool:
-        """Record the model of a finished run, and the outcome; return whether that succeeded."""
-        if not self._start:
-            return True
-        if not self.flush():
-            return False
-        try:
-            if self._is_ended and self._settings["has_model"]:
-                self._log_model()
-            self._client.set_terminated(self._run_id, _STATUS.get(outcome, "KILLED"))
-        except Exception as error:  # noqa: BLE001 - as in `flush`
-            self._say({"fault": f"{type(error).__name__}: {error}"[:500]})
-            return False
-        return True
+    def _record(self) -> None:
+        if not self._is_begun:
+            self._begin()
+        for facts in list(self._data):
+            self._client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._settings)])
+            self._data.remove(facts)
+        while self._metrics:
+            self._client.log_batch(self._run_id, metrics=self._metrics[:_MAX_METRICS])
+            del self._metrics[:_MAX_METRICS]
 
     def _begin(self) -> None:
-        settings, client = self._settings, self._client
-        self._experiment_id = self._experiment()
-        earlier = self._earlier_run() if self._start.get("life") else None
-        if earlier is None:
-            tags = {_RUN_DIR_TAG: settings["run_dir"], "mlflow.source.name": "smalti", "mlflow.source.type": "JOB"}
-            name = settings["run_dir"].rstrip("/").rpartition("/")[2]
-            run = client.create_run(self._experiment_id, tags=tags, run_name=name)
-            params = [Param(name, text[:_MAX_VALUE]) for name, text in _flat(settings["parameters"]).items()]
-            for at in range(0, len(params), _MAX_PARAMS):
-                client.log_batch(run.info.run_id, params=params[at : at + _MAX_PARAMS])
-            earlier = run.info.run_id
-        else:
-            client.update_run(earlier, status="RUNNING")
+        if not self._run_id:
+            self._run_id = self._opened_run()  # before anything else can fail: the next try must not make another run
+            self._say({"link": self._link()})
+        while self._params:
+            self._client.log_batch(self._run_id, params=self._params[:_MAX_PARAMS])
+            del self._params[:_MAX_PARAMS]
         facts = {
             name: self._start[name] for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start
         }
-        client.log_batch(earlier, tags=[RunTag(f"smalti.{name}", str(value)) for name, value in facts.items()])
-        self._run_id = earlier
-        self._say({"link": self._link()})
+        self._client.log_batch(self._run_id, tags=[RunTag(f"smalti.{name}", str(each)) for name, each in facts.items()])
+        self._is_begun = True
+
+    def _opened_run(self) -> str:
+        """Return the run of an earlier life, or one that is made now, whose parameters are then still to be sent."""
+        settings, client = self._settings, self._client
+        self._experiment_id = self._experiment()
+        earlier = self._earlier_run() if self._start.get("life") else None
+        if earlier is not None:
+            client.update_run(earlier, status="RUNNING")
+            return earlier
+        tags = {_RUN_DIR_TAG: settings["run_dir"], "mlflow.source.name": "smalti", "mlflow.source.type": "JOB"}
+        name = settings["run_dir"].rstrip("/").rpartition("/")[2]
+        run = client.create_run(self._experiment_id, tags=tags, run_name=name)
+        texts = {_allowed(name): text[:_MAX_VALUE] for name, text in _flat(settings["parameters"]).items()}
+        self._params = [Param(name, text) for name, text in texts.items()]
+        return str(run.info.run_id)
 
     def _experiment(self) -> str:
         name = self._settings["experiment"]
@@ -149,7 +169,8 @@ class Recorder:
     def _link(self) -> str:
         server = str(self._settings["server"]).rstrip("/")
         page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
-        return f"{server}/#/{page}" if server.startswith("http") else f"{server} {page}"
+        # Other addresses, such as those of databases, open no page, and may contain secrets.
+        return f"{server}/#/{page}" if server.startswith(("http:", "https:")) else page
 
     def _log_model(self) -> None:
         from smalti.storage import open_store
@@ -180,6 +201,14 @@ def _dataset_of(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> Datase
     )
     tags = [InputTag("mlflow.data.context", "training"), InputTag("version", str(facts.get("version")))]
     return DatasetInput(dataset, tags)
+
+
+def _allowed(name: str) -> str:
+    """Return a name that MLflow takes: with `_` for characters that it refuses, and not like a path elsewhere."""
+    name = _REFUSED.sub("_", name)[:_MAX_NAME]
+    if name != posixpath.normpath(name) or name.startswith((".", "/")):
+        name = re.sub(r"^\.+", "_", name.replace("/", "_"))
+    return name or "_"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

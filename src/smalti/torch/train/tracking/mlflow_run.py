@@ -20,10 +20,9 @@ import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import urlsplit
 
 from smalti.errors import MissingDependency, SchemaError
-from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.config import RunConfig, TrainConfig, check_tracking_address
 from smalti.torch.train.run.events import Event
 
 FROM_ENVIRONMENT = "environment"
@@ -160,11 +159,7 @@ def server_of(config: RunConfig) -> str:
         address = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not address:
         raise SchemaError("`mlflow` is 'environment', and MLFLOW_TRACKING_URI is not set: set it, or give an address.")
-    if "@" in urlsplit(address).netloc and address.startswith(("http:", "https:")):
-        raise SchemaError(
-            "`mlflow` must be an address without a password: set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-        )
+    check_tracking_address(address)
     return address
 
 
