@@ -149,7 +149,9 @@ class _OfColumns:
                 f"there is no column {self._column!r} of images; the columns are {', '.join(sorted(samples))}",
                 column=self._column,
             )
-        found = _predicted(self._predictor, samples[self._column], lambda _: f"a sample's {self._column!r}", upright=False)
+        found = _predicted(
+            self._predictor, samples[self._column], lambda _: f"a sample's {self._column!r}", upright=False
+        )
         return {f"{self._prefix}{name}": values.tolist() for name, values in found.items()}
 
 
