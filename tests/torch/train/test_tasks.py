@@ -166,6 +166,17 @@ def test_an_interrupted_run_ends_with_the_same_bits(configured, tmp_path, change
     assert result.history[1]["train_metrics"] == pytest.approx(whole.history[1]["train_metrics"])
 
 
+def test_a_run_that_was_interrupted_before_its_schedulers_switch_ends_with_the_same_bits(configured, tmp_path):
+    """The second scheduler is restored at step 3, and takes over at step 5."""
+    config = replace(configured, task=f"{TINY}:Scheduled", epochs=1)
+    train(replace(config, run_dir=str(tmp_path / "whole")))
+    with pytest.raises(InterruptError):
+        train(config, on_event=interrupt_at(4))
+    assert train(config).resumed_from["step"] == 3
+    expected, found = model_of(tmp_path / "whole"), model_of(config.run_dir)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
 def test_the_rate_of_each_group_follows_the_schedule_or_the_scheduler(configured):
     rates = {}
     for task in (f"{TINY}:Scheduled", f"{TINY}:Line"):
