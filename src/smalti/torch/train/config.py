@@ -282,7 +282,8 @@ class TrainConfig(RunConfig):
     """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier.
 
     A module that only the process that calls `train` can import, such as one beside the script, need not be installed
-    on Spark's executors: its Python files are sent to them, with those loaded from the same folder."""
+    on Spark's executors: its Python files are sent to them, with those loaded from the same folder. So are those of a
+    task, an optimiser and a schedule."""
     width: float = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: str | None = None

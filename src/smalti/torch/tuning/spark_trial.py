@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
@@ -97,7 +97,7 @@ def run_in_task(
     *,
     task: Mapping[str, Any],
     environment: Mapping[str, str],
-    source_of: str,
+    source_of: Sequence[str],
     source: Mapping[str, str],
 ) -> "Iterator[pd.DataFrame]":
     """Run a trial in a Spark task, and return its outcome as the only row."""
