@@ -103,7 +103,14 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             result = trainer.train(chosen, report)
         curves = show_curves(result.history, earlier_curves(context, spec.key, "main_value"))
         numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
-        metadata = {**curves, **_metadata(result, manifest), **lineage_of(result, manifest, run_id), **report.links()}
+        metadata = {
+            **curves,
+            **_metadata(result, manifest),
+            "task": train.task,
+            "task_options": dg.MetadataValue.json(dict(config.task_options)),
+            **lineage_of(result, manifest, run_id),
+            **report.links(),
+        }
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model

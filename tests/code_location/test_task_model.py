@@ -6,7 +6,7 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.checks.metric import worsening
+from assets.checks.metric import require_same_figures, worsening
 from assets.declaration import Checks, Declaration, Source, Split, Train
 from assets.lineage import facts_of, latest
 from assets.places import shards_of
@@ -53,7 +53,7 @@ class Sales:
             if not numbers:
                 continue
             uploader = ShardUploader(
-                store, f"{split}/{write_id}/0", ShardBuilder(schema, ShardOptions()), partition=split
+                store, f"{split or 'all'}/{write_id}/0", ShardBuilder(schema, ShardOptions()), partition=split
             )
             for number in numbers:
                 a, b = np.random.default_rng(number).normal(size=2)
