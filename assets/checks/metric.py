@@ -3,6 +3,7 @@
 The task says which figure that is, and whether a higher one is better.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -14,6 +15,7 @@ from assets.shard_tags import promoted_model
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.tags import Tag
 from smalti.errors import SmaltiError
+from smalti.torch.train.config import TASKS
 
 HELD_OUT = "validation"
 """The split that models are compared on."""
@@ -96,12 +98,37 @@ def held_out_shards(manifest: Manifest) -> tuple[list[str], list[str]]:
     return list(manifest.metadata.get("classes", [])), shards
 
 
+def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
+
+    Of a shipped task the options count that say what its figures are of. Of a user's, which the library does not know,
+    all options count.
+
+    Raises:
+        ValueError: they are not; the message names the difference.
+    """
+    if "task" not in before or "task" not in now:  # made before models said so
+        return
+    task = str(now["task"])
+    if before["task"] != task:
+        raise ValueError(f"its task is {before['task']}, and not {task}")
+    then, options = dict(before.get("task_options") or {}), dict(now.get("task_options") or {})
+    names = TASKS[task].data_options if task in TASKS else sorted(then.keys() | options.keys())
+    for name in names:
+        if then.get(name) != options.get(name):
+            raise ValueError(
+                f"its task option `{name}` is {then.get(name)!r}, and not {options.get(name)!r}: promote a model with "
+                "the same one to compare with"
+            )
+
+
 def _value_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
     """Return the main figure of the promoted model on the validation rows of a version, and how it is known."""
     place, facts = shards_of(step.declared, step.storage), step.facts
     figure = str(facts["main_metric"])
     if promoted.metadata.get("main_metric") != figure:
         raise ValueError(f"its main figure is {promoted.metadata.get('main_metric', 'accuracy')}, and not {figure}")
+    require_same_figures(promoted.metadata, facts)
     now = load_manifest(place.store(), version=int(facts["shards_version"]))
     if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
         return float(promoted.metadata["main_value"]), f"version {promoted.version} has the very same"

@@ -90,6 +90,9 @@ def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
 
 def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
     """Return the accuracy of the promoted model on the validation images of a version, and how it is known."""
+    if "main_metric" in promoted.metadata or "accuracy" not in promoted.metadata:  # of another task
+        task, figure = (promoted.metadata.get(name, "not known") for name in ("task", "main_metric"))
+        raise ValueError(f"its task is {task} and its main figure {figure}, expected {IMAGES} and its accuracy")
     place, facts = shards_of(step.declared, step.storage), step.facts
     now = load_manifest(place.store(), version=int(facts["shards_version"]))
     if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):

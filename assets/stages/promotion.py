@@ -31,7 +31,10 @@ BEFORE = "promoted-before"
 FORMER = "former"
 """In place of a run: the model that was promoted before."""
 
-_FACTS = ("model", "run", "accuracy", "main_metric", "main_value", "higher_is_better", "loss", "source", "digest")
+_FACTS = (
+    "model", "run", "task", "task_options", "accuracy", "main_metric", "main_value", "higher_is_better", "loss",
+    "source", "digest",
+)  # fmt: skip
 _SHOWN = ("source", "version", "run", "model", "accuracy", "main_value", "promoted")
 _SEARCHED = 50  # newest models that are looked through for one whose checks passed
 

@@ -30,6 +30,8 @@ from assets.stages.model import (
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Manifest
+from smalti.errors import CatalogError
+from smalti.torch.train.config import TASKS
 
 _CODE_VERSION = "1"
 _TRAINING = "train"
@@ -39,7 +41,11 @@ class TaskModelConfig(TrainingConfig):
     """The options of the task, the version that its model is trained on, and the options of the training."""
 
     task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class.")
-    model: str = Field(default="", description="module:function that makes the model; empty: the task's own.")
+    model: str = Field(
+        default="",
+        description="module:function that makes the model, or a name that a task of your own knows; empty: the task's "
+        "own.",
+    )
 
 
 def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
@@ -54,10 +60,8 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
         "continues from its newest checkpoint.",
     )
     checks = build_model_checks(declared)
-    own = train.architecture if ":" in train.architecture else ""
-    defaults = with_defaults(
-        TaskModelConfig, **{**declared_options(train), "model": own, "task_options": train.task_options}
-    )
+    own = {"model": _named_model(train), "task_options": train.task_options}
+    defaults = with_defaults(TaskModelConfig, **{**declared_options(train), **own})
 
     @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=defaults, pool=TRAINING_POOL)
     def model(
@@ -85,7 +89,7 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             task=train.task,
             storage_options=place.storage_options,
             run_storage_options=storage.options_for(run_dir),
-            **_splits(manifest),
+            **_splits(manifest, place.url),
             **_facts(manifest),
             **{**options, "mlflow_experiment": options["mlflow_experiment"] or declared.name},
         )
@@ -99,17 +103,40 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             result = trainer.train(chosen, report)
         curves = show_curves(result.history, earlier_curves(context, spec.key, "main_value"))
         numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
-        metadata = {**curves, **_metadata(result, manifest), **lineage_of(result, manifest, run_id), **report.links()}
+        metadata = {
+            **curves,
+            **_metadata(result, manifest),
+            "task": train.task,
+            "task_options": dg.MetadataValue.json(dict(config.task_options)),
+            **lineage_of(result, manifest, run_id),
+            **report.links(),
+        }
         return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
 
     return model
 
 
-def _splits(manifest: Manifest) -> dict[str, Any]:
-    """Return the splits to train on and to hold out: those of these names, where the version has them."""
-    found = {shard.partition for shard in manifest.shards}
+def _named_model(train: Train) -> str:
+    """Return the declared model, as the task takes it: the shipped tasks of rows know no models by name."""
+    return train.architecture if ":" in train.architecture or train.task not in TASKS else ""
+
+
+def _splits(manifest: Manifest, url: str) -> dict[str, Any]:
+    """Return the splits to train on and to hold out; a version without splits is trained on as a whole.
+
+    Raises:
+        CatalogError: the version has splits, and none of them is named for training.
+    """
+    found = manifest.partitions
+    if found and _TRAINING not in found:
+        raise CatalogError(
+            f"version {manifest.version} of {url} has the splits {', '.join(found)}, expected one named {_TRAINING!r} "
+            f"to train on: name one {_TRAINING!r}, and one {HELD_OUT!r} if rows are to be held out",
+            expected=_TRAINING,
+            found=found,
+        )
     return {
-        "train_split": _TRAINING if _TRAINING in found else None,
+        "train_split": _TRAINING if found else None,
         "eval_split": HELD_OUT if HELD_OUT in found else None,
     }
 

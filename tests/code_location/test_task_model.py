@@ -6,16 +6,17 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.checks.metric import worsening
+from assets.checks.metric import require_same_figures, worsening
 from assets.declaration import Checks, Declaration, Source, Split, Train
 from assets.lineage import facts_of, latest
 from assets.places import shards_of
 from assets.shard_tags import promoted_model
 from assets.stages.promotion import build_promotion
-from assets.stages.task_model import build_task_model
+from assets.stages.task_model import _named_model, build_task_model
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.catalog import Draft, new_write_id, publish
+from smalti.errors import CatalogError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.writer import ShardUploader
 from tests.code_location.documented_keys import documented_keys
@@ -45,12 +46,14 @@ class Sales:
         self.instance, self.storage = instance, storage
         self.trainer = TrainerResource(run_root=str(folder / "runs"))
 
-    def publish(self, *, held_out: int, rows: int = 40) -> None:
+    def publish(self, *, held_out: int, rows: int = 40, training: str | None = "train") -> None:
         store, write_id, written = shards_of(DECLARED, self.storage).store(), new_write_id(), []
         schema = Schema.from_columns({"a": "float64", "b": "float64", "y": "float64"})
-        for split, numbers in (("train", range(rows)), ("validation", range(100, 100 + held_out))):
+        for split, numbers in ((training, range(rows)), ("validation", range(100, 100 + held_out))):
+            if not numbers:
+                continue
             uploader = ShardUploader(
-                store, f"{split}/{write_id}/0", ShardBuilder(schema, ShardOptions()), partition=split
+                store, f"{split or 'all'}/{write_id}/0", ShardBuilder(schema, ShardOptions()), partition=split
             )
             for number in numbers:
                 a, b = np.random.default_rng(number).normal(size=2)
@@ -115,6 +118,61 @@ def test_a_model_of_rows_is_trained_reported_compared_and_promoted(
     check = sales.train()["checks"]["metric_has_not_worsened"]
     assert "was evaluated on them" in check.metadata["validation_rows"].value
     assert 0 < check.metadata["that_of_the_promoted_model"].value != first["main_value"]
+
+    # Of another column the figure is another one.
+    other = sales.train(epochs=1, task_options={"features": ["b"], "target": "a"})
+    check = other["checks"]["metric_has_not_worsened"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "its task option `target` is 'y', and not 'a'" in check.description
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ({"task": "language-model"}, {"task": "tabular-regression"}, "its task is language-model"),
+        (
+            {"task": "language-model", "task_options": {"column": "tokens", "ignore": 0}},
+            {"task": "language-model", "task_options": {"column": "tokens"}},
+            "`ignore` is 0, and not None",
+        ),
+        ({"task": "m:Mine", "task_options": {"depth": 1}}, {"task": "m:Mine", "task_options": {}}, "`depth` is 1"),
+        ({"task": "tabular-regression", "task_options": TRAIN.task_options}, None, None),
+        ({}, {"task": "tabular-regression"}, None),  # promoted before models said their task
+    ],
+)
+def test_figures_of_another_task_or_of_other_data_are_not_compared(
+    before: dict[str, Any], now: dict[str, Any] | None, words: str | None
+) -> None:
+    now = now or {"task": "tabular-regression", "task_options": {**TRAIN.task_options, "hidden": [4, 4]}}
+    if words is None:
+        require_same_figures(before, now)
+    else:
+        with pytest.raises(ValueError, match=words):
+            require_same_figures(before, now)
+
+
+def test_a_version_is_trained_on_as_a_whole_only_if_it_has_no_splits(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Any
+) -> None:
+    sales = Sales(instance, storage, tmp_path)
+    sales.publish(held_out=10, training="training")
+    with pytest.raises(CatalogError, match="has the splits training, validation, expected one named 'train'"):
+        sales.train()
+    sales.publish(held_out=0, training=None)
+    assert sales.train(epochs=1)["held_out_rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "own"),
+    [
+        ("my_module:Photos", "resnet18", "resnet18"),
+        ("my_module:Photos", "my_module:net", "my_module:net"),
+        ("tabular-regression", "my_module:net", "my_module:net"),
+        ("tabular-regression", "mobilenet_v2", ""),
+    ],
+)
+def test_a_task_of_the_users_gets_its_model_by_name(task: str, model: str, own: str) -> None:
+    assert _named_model(Train(task=task, architecture=model)) == own
 
 
 @pytest.mark.parametrize(

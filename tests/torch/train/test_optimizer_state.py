@@ -75,6 +75,40 @@ def test_the_state_of_another_model_is_refused():
         restore_state(other, tensors, rest)
 
 
+def test_states_of_fewer_dimensions_than_their_weights_are_restored():
+    """Those of a weight of 3 rows and 4 columns, and flattened: transformers' Adafactor has the former."""
+    weight = nn.Parameter(torch.zeros(3, 4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    tensors = {"0.rows": torch.tensor([1.0, 2.0, 3.0]), "0.columns": torch.ones(4), "0.flat": torch.arange(12.0)}
+    _, rest = split_state(optimizer)
+    restore_state(optimizer, tensors, rest)
+    state = optimizer.state[weight]
+    assert {name: tuple(value.shape) for name, value in state.items()} == {"rows": (3,), "columns": (4,), "flat": (12,)}
+    assert state["rows"].tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(CheckpointError, match=r"0\.wide has shape \(4, 3\), its parameter \(3, 4\)"):
+        restore_state(optimizer, {"0.wide": torch.ones(4, 3)}, rest)
+
+
+def test_adafactor_of_transformers_takes_the_same_steps_after_it_was_restored():
+    from transformers.optimization import Adafactor
+
+    def factored(model):
+        return Adafactor(model.parameters(), lr=0.1, relative_step=False, scale_parameter=False)
+
+    model, _ = made(1)
+    optimizer = factored(model)
+    steps(model, optimizer, 3)
+    tensors, rest = copy.deepcopy(split_state(optimizer))
+    other, _ = made(2)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    fresh = factored(other)
+    restore_state(fresh, tensors, json.loads(json.dumps(rest)))
+    for each in ((model, optimizer), (other, fresh)):
+        steps(*each, 2)
+    assert tensors["0.exp_avg_sq_row"].shape == (3,)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("rest", [{}, {"numbers": {}, "groups": 3}, {"numbers": [], "groups": []}])
 def test_a_malformed_state_is_refused(rest):
     with pytest.raises(CheckpointError):

@@ -1,6 +1,8 @@
 """States of training survive a checkpoint as they are, without a pickle."""
 
+import json
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -55,6 +57,13 @@ def test_images_in_channels_last_keep_their_memory_layout():
     (back,) = unpack_state(stored, packed)
     assert torch.equal(back, image)
     assert back.stride() == image.stride()
+
+
+def test_a_counter_stays_one():
+    """The milestones of MultiStepLR, which are counted off with `elements`."""
+    _, packed = pack_state({"milestones": Counter([3, 6, 6])})
+    back = unpack_state({}, json.loads(json.dumps(packed)))["milestones"]
+    assert sorted(back.elements()) == [3, 6, 6]
 
 
 def test_arrays_come_back_as_arrays():

@@ -14,9 +14,9 @@ from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.torch.train import Task, TrainConfig, train
 from smalti.torch.train.config import TASKS
-from smalti.torch.train.models import load_model
+from smalti.torch.train.models import load_model, save_model
 from smalti.torch.train.names import find_named
-from smalti.torch.train.scoring import merged_metrics
+from smalti.torch.train.scoring import measure_saved_task, merged_metrics
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of
 from tests.torch.train.tiny_tasks import Line, Scheduled
@@ -166,6 +166,17 @@ def test_an_interrupted_run_ends_with_the_same_bits(configured, tmp_path, change
     assert result.history[1]["train_metrics"] == pytest.approx(whole.history[1]["train_metrics"])
 
 
+def test_a_run_that_was_interrupted_before_its_schedulers_switch_ends_with_the_same_bits(configured, tmp_path):
+    """The second scheduler is restored at step 3, and takes over at step 5."""
+    config = replace(configured, task=f"{TINY}:Scheduled", epochs=1)
+    train(replace(config, run_dir=str(tmp_path / "whole")))
+    with pytest.raises(InterruptError):
+        train(config, on_event=interrupt_at(4))
+    assert train(config).resumed_from["step"] == 3
+    expected, found = model_of(tmp_path / "whole"), model_of(config.run_dir)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
 def test_the_rate_of_each_group_follows_the_schedule_or_the_scheduler(configured):
     rates = {}
     for task in (f"{TINY}:Scheduled", f"{TINY}:Line"):
@@ -215,6 +226,52 @@ def test_a_rank_without_samples_has_no_part_in_the_metrics(configured):
 
     mine = {"error": MeanAbsoluteError()}
     assert merged_metrics(mine, Three(), updated=False) == {"error": 1.0}
+
+
+def test_metrics_whose_updates_depend_on_each_other_are_merged_by_the_reductions_of_their_states():
+    from torchmetrics import MeanAbsoluteError, Metric, PearsonCorrCoef
+
+    class Widest(Metric):  # does not say `full_state_update`
+        def __init__(self):
+            super().__init__()
+            self.add_state("widest", torch.tensor(0.0), dist_reduce_fx="max")
+            self.add_state("errors", [], dist_reduce_fx="cat")
+
+        def update(self, outputs, targets):
+            self.errors.append((outputs - targets).abs())
+            self.widest = torch.maximum(self.widest, self.errors[-1].max())
+
+        def compute(self):
+            return self.widest * len(self.errors)
+
+    def exchange(*_):
+        raise AssertionError("the states are merged already")
+
+    def metrics_of(outputs, targets):
+        metrics = {
+            "correlation": PearsonCorrCoef(),
+            "widest": Widest(),
+            "sum": MeanAbsoluteError(distributed_available_fn=lambda: True, dist_sync_fn=exchange) + 1.0,
+        }
+        for metric in metrics.values():
+            metric.update(torch.tensor(outputs), torch.tensor(targets))
+        return metrics
+
+    class Three:
+        def gather(self, mine, what):
+            return [metrics_of([1.0, 2.0], [2.0, 1.0]), {}, metrics_of([3.0, 4.0, 2.5], [4.0, 3.0, 2.5])]
+
+    # Of all: covariance 3 and variances 5 around 2.5; the largest error is 1, of 5; the mean error 4 / 5.
+    found = merged_metrics(metrics_of([0.0], [0.0]), Three(), updated=False)
+    assert found == pytest.approx({"correlation": 0.6, "widest": 5.0, "sum": 1.8})
+
+
+def test_a_model_that_was_trained_with_restarts_is_measured_in_this_process(configured, rows):
+    result = train(replace(configured, task=f"{TINY}:Line", epochs=1))
+    model, config = load_model(Path(result.model_dir))
+    several = replace(config, launcher="processes", num_processes=2, max_restarts=1, min_processes=1)
+    save_model(model, several, Path(result.model_dir))
+    assert measure_saved_task(result.model_dir, str(rows), version=1) == pytest.approx(result.metrics)
 
 
 @pytest.mark.process

@@ -67,6 +67,8 @@ class ShippedTask:
     """The figure by which models are compared, as the class says."""
     higher_is_better: bool
     description: str
+    data_options: tuple[str, ...] = ()
+    """Its options that say what the figures are of: those of models that differ in one are not comparable."""
 
 
 IMAGES = "image-classification"
@@ -83,12 +85,14 @@ TASKS: Mapping[str, ShippedTask] = {
         main_metric="perplexity",
         higher_is_better=False,
         description="the next token of blocks of tokens",
+        data_options=("column", "vocabulary", "ignore"),
     ),
     "tabular-regression": ShippedTask(
         "smalti.torch.train.tasks.tabular:TabularRegression",
         main_metric="mean_squared_error",
         higher_is_better=False,
         description="a number from the numbers of a row",
+        data_options=("target",),
     ),
 }
 OBJECT_TASK = "object:"
@@ -286,7 +290,8 @@ class TrainConfig(RunConfig):
     """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier.
 
     A module that only the process that calls `train` can import, such as one beside the script, need not be installed
-    on Spark's executors: its Python files are sent to them, with those loaded from the same folder."""
+    on Spark's executors: its Python files are sent to them, with those loaded from the same folder. So are those of a
+    task, an optimiser and a schedule."""
     width: float = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: str | None = None

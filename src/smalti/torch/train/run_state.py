@@ -100,23 +100,24 @@ def _kind(value: Any) -> Any:
 
 
 def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tensor:
-    """Return the tensor in the parameter's memory layout.
+    """Return the tensor in the parameter's memory layout if it has its shape, else as it is.
 
     Files hold tensors row by row, while parameters may be channels_last. The fused optimisers treat both as flat memory
     and would otherwise give each weight the momentum of another.
+
+    A state may have other dimensions than its parameter: counts, sums over rows, or all values in one row. One with as
+    many dimensions and another shape is of another model.
     """
-    if tensor.dim() == 0:
-        return tensor
-    if tensor.shape != parameter.shape:
-        if _is_factor(tensor.shape, parameter.shape):
-            return tensor
+    if tensor.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+    if tensor.dim() == parameter.dim() and not _is_factor(tensor.shape, parameter.shape):
         raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
-    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+    return tensor
 
 
 def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
     """Return whether a tensor holds one value per row or column of a weight, as optimisers with factors keep them."""
-    return len(shape) == len(of) and all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
+    return all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """The evaluation of a model over all ranks: exact means, metrics of torchmetrics, and the task's report."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,15 +79,12 @@ def measure_saved_task(
     """
     with local_files(open_store(model_dir, model_options)) as folder:
         model, trained = load_model(folder)
-    config = dataclasses.replace(
-        trained,
+    config = trained.in_one_rank(
         data=data,
         version=version,
         digest=None,
         train_split=split,
         eval_split=split,
-        launcher="inline",
-        num_processes=1,
         storage_options=data_options or {},
     )
     with joined_ranks(config) as ranks:
@@ -145,8 +141,38 @@ def merged_metrics(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -
     if not metrics:
         return {}
     mine = {name: metric.to("cpu") for name, metric in metrics.items()} if updated else {}
-    first, *others = [each for each in ranks.gather(mine, "merge their metrics") if each]
-    for each in others:
-        for name, metric in first.items():
-            metric.merge_state(each[name])
-    return {name: float(metric.compute()) for name, metric in first.items()}
+    parts = [each for each in ranks.gather(mine, "merge their metrics") if each]
+    return {name: float(_merged([each[name] for each in parts]).compute()) for name in metrics}
+
+
+def _merged(parts: Sequence[Any]) -> Any:
+    """Return the first of the ranks' metrics with the states of all of them, which it does not exchange once more.
+
+    torchmetrics' `merge_state` refuses metrics that do not say that their updates are independent. So each state is
+    reduced over the ranks as their own exchange does it, in the metric and in those that it contains. A class with a
+    `merge_state` of its own is merged by that.
+    """
+    from torchmetrics import Metric
+
+    first, *others = parts
+    contained = [[each for each in part.modules() if isinstance(each, Metric)] for part in parts]
+    for whole, *rest in zip(*contained, strict=True):
+        whole._to_sync = False
+        if type(whole).merge_state is not Metric.merge_state:
+            for other in rest:
+                whole.merge_state(other)
+        elif others:
+            for state, reduction in whole._reductions.items():
+                setattr(whole, state, _reduced([getattr(each, state) for each in (whole, *rest)], reduction))
+    return first
+
+
+def _reduced(states: Sequence[Any], reduction: Any) -> Any:
+    """Return the states of all ranks as one; states are tensors, or lists of what each batch has added."""
+    from torchmetrics.utilities import dim_zero_cat
+
+    if reduction is dim_zero_cat or any(isinstance(each, list) for each in states):
+        joined = [value for each in states for value in (each if isinstance(each, list) else [each])]
+        return reduction(joined) if reduction is not None and joined else joined
+    stacked = torch.stack(list(states))
+    return stacked if reduction is None else reduction(stacked)

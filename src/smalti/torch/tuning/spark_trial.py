@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,7 @@ def sent_task(session: Any, program: Program, carried: Carried) -> tuple[Any, Ca
 def run_in_task(
     batches: "Iterable[pd.DataFrame]",
     *,
-    work: tuple[Mapping[str, Any], str, Mapping[str, str]],
+    work: tuple[Mapping[str, Any], Sequence[str], Mapping[str, str]],
     carried: Carried,
 ) -> "Iterator[pd.DataFrame]":
     """Run a trial in a Spark task, and return its outcome as the only row."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.spark import importable, read_source
+from tests.torch.train.tiny_tasks import Line, falling
 
 pytestmark = pytest.mark.torch
 
@@ -57,6 +60,41 @@ def test_a_package_is_sent_completely_because_it_may_import_later(model_folder, 
     source = read_source("sm_package.nets.small:make")
     assert set(source) == {name for name in FILES if name.startswith("sm_package/") and name.endswith(".py")}
     assert call_elsewhere("sm_package.nets.small:make", source, monkeypatch) == "imported late"
+
+
+def test_all_modules_that_a_configuration_names_are_sent(model_folder, tmp_path_factory, monkeypatch):
+    other = tmp_path_factory.mktemp("other")
+    (other / "sm_rates.py").write_text("def falling(done):\n    return 1 - done\n")
+    monkeypatch.syspath_prepend(other)
+    config = TrainConfig(
+        data="d", run_dir="r", task="sm_package.parts:Mine", model="sm_model:make", optimizer="torch.optim:SGD",
+        schedule="sm_rates:falling",
+    )  # fmt: skip
+    named = Program(config).source_of
+    assert named == ("sm_package.parts:Mine", "sm_model:make", "torch.optim:SGD", "sm_rates:falling")
+    source = read_source(named)
+    assert set(source) >= {"sm_package/parts.py", "sm_model.py", "sm_helper.py", "sm_rates.py"}
+    forget()
+    hidden = {str(model_folder), str(other)}
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in hidden])
+    importlib.invalidate_caches()
+    with importable(named, source):
+        assert importlib.import_module("sm_rates").falling(0.25) == 0.75
+        assert importlib.import_module("sm_model").make(None) == "from the helper"
+
+
+def test_the_names_are_those_of_a_task_or_function_that_is_given():
+    given = Program(TrainConfig(data="d", run_dir="r", task="object:x.Line", model="sm_model:make"), task=Line())
+    assert given.source_of == ("tests.torch.train.tiny_tasks:Line", "sm_model:make")
+    assert Program(RunConfig(run_dir="r"), function=falling).source_of == ("tests.torch.train.tiny_tasks:falling",)
+    assert Program(TrainConfig(data="d", run_dir="r")).source_of == ()
+
+
+def test_the_files_beside_a_script_are_importable_where_another_script_runs():
+    """Each process has a `__main__`, and here it is not the one that is meant."""
+    with importable("__main__:train", {"sm_model.py": FILES["sm_model.py"], "sm_helper.py": "NAME = 'sent'\n"}):
+        assert importlib.import_module("sm_model").make(None) == "sent"
+    forget()
 
 
 def test_nothing_is_left_behind(model_folder, monkeypatch):

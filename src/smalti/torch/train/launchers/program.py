@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from smalti.errors import TrainingError
-from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.config import OBJECT_TASK, RunConfig, TrainConfig
 from smalti.torch.train.run.events import OnEvent
 
 if TYPE_CHECKING:
@@ -41,16 +41,17 @@ class Program:
     """That of the built-in trainer, if it is given as an object."""
 
     @property
-    def source_of(self) -> str:
-        """`module:name` whose Python files the ranks need, if they cannot import it: task, model or function.
+    def source_of(self) -> tuple[str, ...]:
+        """Each `module:name` whose Python files the ranks need, if they cannot import it.
 
-        The files beside it are sent with it.
+        They are the function, or the task, model, optimiser and schedule. The files beside them are sent with them.
         """
-        if not isinstance(self.config, TrainConfig):
-            return f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', '')}"
-        if self.task is not None:
-            return f"{type(self.task).__module__}:{type(self.task).__qualname__}"
-        return self.config.task if ":" in self.config.task else self.config.model
+        config, own = self.config, self.function if self.task is None else type(self.task)
+        named = [] if own is None else [f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}"]
+        if isinstance(config, TrainConfig):
+            fields = (config.task, config.model, config.optimizer, config.schedule)
+            named += [each for each in fields if ":" in each and not each.startswith(OBJECT_TASK)]
+        return tuple(named)
 
     def run(
         self, on_event: OnEvent | None = None, *, meeting_port: int | None = None, scratch: str | None = None

@@ -4,7 +4,7 @@ Credentials of stores reach the ranks through the environment, in memory: nothin
 
 TorchDistributor reports no cause: its wrapper around torchrun drops the exit code, and its error is only "failed". So
 failed ranks leave records in the run's folder. Executors do not see the folder of the script that calls `train`; they
-get the source files of a model that `module:function` names.
+get the source files of what `module:name` names: a task, a model, an optimiser, a schedule or a function.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -156,7 +156,7 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
 
 
 def _run_rank(
-    work: tuple[dict[str, Any], str, dict[str, str], str],
+    work: tuple[dict[str, Any], Sequence[str], dict[str, str], str],
     carried: CarriedEnvironment | None = None,  # noqa: ARG001 - unpickling it sets the environment
 ) -> dict[str, Any]:
     """Run as one rank; return the result, which is equal on all ranks because Spark keeps only one."""
@@ -320,14 +320,26 @@ def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, A
                 yield record
 
 
-def read_source(model: str) -> dict[str, str]:
-    """Return the Python files that importing `model` needs, by their paths below the folder they are imported from.
+def read_source(named: str | Sequence[str]) -> dict[str, str]:
+    """Return the Python files that importing one or more `module:name` needs, by paths below the folders they are in.
 
     These are the module, or the whole of its top-level package, and all modules that this process has loaded from the
-    same folder. The result is empty if `model` is not of the form `module:function`, is part of an installed package,
-    or cannot be imported here: training processes need their own copy of those.
+    same folder. There are none of a text that is not of the form `module:name`, of a part of an installed package, and
+    of what cannot be imported here: training processes need their own copy of those. Of two files with one path, that
+    of the name that is given first is returned.
     """
-    name, colon, _ = model.partition(":")
+    source: dict[str, str] = {}
+    for each in _each(named):
+        source = _source_of(each) | source
+    return source
+
+
+def _each(named: str | Sequence[str]) -> Sequence[str]:
+    return (named,) if isinstance(named, str) else named
+
+
+def _source_of(named: str) -> dict[str, str]:
+    name, colon, _ = named.partition(":")
     try:
         root = _root_of(importlib.import_module(name)) if colon else None
     except ImportError:
@@ -341,10 +353,9 @@ def read_source(model: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def importable(model: str, source: Mapping[str, str]) -> Iterator[None]:
-    """Make `model` importable from its source files in the body, unless this process can import it without them."""
-    name = model.partition(":")[0]
-    if not source or _is_importable(name):
+def importable(named: str | Sequence[str], source: Mapping[str, str]) -> Iterator[None]:
+    """Make one or more `module:name` importable from source files in the body, unless this process can import all."""
+    if not source or all(_is_importable(each.partition(":")[0]) for each in _each(named)):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="smalti-model-") as folder:
@@ -381,6 +392,8 @@ def _is_installed(root: Path) -> bool:
 
 
 def _is_importable(name: str) -> bool:
+    if name == "__main__":  # there is one in every process, and here it is another script
+        return False
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # its parent package is missing

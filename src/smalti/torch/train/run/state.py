@@ -1,11 +1,12 @@
 """States of training as named tensors and JSON values: what a checkpoint holds of objects such as `state_dict()`s.
 
 Nothing is pickled. Scalars, texts, bytes, None, tensors and NumPy arrays are stored, and lists, tuples and mappings of
-them; keys of mappings are texts, numbers, truth values or None.
+them; keys of mappings are texts, numbers, truth values or None. A Counter, as schedulers have it, stays one.
 """
 
 import base64
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +63,8 @@ def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {kind: [_packed(each, f"{where}.{number}", tensors) for number, each in enumerate(value)]}
     if isinstance(value, Mapping):
         _check_keys(value, where)
-        return {"dict": [[key, _packed(each, f"{where}.{key}", tensors)] for key, each in value.items()]}
+        name = "counter" if isinstance(value, Counter) else "dict"
+        return {name: [[key, _packed(each, f"{where}.{key}", tensors)] for key, each in value.items()]}
     raise CheckpointError(
         f"{where} is a {type(value).__name__}, which a checkpoint cannot hold; give tensors, arrays, numbers, texts, "
         "and lists, tuples and dicts of them, such as an object's `state_dict()`."
@@ -105,6 +107,8 @@ def _unpacked(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return tensors[value].numpy()
     if kind == "dict":
         return {key: _unpacked(each, tensors) for key, each in value}
+    if kind == "counter":
+        return Counter({key: _unpacked(each, tensors) for key, each in value})
     if kind in {"list", "tuple"}:
         return {"list": list, "tuple": tuple}[kind](_unpacked(each, tensors) for each in value)
     if kind == "float":
