@@ -219,6 +219,7 @@ def _fail(path, context):
         time.sleep(600)
     if fault == "stop":
         os.kill(os.getppid(), signal.SIGUSR1)
+        time.sleep(3)  # until it has passed the signal to the ranks, which have few steps left
     if fault == "notice":
         context.request_stop()
     if fault == "executor":
