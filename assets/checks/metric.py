@@ -132,7 +132,7 @@ def _value_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
     now = load_manifest(place.store(), version=int(facts["shards_version"]))
     if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
         return float(promoted.metadata["main_value"]), f"version {promoted.version} has the very same"
-    from smalti.torch.train.scoring import measure_saved_task
+    from smalti.torch.train.trainer.scoring import measure_saved_task
 
     model = str(promoted.metadata["model"])
     metrics = measure_saved_task(

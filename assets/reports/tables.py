@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 DIVERGED = "diverged"
-"""What is shown of a training's value that is infinite or no number."""
+"""The text in place of a training's value that is infinite or no number."""
 
 MAX_TABLE_ROWS = 30
 """Rows of a table that a page of the UI still shows well; the UI itself shows all of them."""

@@ -13,9 +13,9 @@ WINDOW = 8
 def paired(context: Any) -> dict[str, float]:
     """Take steps in windows, by turns from the loader and from memory; return the figures. Collective."""
     from smalti.torch.train.config import TrainConfig
-    from smalti.torch.train.data import RunData
-    from smalti.torch.train.step import Learner, private_randomness
-    from smalti.torch.train.task import task_of
+    from smalti.torch.train.trainer.data import RunData
+    from smalti.torch.train.trainer.step import Learner, private_randomness
+    from smalti.torch.train.trainer.task import task_of
 
     config = TrainConfig.from_json(context.config["train"])
     task = task_of(config)

@@ -10,7 +10,7 @@ def main() -> None:
     from torch.nn import functional
 
     from smalti.torch.train.config import TrainConfig
-    from smalti.torch.train.models import build_model, logits_of
+    from smalti.torch.train.trainer.models import build_model, logits_of
 
     torch.set_num_threads(int(sys.argv[1]))
     torch.manual_seed(0)

@@ -17,7 +17,7 @@ from smalti.images import decode_batch
 from smalti.inference import predict
 from smalti.storage import open_store
 from smalti.torch.train import Predictor
-from smalti.torch.train.models import load_model
+from smalti.torch.train.trainer.models import load_model
 from tests.torch.train.conftest import publish_squares, square
 
 pytestmark = pytest.mark.torch

@@ -14,9 +14,9 @@ import torch
 
 from smalti.errors import CheckpointError
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
 from smalti.torch.train.run.folder import write_result
+from smalti.torch.train.trainer.models import save_model
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.models import build_model, logits_of, save_model
+from smalti.torch.train.trainer.models import build_model, logits_of, save_model
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.run_state import restore_state, split_state
+from smalti.torch.train.trainer.state import restore_state, split_state
 
 pytestmark = pytest.mark.torch
 

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.run_state import check_state
+from smalti.torch.train.trainer.state import check_state
 
 pytestmark = pytest.mark.torch
 

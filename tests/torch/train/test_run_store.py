@@ -10,10 +10,10 @@ from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingErro
 from smalti.storage import Store
 from smalti.testing.memory import Killed, MemoryStore
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.parts import Parts, copy_files
 from smalti.torch.train.run.store import StoreCheckpoints, StoreRun
+from smalti.torch.train.trainer.models import save_model
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,4 @@
-"""What is sent to Spark's executors for a trial: credentials never together with code, which may be large."""
+"""A trial as it is sent to Spark's executors: credentials never together with code, which may be large."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.torch]
 
 
 VALUES = {}
-"""What was broadcast, by number."""
+"""The values that were broadcast, by number."""
 
 
 class Sent:

@@ -1,8 +1,8 @@
 """Training: a plain PyTorch loop with checkpoints, evaluation and launchers, on data that stream from a shard set.
 
 `train(TrainConfig(...))` trains a model for a `Task`; `launch(function, ...)` runs a function of your own on the same
-ranks, which `launchers` start. Start reading at `launchers.start`, then `loop` or `context`. Names are imported on
-first use, so that `config` can be read without torch.
+ranks, which `launchers` start. Start reading at `launchers.start`, then `trainer.loop` or `context`. Names are
+imported on first use, so that `config` can be read without torch.
 """
 
 from importlib import import_module
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from smalti.torch.train.context import Checkpoint, Context
     from smalti.torch.train.evaluation import Evaluation, evaluate_model
     from smalti.torch.train.launchers.start import launch, train
-    from smalti.torch.train.models import build_model
     from smalti.torch.train.predictor import Predictor
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.run.events import EventTail
     from smalti.torch.train.run.folder import read_sample_order
-    from smalti.torch.train.task import Batch, Outcome, Task
+    from smalti.torch.train.trainer.models import build_model
+    from smalti.torch.train.trainer.task import Batch, Outcome, Task
 
 _HOMES = {
-    "Batch": "task",
+    "Batch": "trainer.task",
     "Checkpoint": "context",
     "CheckpointFolder": "run.checkpoint",
     "Context": "context",
     "Evaluation": "evaluation",
     "EventTail": "run.events",
     "Loaded": "run.checkpoint",
-    "Outcome": "task",
+    "Outcome": "trainer.task",
     "Predictor": "predictor",
     "RunConfig": "config",
     "Snapshot": "run.checkpoint",
-    "Task": "task",
+    "Task": "trainer.task",
     "TrainConfig": "config",
     "TrainResult": "config",
-    "build_model": "models",
+    "build_model": "trainer.models",
     "evaluate_model": "evaluation",
     "launch": "launchers.start",
     "read_sample_order": "run.folder",

@@ -146,7 +146,7 @@ class RunConfig:
     grace_seconds: float = 15.0
     """Longest time to finish and save after a signal, and to write the last checkpoint after an exception."""
     max_restarts: int = 0
-    """How often a failed run is started again from its newest checkpoint, by launchers that start processes."""
+    """Number of times that a failed run is started again from its newest checkpoint, by a launcher with processes."""
     min_processes: int | None = None
     """Fewest processes on which a restarted run continues; None: `num_processes`."""
     progress: bool | None = None
@@ -440,7 +440,7 @@ class TrainResult:
     main_metric: str = "accuracy"
     """The one by which models are compared; `loss` if the task's own needs an evaluation, and there was none."""
     higher_is_better: bool = True
-    """Whether the better of two models has the higher one."""
+    """True if the better of two models has the higher one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values."""

@@ -13,12 +13,12 @@ from smalti.catalog import load_manifest
 from smalti.errors import TrainingError
 from smalti.storage import open_store
 from smalti.torch.train.context import Context
-from smalti.torch.train.data import PixelsAndLabels
 from smalti.torch.train.launchers.start import launch
-from smalti.torch.train.models import logits_of
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.scoring import evaluate
-from smalti.torch.train.task import task_of
+from smalti.torch.train.trainer.data import PixelsAndLabels
+from smalti.torch.train.trainer.models import logits_of
+from smalti.torch.train.trainer.scoring import evaluate
+from smalti.torch.train.trainer.task import task_of
 
 _UNKNOWN = 100.0
 """A class that the model does not know has a score so far below the lowest of those that it knows."""

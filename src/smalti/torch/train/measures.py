@@ -49,7 +49,7 @@ class MeasuredLoader(StreamingDataLoader):
     """A loader that measures how long its consumer waits for batches, and how long it works on them."""
 
     pace: Pace | None = None
-    """What was measured, to be set; None: nothing is."""
+    """The figures that were measured, to be set; None: nothing is measured."""
 
     def __iter__(self) -> Generator[Any, None, None]:  # type: ignore[override]  # as in the base class
         """Iterate as the base class does."""

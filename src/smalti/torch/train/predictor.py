@@ -20,10 +20,10 @@ from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
 from smalti.storage import LocalStore, open_store
 from smalti.torch.train.config import IMAGES
-from smalti.torch.train.data import to_device
 from smalti.torch.train.launchers.spark import importable, read_source
-from smalti.torch.train.models import load_model, logits_of
 from smalti.torch.train.run.folder import local_files
+from smalti.torch.train.trainer.data import to_device
+from smalti.torch.train.trainer.models import load_model, logits_of
 
 PREDICTED, NAME, CONFIDENCE = "predicted", "predicted_name", "confidence"
 """Columns of predictions: the number of the class, its name if the model names its classes, and its probability."""

@@ -64,7 +64,7 @@ class _Write:
     """The state; rank 0 has it."""
     put_samples: Callable[[], None]
     held_seconds: float = 0.0
-    """How long the loop waited."""
+    """Seconds that the loop waited."""
     seconds: float = 0.0
     """From the call of `save` to the end."""
     fault: Exception | None = None
@@ -89,7 +89,7 @@ class Saves:
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
         self.stop_cause, self.stop_facts = STOPPED_BY
-        """Why `should_stop` was true, and the facts of the error that says so."""
+        """The reason why `should_stop` was true, and the facts of the error that gives it."""
         life.at_end(self._await_quietly)
 
     def find(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class Carried:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether there are storage options or secret variables."""
+        """True if there are storage options or secret variables."""
         return any(json.loads(self.options).values()) or not secret_variables().isdisjoint(self.environment)
 
 

@@ -23,6 +23,7 @@ from smalti.process import end_with_parent
 from smalti.torch.train.config import LAUNCHERS
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.start import run_program
+from smalti.torch.train.ranks import waiting_of_threads
 from smalti.torch.train.run.events import Event
 
 GRACE_SECONDS = 25.0
@@ -49,7 +50,7 @@ class TrialProcess:
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
             [sys.executable, "-m", __name__],
             env={
-                "OMP_WAIT_POLICY": "PASSIVE",  # several trials share the cores
+                **waiting_of_threads(os.environ),  # several trials share the cores
                 **os.environ,
                 **environment,
                 "PYTHONUNBUFFERED": "1",

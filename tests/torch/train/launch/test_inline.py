@@ -17,9 +17,9 @@ from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingErr
 from smalti.ledger import check_ledger
 from smalti.storage import open_store
 from smalti.torch.train import read_sample_order, train
-from smalti.torch.train.data import RunData
 from smalti.torch.train.ranks import joined_ranks
 from smalti.torch.train.run.events import read_lines
+from smalti.torch.train.trainer.data import RunData
 from tests.torch.train.conftest import EVAL, TRAIN, publish_squares
 
 pytestmark = pytest.mark.torch

@@ -22,7 +22,7 @@ from smalti.torch.train.run.events import OnEvent
 
 if TYPE_CHECKING:
     from smalti.torch.train.context import Context
-    from smalti.torch.train.task import Task
+    from smalti.torch.train.trainer.task import Task
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Program:
             if restart := self.restart or _restart_by_torchrun():
                 life.events.emit("restart", **restart)
             if isinstance(self.config, TrainConfig):
-                from smalti.torch.train.loop import train_here
+                from smalti.torch.train.trainer.loop import train_here
 
                 return train_here(self.config, life, self.task).to_json()
             from smalti.torch.train.context import run_function

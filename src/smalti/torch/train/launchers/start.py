@@ -16,7 +16,7 @@ from smalti.world import detect_world
 
 if TYPE_CHECKING:
     from smalti.torch.train.context import Context
-    from smalti.torch.train.task import Task
+    from smalti.torch.train.trainer.task import Task
 
 
 def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
@@ -37,7 +37,7 @@ def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent 
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
     if task is not None:
-        from smalti.torch.train.task import name_of
+        from smalti.torch.train.trainer.task import name_of
 
         config = replace(config, task=name_of(task))
     return TrainResult.from_json(run_program(Program(config, task=task), on_event))

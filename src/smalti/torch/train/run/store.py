@@ -283,7 +283,7 @@ class _Name:
     life: int
     step: int
     attempt: int = 0
-    """How often the life had begun to save the step before."""
+    """Number of times that the life had begun to save the step before."""
 
     def __str__(self) -> str:
         return f"step-{self.step:08d}-{self.life:05d}" + (f"-{self.attempt}" if self.attempt else "")
@@ -311,7 +311,7 @@ class StoreCheckpoints:
     _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
     _verified: set[_Name] = field(default_factory=set, init=False)
     _attempts: dict[int, int] = field(default_factory=dict, init=False)
-    """How often this life has begun to save a step, by step; equal on all ranks."""
+    """Number of times that this life has begun to save a step, by step; equal on all ranks."""
 
     def address_of(self, step: int) -> str:
         """Return the address of the checkpoint of a step."""

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from smalti.errors import SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.data import MEAN, STD, PixelsAndLabels, to_device
-from smalti.torch.train.models import build_model, load_transformers_model, logits_of
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.task import Batch, Outcome, Task
+from smalti.torch.train.trainer.data import MEAN, STD, PixelsAndLabels, to_device
+from smalti.torch.train.trainer.models import build_model, load_transformers_model, logits_of
+from smalti.torch.train.trainer.task import Batch, Outcome, Task
 
 MOST_WRONG = 24
 """Misclassified samples that an evaluation names."""

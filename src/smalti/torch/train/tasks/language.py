@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from smalti.errors import SchemaError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.models import load_transformers_model, logits_of, model_from_function, pretrained
-from smalti.torch.train.task import Batch, Outcome, Task, on_device, whole_numbers
 from smalti.torch.train.tasks.columns import KeptColumns, require_columns
+from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, on_device, whole_numbers
 
 _KIND = "AutoModelForCausalLM"
 _NOT_A_TARGET = -100

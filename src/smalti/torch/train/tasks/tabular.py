@@ -11,9 +11,9 @@ from torch import nn
 
 from smalti.errors import SchemaError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.models import model_from_function
-from smalti.torch.train.task import Batch, Outcome, Task, on_device, whole_numbers
 from smalti.torch.train.tasks.columns import KeptColumns, require_columns
+from smalti.torch.train.trainer.models import model_from_function
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, on_device, whole_numbers
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class ServedModel:
     """A model that MLflow calls: pixels in, probabilities of the classes out."""
 
     def __init__(self, folder: Path) -> None:
-        from smalti.torch.train.models import load_model
+        from smalti.torch.train.trainer.models import load_model
 
         settings = read_json(folder / "smalti.json")
         self._mean, self._std = settings["mean"], settings["std"]
@@ -28,7 +28,7 @@ class ServedModel:
         import numpy as np
         import torch
 
-        from smalti.torch.train.models import logits_of
+        from smalti.torch.train.trainer.models import logits_of
 
         pixels = torch.from_numpy(np.ascontiguousarray(images)).to(torch.float32).div_(255.0)
         pixels = (pixels - torch.tensor(self._mean)) / torch.tensor(self._std)

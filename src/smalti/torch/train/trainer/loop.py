@@ -8,18 +8,18 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.data import RunData
 from smalti.torch.train.life import Life
 from smalti.torch.train.measures import memory_figures
-from smalti.torch.train.models import save_model
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.folder import MODEL_FOLDER
 from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.run_state import RunState, check_same_run, check_state, restore_state, split_state
 from smalti.torch.train.saves import Saves
-from smalti.torch.train.scoring import check_finite, check_main, evaluate, weighted_sums
-from smalti.torch.train.step import Learner, private_randomness
-from smalti.torch.train.task import Batch, Task, task_of
+from smalti.torch.train.trainer.data import RunData
+from smalti.torch.train.trainer.models import save_model
+from smalti.torch.train.trainer.scoring import check_finite, check_main, evaluate, weighted_sums
+from smalti.torch.train.trainer.state import RunState, check_same_run, check_state, restore_state, split_state
+from smalti.torch.train.trainer.step import Learner, private_randomness
+from smalti.torch.train.trainer.task import Batch, Task, task_of
 
 
 def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> TrainResult:

@@ -11,9 +11,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.optimization import freeze, frozen_modules, make_optimizer, rate_factor
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.task import Batch, Outcome, Task, judged
+from smalti.torch.train.trainer.optimization import freeze, frozen_modules, make_optimizer, rate_factor
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, judged
 
 
 class Learner:

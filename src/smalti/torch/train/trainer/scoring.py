@@ -12,13 +12,13 @@ from smalti.errors import TrainingError
 from smalti.storage import open_store
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.data import RunData
-from smalti.torch.train.models import load_model
 from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run.folder import local_files
-from smalti.torch.train.run_state import RunState
-from smalti.torch.train.step import autocast
-from smalti.torch.train.task import Batch, Outcome, Task, judged
+from smalti.torch.train.trainer.data import RunData
+from smalti.torch.train.trainer.models import load_model
+from smalti.torch.train.trainer.state import RunState
+from smalti.torch.train.trainer.step import autocast
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, judged
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.task import MARKS, Task, task_of, whole_numbers
+from smalti.torch.train.trainer.task import MARKS, Task, task_of, whole_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +134,7 @@ class _WithMarks:
 
     @property
     def thread_safe(self) -> bool:
-        """Whether loaders may call it from several threads."""
+        """True if loaders may call it from several threads."""
         return bool(getattr(self.transform, "thread_safe", False))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from smalti.errors import MissingDependency, SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.names import find_named
 from smalti.torch.train.run.files import read_json, write_json
-from smalti.torch.train.task import Task, task_of
+from smalti.torch.train.trainer.task import Task, task_of
 
 _BATCH_NORM_MOMENTUM = 0.1
 _DROPOUT = 0.2  # of the MobileNetV2 paper

@@ -72,7 +72,7 @@ class Outcome:
     outputs: Any = None
     """The model's output, for `Task.metrics` and `Task.report`: a tensor with n rows."""
     targets: Any = None
-    """What the output is compared with: a tensor with n rows."""
+    """The values that the output is compared with: a tensor with n rows."""
 
 
 class Report(Protocol):
@@ -94,7 +94,7 @@ class Task:
     main_metric = "loss"
     """The figure by which models are compared: `loss`, or a key of what `figures` or `metrics` return."""
     higher_is_better = False
-    """Whether the better of two models has the higher one."""
+    """True if the better of two models has the higher one."""
 
     # ------------------------------------------------------------ to be written
 
