@@ -1,0 +1,41 @@
+"""MosaicML Streaming's interface, so that code written for it needs no other change than its import.
+
+Modules and names are those of `streaming` 0.13, defaults too. The work is done by the packages below: this one
+translates arguments, attributes and exceptions. `docs/mosaicml.md` lists the deliberate differences. Read
+`base.dataset` first.
+"""
+
+from smalti.compat.streaming.lazy import lazy_package
+
+__version__ = "0.13.0"
+
+__all__ = [
+    "CSVWriter",
+    "JSONWriter",
+    "LocalDataset",
+    "MDSWriter",
+    "Stream",
+    "StreamingDataLoader",
+    "StreamingDataset",
+    "TSVWriter",
+    "XSVWriter",
+    "multimodal",
+    "text",
+    "vision",
+]
+
+__getattr__, __dir__ = lazy_package(
+    __name__,
+    {
+        "CSVWriter": "base.format.xsv.writer",
+        "JSONWriter": "base.format.json.writer",
+        "LocalDataset": "base.local",
+        "MDSWriter": "base.format.mds.writer",
+        "Stream": "base.stream",
+        "StreamingDataLoader": "base.dataloader",
+        "StreamingDataset": "base.dataset",
+        "TSVWriter": "base.format.xsv.writer",
+        "XSVWriter": "base.format.xsv.writer",
+    },
+    ("base", "multimodal", "text", "vision"),
+)
