@@ -128,7 +128,7 @@ def create_registry(
     return TypedRegistry(namespace, entry_points=entry_points, description=description)
 
 
-def construct_from_registry(  # noqa: PLR0913 - MosaicML's signature
+def construct_from_registry(
     name: str,
     registry: TypedRegistry[Any],
     partial_function: bool = True,  # noqa: FBT001, FBT002 - MosaicML's signature
@@ -152,7 +152,9 @@ def construct_from_registry(  # noqa: PLR0913 - MosaicML's signature
     registered, arguments = registry.get(name), kwargs or {}
     if isinstance(pre_validation_function, type):
         if not (isinstance(registered, type) and issubclass(registered, pre_validation_function)):
-            raise ValueError(f"Expected {name} to be of type {pre_validation_function}, but got {type(registered)}")
+            raise ValueError(  # noqa: TRY004 - as MosaicML Streaming does
+                f"Expected {name} to be of type {pre_validation_function}, but got {type(registered)}"
+            )
     elif callable(pre_validation_function):
         pre_validation_function(registered)
     elif pre_validation_function is not None:
@@ -160,7 +162,9 @@ def construct_from_registry(  # noqa: PLR0913 - MosaicML's signature
             f"Expected pre_validation_function to be a callable or a type, but got {type(pre_validation_function)}"
         )
     if not callable(registered):
-        raise ValueError(f"Expected {name} to be a class or function, but got {type(registered)}")
+        raise ValueError(  # noqa: TRY004 - as MosaicML Streaming does
+            f"Expected {name} to be a class or function, but got {type(registered)}"
+        )
     is_called = isinstance(registered, type) or not partial_function
     constructed = registered(**arguments) if is_called else functools.partial(registered, **arguments)
     if post_validation_function is not None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from smalti.cache import CacheOptions
+from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
+from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.cursor import WEIGHT_NAMES
-from smalti.errors import StoreError
+from smalti.errors import ChecksumMismatch, StoreAuthError, StoreError, StoreNotFound
+from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
+from smalti.format import FileInfo as EngineFileInfo
+from smalti.format.sizes import VERSION
 from smalti.order.mosaic import StreamWeight, weigh_streams
+from smalti.storage import Store, open_store
 from smalti.storage.opening import check_address
+from smalti.storage.retry import Deadline, RetryOptions, TransferDeadline
+from smalti.storage.store import join_key, temporary_name
+from smalti.stream import ShardSet
 from smalti.stream import Stream as EngineStream
 
 __all__ = ["Stream", "streams_registry"]
 
+_TICK_SECONDS = 0.07  # between looks for the index that another process fetches
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
 
 
@@ -192,6 +204,151 @@ class Stream:
             stream.proportion, stream.repeat, stream.choose = np.float64(each.proportion), repeat, choose
         return int(chosen.sum())
 
+    def get_shards(self, world: Any, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
+        """Load the index, from `local` or else from `remote`, and return the reader of each shard.
+
+        Args:
+            world: a `World`; its first process of a machine fetches the index, the others wait for it.
+            allow_unsafe_types: accept `pkl` columns, whose reading runs code.
+
+        Raises:
+            FileNotFoundError: `remote` has no index.
+            RuntimeError: there is no `remote`, and `local` has no index; or it was not fetched in time.
+            ValueError: the index is damaged, of another version, or has a `pkl` column.
+        """
+        path = self._path_of(get_index_basename())
+        if not path.exists():
+            if not world.is_local_leader:
+                self._wait_for(path)
+            elif self.remote:
+                self._download_file(get_index_basename())
+            else:
+                raise RuntimeError(f"No `remote` provided, but local file {path} does not exist either")
+        try:
+            index = json.loads(path.read_bytes())
+        except json.JSONDecodeError as error:
+            error.args = (f"Index file at {path} is empty or corrupted. {error.args[0]}",)
+            raise
+        if index["version"] != VERSION:
+            raise ValueError(f"Unsupported streaming data version: {index['version']}. Expected version {VERSION}.")
+        shards = [reader_from_json(self.local, self.split, entry) for entry in index["shards"]]
+        for shard in shards:
+            shard.validate(allow_unsafe_types)
+        return shards
+
+    def prepare_shard(self, shard: Reader) -> int:
+        """Fetch, verify and unpack the files of a shard that `local` lacks, and return by how many bytes it grew.
+
+        Raises:
+            FileNotFoundError: `remote` does not have a file.
+            ValueError: a file is damaged, or its index entry lacks the hash that `validate_hash` requires.
+        """
+        return sum(self._prepare_shard_part(raw, zipped, shard.compression) for raw, zipped in shard.file_pairs)
+
+    def set_up_local(self, shards: list[Reader], cache_usage_per_shard: NDArray[np.int64]) -> None:
+        """Remove incomplete shards from `local`, and write the bytes of each shard to `cache_usage_per_shard`."""
+        top = os.path.join(self.local, self.split)  # noqa: PTH118 - as the readers join it
+        listing = {os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names}  # noqa: PTH118
+        for number, shard in enumerate(shards):
+            cache_usage_per_shard[number] = shard.set_up_local(listing, self.safe_keep_zip)
+
+    def get_index_size(self) -> int:
+        """Return the bytes of the index file in `local`."""
+        return self._path_of(get_index_basename()).stat().st_size
+
+    def _download_file(self, from_basename: str, to_basename: str | None = None) -> str:
+        """Fetch one file to `local` unless it is there, and return its path."""
+        path = self._path_of(to_basename or from_basename)
+        if path.exists():
+            return str(path)
+        if not self.remote:
+            raise ValueError(
+                f"{path} does not exist: in the absence of local dataset, path to remote dataset must be provided"
+            )
+        retry = RetryOptions(
+            attempts=max(1, getattr(self, "download_retry", CacheOptions.download_retry)),
+            timeout=getattr(self, "download_timeout", CacheOptions.download_timeout),
+        )
+        _fetch(open_store(self.remote), join_key(self.split, from_basename), path, retry)
+        return str(path)
+
+    def _prepare_shard_part(
+        self, raw_info: FileInfo, zip_info: FileInfo | None = None, compression: str | None = None
+    ) -> int:
+        """Make one uncompressed file available, and return by how many bytes `local` grew."""
+        raw_path = self._path_of(raw_info.basename)
+        if zip_info is None:
+            if raw_path.is_file():
+                return 0
+            self._download_file(raw_info.basename)
+            self._verify(raw_path, raw_info)
+            return raw_info.bytes
+        zip_path = self._path_of(zip_info.basename)
+        if raw_path.is_file():
+            if self.safe_keep_zip or not zip_path.is_file():
+                return 0
+            zip_path.unlink()
+            return -zip_info.bytes
+        delta = raw_info.bytes
+        if not zip_path.is_file():
+            self._download_file(zip_info.basename)
+            delta += zip_info.bytes
+        self._decompress_shard_part(zip_info, str(zip_path), str(raw_path), compression)
+        self._verify(raw_path, raw_info)
+        return delta if self.safe_keep_zip else delta - zip_info.bytes
+
+    def _decompress_shard_part(
+        self, zip_info: FileInfo, zip_filename: str, raw_filename: str, compression: str | None
+    ) -> None:
+        """Verify a compressed file and unpack it; then remove it unless it is to be kept."""
+        zip_path, raw_path = Path(zip_filename), Path(raw_filename)
+        self._verify(zip_path, zip_info)
+        codec = parse_compression(compression)
+        if codec is None:
+            raise ValueError(f"{zip_path} is compressed, and the index names no compression.")
+        temporary = raw_path.with_name(temporary_name(raw_path.name))
+        try:
+            with temporary.open("wb") as out:
+                codec.decompress_file(zip_path, out, MAX_FILE_BYTES)
+            temporary.replace(raw_path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if not self.safe_keep_zip:
+            zip_path.unlink()
+
+    def _verify(self, path: Path, info: FileInfo) -> None:
+        """Compare a file with all hashes in the index; remove it if it differs and can be fetched again."""
+        if self.validate_hash and self.validate_hash not in info.hashes:
+            raise ValueError(
+                f"Hash algorithm `{self.validate_hash}` chosen for data validation does not match with those provided "
+                f"during dataset creation `{sorted(info.hashes)}`. Provide one of those."
+            )
+        try:
+            verify_file(path, EngineFileInfo(info.basename, info.bytes, info.hashes), what=f"Checksum failure: {path}")
+        except ChecksumMismatch:
+            if self.remote not in {None, "", self.local}:
+                path.unlink()
+            raise
+
+    def _path_of(self, basename: str) -> Path:
+        return Path(self.local, self.split, basename)
+
+    def _wait_for(self, path: Path) -> None:
+        """Wait until another process has fetched a file.
+
+        Raises:
+            RuntimeError: it has not within the time limit.
+        """
+        deadline = Deadline(getattr(self, "download_timeout", CacheOptions.download_timeout))
+        while not path.exists():
+            if deadline.passed():
+                raise RuntimeError(
+                    f"Index file {self.remote or ''} -> {path} took too long to download or failed to download: it was "
+                    f"not there after {deadline.seconds:.0f} s. Either increase the `download_timeout` value or check "
+                    "the local rank 0 traceback."
+                )
+            time.sleep(_TICK_SECONDS)
+
     def _weights(self) -> dict[str, Any]:
         """Return the weight that was given, or set since, by name; empty without one."""
         present = {name: getattr(self, name) for name in WEIGHT_NAMES if hasattr(self, name)}
@@ -223,6 +380,42 @@ class Stream:
                 ) from error
         barrier()
         return folder
+
+
+def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:
+    """Return the reader of each shard of a set that the engine has opened.
+
+    Args:
+        found: the set, or one split of it.
+        local: folder of the set on this machine.
+        split: folder of the split below it; empty for the whole set.
+    """
+    # The index at the root of a set with splits names files from there, and the one in a split's folder from that.
+    prefix = f"{split}/" if split and any(found.manifest.partitions) else ""
+    shards = (
+        [each.with_names(lambda name: name.removeprefix(prefix)) for each in found.shards] if prefix else found.shards
+    )
+    return [reader_from_json(local, split, each.to_json()) for each in shards]
+
+
+def _fetch(store: Store, key: str, path: Path, retry: RetryOptions) -> None:
+    """Fetch an object to a file that appears when it is complete, within a number of attempts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        for attempt in range(1, retry.attempts + 1):
+            deadline = TransferDeadline(retry.timeout, None, what=store.locate(key))
+            try:
+                with temporary.open("wb") as out:
+                    store.fetch(key, out, on_chunk=lambda chunk, deadline=deadline: deadline.progress(len(chunk)))
+                break
+            except StoreError as error:
+                if attempt == retry.attempts or isinstance(error, StoreNotFound | StoreAuthError):
+                    raise
+                time.sleep(retry.pause_before(attempt))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _present(**values: Any) -> dict[str, Any]:
