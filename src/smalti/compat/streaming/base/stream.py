@@ -37,6 +37,7 @@ from smalti.stream import Stream as EngineStream
 __all__ = ["Stream", "streams_registry"]
 
 _TICK_SECONDS = 0.07  # between looks for the index that another process fetches
+_OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
 
 
@@ -106,10 +107,14 @@ class Stream:
         self.local = self._make_temporary_folder() if local is None else os.fspath(local)
         self._set_safe_keep_zip()
 
-    def to_smalti(self) -> EngineStream:
+    def to_smalti(self, *, allow_unsafe_types: bool = False) -> EngineStream:
         """Return the engine's declaration of this stream, with everything that is given or filled in by now.
 
-        Weights are the given ones, not those that `apply_weights` derived.
+        Weights are the given ones, not those that `apply_weights` derived. If the class overrides how shards are found
+        or fetched, the engine reads what its methods find and fetch; the index is then loaded here.
+
+        Args:
+            allow_unsafe_types: accept `pkl` columns; used only for such a class.
 
         Raises:
             ValueError: neither `remote` nor `local` is given, or a number is out of range.
@@ -119,10 +124,17 @@ class Stream:
         fetching = {name: getattr(self, name, None) for name in _FETCHING}
         if fetching["download_retry"] is not None:
             fetching["download_retry"] = max(1, fetching["download_retry"])  # the engine counts the first attempt
+        remote, split = self.remote or None, self.split or None
+        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
+            from smalti.compat.streaming.base.world import World
+            from smalti.compat.streaming.prepared_shards import PreparedShards
+
+            # The store begins at the split.
+            remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
-            remote=self.remote or None,
+            remote=remote,
             local=self.local,
-            split=self.split or None,
+            split=split,
             validate_hash=self.validate_hash or None,
             **self._weights(),
             **fetching,
