@@ -8,13 +8,15 @@ from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import readers_of
+from smalti.compat.streaming.copied_set import find_copied_set
+from smalti.stream import OpenStreams, StreamOptions
 from smalti.torch.dataset import LocalDataset as EngineDataset
 
 __all__ = ["LocalDataset"]
 
 
 class LocalDataset(EngineDataset, Array):
-    """The samples of a complete set in a local folder, by number.
+    """The samples of a complete set in a local folder, by number; values as they are stored.
 
     Args:
         local: folder of the set.
@@ -26,17 +28,16 @@ class LocalDataset(EngineDataset, Array):
     """
 
     def __init__(self, local: str, split: str | None = None) -> None:
-        super().__init__(local, split)
+        copied = find_copied_set(local, split)
+        if copied is None:
+            super().__init__(local, split, logical=False)
+        else:
+            self._smalti = OpenStreams([StreamOptions(str(local), store=copied, logical=False)])
+        vars(self).update(local=local, split=split or "")
 
-    @cached_property
-    def local(self) -> str:  # type: ignore[override]  # an attribute of the instance, as in MosaicML Streaming
-        """Folder of the set."""
-        return self._smalti.sets[0].options.root
-
-    @cached_property
-    def split(self) -> str:  # type: ignore[override]
-        """Folder of the split; empty for the whole set."""
-        return self._smalti.sets[0].options.split or ""
+    # Attributes of each instance, as in MosaicML Streaming; the base class computes them.
+    local = cached_property(lambda self: self._smalti.sets[0].options.root)  # type: ignore[assignment]
+    split = cached_property(lambda self: self._smalti.sets[0].options.split or "")  # type: ignore[assignment]
 
     @cached_property
     def shards(self) -> list[Reader]:  # type: ignore[override]

@@ -21,6 +21,7 @@ from smalti.cache import CacheOptions
 from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
 from smalti.compat.streaming.base.registry_utils import create_registry
+from smalti.compat.streaming.copied_set import find_copied_set
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreAuthError, StoreError, StoreNotFound
 from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
@@ -124,12 +125,14 @@ class Stream:
         fetching = {name: getattr(self, name, None) for name in _FETCHING}
         if fetching["download_retry"] is not None:
             fetching["download_retry"] = max(1, fetching["download_retry"])  # the engine counts the first attempt
-        remote, split = self.remote or None, self.split or None
+        remote: str | Store | None = self.remote or None
+        split = self.split or None
+        if remote is None and (copied := find_copied_set(self.local, split)) is not None:
+            remote, split = copied, None  # the store begins at the split
         if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
             from smalti.compat.streaming.base.world import World
             from smalti.compat.streaming.prepared_shards import PreparedShards
 
-            # The store begins at the split.
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
