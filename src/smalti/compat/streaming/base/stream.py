@@ -88,7 +88,7 @@ class Stream:
         validate_hash: str | None = None,
         keep_zip: bool | None = None,
     ) -> None:
-        self.remote = os.fspath(remote) if isinstance(remote, Path) else remote
+        self.remote = None if remote is None else os.fspath(remote)
         self.split = split or ""
         self.validate_hash = validate_hash
         self._local = local
@@ -419,10 +419,8 @@ def _fetch(store: Store, key: str, path: Path, retry: RetryOptions) -> None:
     temporary = path.with_name(temporary_name(path.name))
     try:
         for attempt in range(1, retry.attempts + 1):
-            deadline = TransferDeadline(retry.timeout, None, what=store.locate(key))
             try:
-                with temporary.open("wb") as out:
-                    store.fetch(key, out, on_chunk=lambda chunk, deadline=deadline: deadline.progress(len(chunk)))
+                _fetch_once(store, key, temporary, retry.timeout)
                 break
             except StoreError as error:
                 if attempt == retry.attempts or isinstance(error, StoreNotFound | StoreAuthError):
@@ -431,6 +429,12 @@ def _fetch(store: Store, key: str, path: Path, retry: RetryOptions) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _fetch_once(store: Store, key: str, path: Path, timeout: float) -> None:
+    deadline = TransferDeadline(timeout, None, what=store.locate(key))
+    with path.open("wb") as out:
+        store.fetch(key, out, on_chunk=lambda chunk: deadline.progress(len(chunk)))
 
 
 def _present(**values: Any) -> dict[str, Any]:
