@@ -19,6 +19,8 @@ class StreamingADE20K(StreamingDataset):
         arguments: Arguments of `StreamingDataset`.
     """
 
+    transform: Callable[[Any], Any] | None = None  # not the engine's option of this name, which takes whole samples
+
     @with_signature
     def __init__(
         self,

@@ -72,6 +72,8 @@ class StreamingVisionDataset(StreamingDataset, VisionDataset):
         ValueError: `transforms` is given beside one of the others.
     """
 
+    transform: Callable[[Any], Any] | None = None  # not the engine's option of this name, which takes whole samples
+
     @with_signature
     def __init__(
         self,

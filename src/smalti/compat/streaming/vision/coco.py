@@ -17,6 +17,8 @@ class StreamingCOCO(StreamingDataset):
         arguments: Arguments of `StreamingDataset`.
     """
 
+    transform: Callable[..., Any] | None = None  # not the engine's option of this name, which takes whole samples
+
     @with_signature
     def __init__(
         self, *, transform: Callable[..., Any] | None = None, **arguments: Unpack[DatasetArguments]
