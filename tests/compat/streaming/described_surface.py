@@ -57,6 +57,8 @@ def listed(package):
     """Return the names of all entries of a package's modules."""
     keys = []
     for info in pkgutil.walk_packages(package.__path__, "streaming."):
+        if "._" in info.name:
+            continue
         try:
             module = importlib.import_module(info.name)
         except ImportError as error:  # scripts of `convert` that need libraries of their own

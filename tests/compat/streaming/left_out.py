@@ -5,4 +5,5 @@ A key covers all that begins with it, such as a module or `module:Class`. Each e
 
 LEFT_OUT: dict[str, str] = {}
 
-IN_WORK: tuple[str, ...] = ()
+IN_WORK: tuple[str, ...] = ("instance", "streaming")
+"""Parts that are not merged yet."""
