@@ -122,3 +122,26 @@ def test_the_command_says_how_it_is_used():
     assert done.stderr.startswith("usage: python -m smalti.compat.streaming SCRIPT [ARGUMENT...]")
     refused = run("-E", "-m", "smalti.compat.streaming", "script.py")
     assert "PYTHONPATH, which -E and -I ignore: omit them" in refused.stderr
+
+
+SPARK = """
+from pyspark.sql import SparkSession
+
+def there(rows):
+    import streaming
+    yield streaming.__name__
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+from smalti.compat.streaming import install
+install()
+print(spark.sparkContext.parallelize([1], 1).mapPartitions(there).collect())
+spark.stop()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_python_workers_of_a_spark_session_that_runs_already_have_the_alias():
+    done = run("-c", SPARK, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
+    assert done.stdout == "['smalti.compat.streaming']\n", done.stderr

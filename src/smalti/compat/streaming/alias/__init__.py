@@ -86,6 +86,7 @@ def install() -> None:
     if FOLDER not in sys.path:
         sys.path.insert(1, FOLDER)  # the first is the program's own folder
     os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    _tell_spark()
 
 
 def uninstall() -> None:
@@ -96,6 +97,15 @@ def uninstall() -> None:
         del sys.modules[name]
     kept = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in {"", FOLDER}]
     os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+
+
+def _tell_spark() -> None:
+    """Pass PYTHONPATH on to the Python workers of a session that runs already; a later one inherits it."""
+    sql = sys.modules.get("pyspark.sql")
+    session = sql.SparkSession.getActiveSession() if sql is not None else None
+    context = getattr(session, "sparkContext", None)  # a session of Spark Connect has none
+    if context is not None:
+        context.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
 
 
 def python_path(present: str | None) -> str:
