@@ -166,6 +166,7 @@ def test_partitions_end_shards_and_keep_their_order(spark, tmp_path):
     assert {sample["word"] for sample in samples} == {"so"}
     shards = json.loads((out / "index.json").read_bytes())["shards"]
     assert [(info["samples"], info["compression"], info["hashes"]) for info in shards] == [(4, "zstd", ["sha1"])] * 3
+    assert {name for info in load_manifest(open_store(out)).shards for name in info.raw.hashes} == {"sha1", "xxh3_64"}
 
 
 @pytest.mark.spark
@@ -174,7 +175,8 @@ def test_without_merging_each_partition_is_a_set_and_they_can_be_merged_later(sp
     dataframe_to_mds(spark.range(0, 6, 1, 2), merge_index=False, mds_kwargs={"out": str(out), "compression": None})
     assert not (out / "index.json").exists()
     indexes = [json.loads(file.read_bytes()) for file in sorted(out.glob("*/index.json"))]
-    assert [[info["samples"] for info in index["shards"]] for index in indexes] == [[3], [3]]
+    found = [[(info["samples"], info["hashes"], info["raw_data"]["hashes"]) for info in index["shards"]] for index in indexes]
+    assert found == [[(3, [], {})], [(3, [], {})]]
     merge_index(str(out))
     assert [int(sample["id"]) for sample in read(out)] == [0, 1, 2, 3, 4, 5]
 

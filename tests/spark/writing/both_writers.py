@@ -62,7 +62,7 @@ def through_the_alias(spark, folder):
     pickles = {"pickle": "pkl", "text": "str"}
     calls = {
         "inferred": (frame.drop("nested"), {"size_limit": 1500}, None),
-        "chosen": (frame, {"size_limit": 1500, "columns": {**columns, "nested": "json"}}, None),
+        "chosen": (frame, {"size_limit": 1500, "hashes": ["sha1"], "columns": {**columns, "nested": "json"}}, None),
         "pickled": (frame, {"size_limit": 1500, "columns": pickles}, None),
         "small": (frame, {"columns": {"part": "float32", "name": "str"}}, triples),
     }
@@ -70,7 +70,8 @@ def through_the_alias(spark, folder):
         found = []
         for write in (theirs, alias):
             out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
-            answer = write(rows, mds_kwargs={"compression": None, "hashes": ["sha1"], **kwargs, "out": out}, udf_iterable=function)
+            kwargs = {"compression": None, **kwargs, "out": out}
+            answer = write(rows, mds_kwargs=dict(kwargs), udf_iterable=function)
             found.append((answer == (out, ""), shards(out)))
         assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
         print(f"{name} through the alias: {len(found[0][1])} equal shards")

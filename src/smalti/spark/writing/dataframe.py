@@ -42,9 +42,11 @@ from smalti.storage import Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_NOT_IN_ID = ("transform", "progress", "write_id", "storage_options", "joins_shards", "allow_unsafe_types")
-"""Options that a derived write id leaves out: a write with a transform, or by MosaicML's call with one of the last two,
-has none, the others change no row."""
+_NOT_IN_ID = (
+    "transform", "progress", "write_id", "storage_options", "unlisted_hashes", "joins_shards", "allow_unsafe_types",
+)  # fmt: skip
+"""Options that a derived write id leaves out: a write with a transform, or with one of the last three, has none; the
+others change no row."""
 _REPLACING = ("create", "overwrite", "rollback")
 """Operations after which rows of earlier versions are not shown any more."""
 

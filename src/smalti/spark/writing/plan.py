@@ -37,7 +37,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15  # any odd number: derives the second key's seed
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults; and two of one call."""
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults; the last three are none."""
 
     columns: Mapping[str, str | None] | None = None
     nulls: str | Mapping[str, Any] = "reject"
@@ -54,6 +54,8 @@ class WriteOptions:
     lineage: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     storage_options: Mapping[str, Any] | None = None
+    unlisted_hashes: tuple[str, ...] = ()
+    """Checksums that only the version's shard table records; of MosaicML's call only."""
     joins_shards: bool = True
     """False leaves the last shard of every Spark partition as it is, however small; of MosaicML's call only."""
     allow_unsafe_types: bool = False
@@ -79,7 +81,7 @@ class WriteOptions:
     @property
     def shard_options(self) -> ShardOptions:
         """The options that concern shard files."""
-        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
+        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit, self.unlisted_hashes)
 
     @property
     def seed(self) -> int | None:

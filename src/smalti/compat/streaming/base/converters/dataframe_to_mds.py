@@ -1,7 +1,7 @@
 """`dataframe_to_mds` with MosaicML's arguments, columns, checks and shards; the work is done by `smalti.spark`.
 
-As there, every Spark partition ends a shard, and the set has the partitions in order, so that the same rows have the
-same order after any shuffle. Unlike there, one version of the whole set appears at the end, and shards go from the
+As there, every Spark partition ends a shard, the set has the partitions in order, and shards have no hashes unless
+they are asked for, so that the same rows have the same order after any shuffle. Unlike there, one version of the whole set appears at the end, and shards go from the
 executors to the store directly: nothing stays on an executor's disk.
 """
 
@@ -203,6 +203,8 @@ def _call_of(
         call.options,
         mode="overwrite" if call.remote and "mode" not in kwargs else call.options.mode,
         write_id=new_write_id(),
+        hashes=tuple(kwargs.get("hashes") or ()),
+        unlisted_hashes=("xxh3_64",),
         joins_shards=False,
         allow_unsafe_types=True,
     )
