@@ -36,6 +36,8 @@ __getattr__, __dir__ = lazy_package(
         "StreamingDataset": "base.dataset",
         "TSVWriter": "base.format.xsv.writer",
         "XSVWriter": "base.format.xsv.writer",
+        "install": "alias",
+        "uninstall": "alias",
     },
     ("base", "multimodal", "text", "vision"),
 )

@@ -1,0 +1,19 @@
+"""Errors that are also of the built-in class which MosaicML Streaming raises in their place, so that code catches both.
+
+Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `CursorError`, `WorldMismatch` and
+`CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
+"""
+
+from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound
+
+
+class MissingIndex(StoreNotFound, RuntimeError):
+    """No `index.json` where a stream's set should be: a RuntimeError there if it is local, else FileNotFoundError."""
+
+
+class EmptyStream(IndexFileError, RuntimeError):
+    """A stream without a sample."""
+
+
+class MissingShard(ShardNotFound, RuntimeError):
+    """A shard that the index names and the remote does not have."""
