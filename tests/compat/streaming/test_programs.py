@@ -1,4 +1,4 @@
-"""Programs as public repositories have them run unmodified on the alias, and give what they give with MosaicML's package.
+"""Programs as public repositories have them run unmodified on the alias, and give what they give with MosaicML's.
 
 Each runs under both: the same samples in the same order, stopped in mid-epoch and resumed, also from the other's state.
 They read what MosaicML's writer wrote; what is converted here is read there, and the other way round.
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
@@ -38,9 +37,7 @@ class Bench:
         there, paths = self._peer
         if side == "there":
             return run_alone([there, RUNNER, todo], self._env(paths), seconds)
-        return run_alone(
-            [sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds
-        )
+        return run_alone([sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds)
 
     def training(self, side, name, log, **flags):
         """Return the task of a training program, with a cache of its own."""
@@ -57,7 +54,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(peer, tmp_path_factory):  # noqa: F811
+def bench(peer, tmp_path_factory):
     """The programs' logs: whole runs, runs that were stopped, and the rest after each side's checkpoint."""
     bench = Bench(tmp_path_factory.mktemp("programs"), peer)
     for side in ("there", "here"):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.compat.streaming.left_out import IN_WORK, LEFT_OUT
-from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
 
 pytestmark = pytest.mark.process
@@ -22,7 +21,7 @@ STUBS = ROOT / "tests/golden/peer_stubs"
 
 
 @pytest.fixture(scope="module")
-def surfaces(peer, tmp_path_factory):  # noqa: F811
+def surfaces(peer, tmp_path_factory):
     """Return the descriptions of both, by name."""
     python, paths = peer
     there, here = (tmp_path_factory.mktemp("surface") / name for name in ("there.json", "here.json"))

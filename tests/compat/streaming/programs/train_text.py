@@ -1,4 +1,4 @@
-"""Pretraining on tokenized text, in the manner of LLM Foundry: a subclass with its own `__getitem__`, and a plain DataLoader.
+"""Pretraining on tokens, in the manner of LLM Foundry: a subclass with its own `__getitem__`, and a plain DataLoader.
 
 Checkpoints hold the data set's state as Composer takes it: by the number of samples of the epoch that were trained on.
 """
