@@ -4,7 +4,8 @@
     python described_surface.py OUT.json THERE.json  the same names as in THERE.json
 
 A key is `module:name`, `module:Class.member`, or `instance label:attribute`. A name that a module only imports from
-another one is not its own; a package's `__init__` owns what it imports.
+another one is not its own; a package's `__init__` owns what it imports. A class has the members that it defines itself;
+those that it inherits are its bases'.
 """
 
 import ast
@@ -75,8 +76,7 @@ def keys_of(module, name, value):
     key = f"{module.__name__}:{name}"
     if not inspect.isclass(value) or value.__module__ != module.__name__:
         return [key]
-    owners = [base for base in value.__mro__ if base.__module__.startswith("streaming")]
-    members = {name for base in owners for name in [*vars(base), *vars(base).get("__annotations__", {})]}
+    members = {*vars(value), *vars(value).get("__annotations__", {})}
     return [key, *(f"{key}.{member}" for member in sorted(members) if is_public(member) or member in DUNDERS)]
 
 
@@ -100,11 +100,12 @@ def signature(function):
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # of a builtin
         return "(?)"
-    texts = []
+    by_place, by_keyword = [], []
     for parameter in parameters:
         default = "" if parameter.default is parameter.empty else f" = {plain(parameter.default)}"
+        texts = by_keyword if parameter.kind is parameter.KEYWORD_ONLY else by_place
         texts.append(f"{parameter.kind.description} {parameter.name}{default}")
-    return "(" + ", ".join(texts) + ")"
+    return "(" + ", ".join([*by_place, *sorted(by_keyword)]) + ")"
 
 
 def bases(kind):

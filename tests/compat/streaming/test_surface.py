@@ -64,6 +64,6 @@ def test_nothing_stands_in_the_list_that_is_there(surfaces):
 
 def test_the_description_of_there_is_not_empty(surfaces):
     there, _ = surfaces
-    assert len(there) > 1200
+    assert len(there) > 800
     assert there["streaming.base.util:bytes_to_int"] == {"function": "(positional or keyword bytes_str)"}
     assert there["streaming.base.format.mds.writer:MDSWriter"]["bases"] == ["JointWriter", "Writer"]
