@@ -108,10 +108,8 @@ def signature(function):
     return "(" + ", ".join([*by_place, *sorted(by_keyword)]) + ")"
 
 
-def bases(kind):
-    """Return the names of the classes of `streaming`, of Python and of other packages that it derives from."""
-    names = [base.__name__ for base in kind.__mro__[1:] if base.__module__ not in {"typing", "abc"}]
-    return sorted({name for name in names if name not in {"object", "Generic", "ABC"}})
+def named(classes):
+    return sorted({kind.__name__ for kind in classes} - {"object", "Generic", "ABC"})
 
 
 def described(value):
@@ -119,7 +117,7 @@ def described(value):
         return {"module": value.__name__.removeprefix("smalti.compat.")}
     if inspect.isclass(value):
         taken = "an enum" if issubclass(value, Enum) else signature(value)
-        return {"class": taken, "bases": bases(value)}
+        return {"class": taken, "bases": named(value.__bases__), "all bases": named(value.__mro__[1:])}
     if inspect.isroutine(value):
         return {"function": signature(value)}
     return {"value": plain(value)}
