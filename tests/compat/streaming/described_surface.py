@@ -127,6 +127,8 @@ def described_member(kind, name):
     value = inspect.getattr_static(kind, name, None)
     if isinstance(value, property):
         return {"attribute": "settable" if value.fset else "readable"}
+    if hasattr(type(value), "__set__"):
+        return {"attribute": "settable"}
     if isinstance(value, classmethod | staticmethod):
         return {type(value).__name__: signature(value.__func__)}
     if inspect.isroutine(value):
