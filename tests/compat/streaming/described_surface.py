@@ -24,8 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 
-PRIVATE_BUT_USED = {"_encodings", "_readers"}
-"""Tables to which public code adds entries."""
+PRIVATE_BUT_USED = {"_encodings"}
+"""Public code adds entries to these tables."""
 
 DUNDERS = {"__call__", "__enter__", "__exit__", "__getitem__", "__iter__", "__len__", "__eq__"}
 
