@@ -16,6 +16,7 @@ from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.format import reader_from_json
 from smalti.compat.streaming.base.format.mds import MDSReader
 from smalti.compat.streaming.base.local import LocalDataset
+from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, LocalDownloader
 from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
 from smalti.compat.streaming.base.world import World
 from smalti.dataset import StreamingDataset
@@ -286,6 +287,30 @@ def test_the_engine_reads_the_shards_that_a_class_chooses(sets, tmp_path):
     dataset = StreamingDataset(streams=[stream.to_smalti()], batch_size=1, shuffle=False)
     assert dataset.size == sum(sizes[::2])
     assert dataset[sizes[0]] == sample(sizes[0] + sizes[1])
+
+
+class ShelfDownloader(LocalDownloader):
+    """Downloads `shelf:///path` from that folder."""
+
+    @staticmethod
+    def _client_identifier():
+        return "shelf"
+
+    def _download_file_impl(self, remote, local, timeout):
+        super()._download_file_impl(remote.removeprefix("shelf://"), local, timeout)
+
+
+def test_the_engine_reads_through_a_downloader_of_the_user(sets, tmp_path, monkeypatch):
+    monkeypatch.setitem(DOWNLOADER_MAPPINGS, "shelf", ShelfDownloader)
+    stream = ready(remote=f"shelf://{sets}/splits", local=str(tmp_path), split="val")
+    assert StreamingDataset(streams=[stream.to_smalti()])[9] == {"id": 19}
+
+
+def test_a_stream_reads_every_address_of_the_engine(sets, tmp_path):
+    stream = ready(remote=f"file://{sets}/plain/", local=str(tmp_path))
+    first = stream.get_shards(ALONE, False)[0]
+    assert stream.prepare_shard(first) == first.raw_data.bytes
+    assert first[0] == StreamingDataset(streams=[stream.to_smalti()])[0] == sample(0)
 
 
 def test_what_such_a_class_cannot_find_is_reported_by_name(sets, tmp_path):

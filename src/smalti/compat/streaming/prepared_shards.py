@@ -15,6 +15,7 @@ from smalti.errors import StoreError, StoreNotFound
 from smalti.format import emit_index
 from smalti.process import PerProcess
 from smalti.storage import LocalStore, Store
+from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class PreparedShards(Store):
     """
 
     def __init__(self, stream: "Stream", shards: list[Reader]) -> None:
-        self.url = f"{stream.remote or stream.local}/{stream.split}".rstrip("/")
+        self.url = redact_address(f"{stream.remote or stream.local}/{stream.split}".rstrip("/"))
         self._stream = stream
         entries = (replace(shard.to_smalti(), zip=None, zip_meta=None, compression=None) for shard in shards)
         self._index = emit_index(list(entries))
