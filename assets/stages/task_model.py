@@ -7,8 +7,8 @@ import dagster as dg
 from pydantic import Field
 
 from assets.checks.check import evaluate
-from assets.checks.metric import HELD_OUT
 from assets.checks.model import build_model_checks
+from assets.checks.promoted import HELD_OUT
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
 from assets.lineage import tag_run, upstream
