@@ -22,7 +22,8 @@ _READ_AHEAD = 64  # batches, more than a loader looks ahead
 class Smalti(Peer):
     """A set that Smalti wrote: versions and manifest."""
 
-    imports = ("smalti.torch",)
+    # What `from smalti import StreamingDataset, StreamingDataLoader` imports.
+    imports = ("smalti.torch.dataset", "smalti.torch.loader")
     remote_imports = ("s3fs", "obstore.store")
     order_imports = ("smalti.order.mosaic",)
 
