@@ -19,7 +19,8 @@ _FORMS = (Entrant("smalti rows", "smalti", {"form": "rows"}), Entrant("smalti Ar
 _WDS_TINY = Entrant("wds", "wds", max_runs=1, max_samples=60_000)
 _ALIAS = participants("smalti-alias")
 _AS_OWN_ROWS = {"smalti-alias": (at_least(0.9, "smalti rows"),)}
-_AS_OWN = {"smalti-alias": (at_least(0.9, "smalti"),)}
+_READ = participants("smalti", "smalti-torch", "smalti-alias")
+_AS_OWN = {"smalti-alias": (at_least(0.9, "smalti-torch"),)}
 _WRITE_FLOORS = participants("solb", "plain", "plain-fsync", "memcpy")
 
 _WRITING = (
@@ -54,7 +55,7 @@ _LATER = ("later_samples_per_s", "neighbours")
 def _reading(workload: str, goal: float, earlier: str, peers: tuple[Entrant, ...]) -> Row:
     return Row(
         f"read-{workload}", f"read {workload} through the loader, shuffled, 0 workers", "read", workload,
-        "samples_per_s", "samples/s", (*participants("smalti", "smalti-alias"), *peers, *participants("sol", "solb")),
+        "samples_per_s", "samples/s", (*_READ, *peers, *participants("sol", "solb")),
         {"smalti": (at_least(goal),), **_AS_OWN}, "solb", earlier, more=_LATER, needs_true_shuffle=True,
     )  # fmt: skip
 
@@ -62,7 +63,7 @@ def _reading(workload: str, goal: float, earlier: str, peers: tuple[Entrant, ...
 def _piped(workload: str, earlier: str) -> Row:
     return Row(
         f"read-{workload}-2w", f"read {workload}, shuffled, 2 workers", "read", workload, "samples_per_s", "samples/s",
-        (*participants("smalti", "smalti-alias", "mosaicml", "hfds", litdata=1, grain=1), *participants("sol", "solb")),
+        (*_READ, *participants("mosaicml", "hfds", litdata=1, grain=1), *participants("sol", "solb")),
         {"smalti": (at_least(2, "sol"),), **_AS_OWN}, "sol", earlier, {"workers": 2}, more=_LATER,
         needs_true_shuffle=True,
     )  # fmt: skip
@@ -75,8 +76,7 @@ _READING = (
     Row(
         "read-jpeg-decoded-2w", "read jpeg, decoded and cropped to 224, 2 workers", "read", "jpeg",
         "samples_per_s", "samples/s",
-        (*participants("smalti", "smalti-alias", "mosaicml", "litdata", "hfds", grain=1, wds=1),
-         *participants("sol", "decode")),
+        (*_READ, *participants("mosaicml", "litdata", "hfds", grain=1, wds=1), *participants("sol", "decode")),
         {"smalti": (at_least(1.0, "decode"), at_least(1.2, "decode")), **_AS_OWN}, "decode", "3.1k · 4.8k · 4.8k",
         {"workers": 2, "decode": True},
     ),
