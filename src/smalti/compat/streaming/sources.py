@@ -20,6 +20,7 @@ from smalti.compat.streaming.base.stream import Stream, readers_of
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import EmptyStream, MissingIndex, MissingShard
 from smalti.compat.streaming.planning import WorkReading
+from smalti.compat.streaming.prepared_shards import PreparedShards
 from smalti.dataset.lookahead import planned_ahead
 from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
 from smalti.stream import OpenStreams, ShardSet, options_of
@@ -180,6 +181,8 @@ def _place_index(stream: Stream, found: ShardSet) -> None:
     target = _index_path(stream)
     is_its_own = found.store.local_path(INDEX) == target  # a set that is read from its copies
     is_listed = stream.split and any(found.manifest.partitions)
+    if isinstance(found.store, PreparedShards):
+        return  # the stream has fetched it by itself
     if is_its_own or (target.exists() and (is_listed or target.stat().st_size == found.store.size(INDEX))):
         return
     if target.exists():  # of an earlier version
