@@ -68,7 +68,7 @@ def lists(i):
 
 
 def objects(i):
-    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": {i, "a"} if i % 2 else b"as it is"}
+    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else b"as it is"}
 
 
 class Reversed(encodings.Encoding):

@@ -476,7 +476,7 @@ class EncodingTable(dict[str, type[Encoding]]):
         if _BUILT_IN.get(name) is kind:
             unregister_encoding(name)
         else:
-            register_encoding(name, partial(_UserEncoding, kind), override=True)
+            register_encoding(name, partial(TableEncoding, kind), override=True)
         super().__setitem__(name, kind)
 
     def __delitem__(self, name: str) -> None:
@@ -495,7 +495,7 @@ class EncodingTable(dict[str, type[Encoding]]):
         return self
 
 
-class _UserEncoding(engine.Encoding):
+class TableEncoding(engine.Encoding):
     """A class of `_encodings` as an encoding of the engine."""
 
     def __init__(self, kind: type[Encoding], name: str, parameters: str) -> None:
