@@ -3,12 +3,12 @@
 An epoch that was read to its end is not the next one yet: a state that was saved there continues with an empty rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from smalti.cursor import WINDOW
-from smalti.dataset.resume import RunPlace
+from smalti.dataset.resume import RunPlace, RunTracker
 from smalti.errors import CursorError
 from smalti.torch.shared_progress import SharedProgress
 
@@ -43,6 +43,10 @@ class EpochProgress(SharedProgress):
     """
 
     cursor_type = Position
+
+    def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
+        """Begin an iteration of a dataset that was made in a loader worker: as there, it counts its epochs alone."""
+        return RunTracker.begin(self, settle)  # type: ignore[arg-type,return-value]  # Position for Cursor
 
 
 

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -28,7 +27,7 @@ from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.sources import check_local_folders, open_samples
+from smalti.compat.streaming.sources import open_samples
 from smalti.order.mosaic import SAMPLINGS, default_mosaic_nodes
 from smalti.torch.worker_processes import end_with_program
 
@@ -187,10 +186,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: the cache limit is too low, or two streams have one local folder.
         """
-        check_local_folders(self.streams)
-        self._samples = open_samples(
-            self.streams, self._unique_rank_world, limit or None, unsafe=self.allow_unsafe_types
-        )
+        self._samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
         sizes = self._samples.shard_sizes
         self.samples_per_shard = np.concatenate(sizes)
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
@@ -266,14 +262,12 @@ class StreamingDataset(Array, IterableDataset[Any]):
     @cached_property
     def shards(self) -> list[Reader]:
         """The shards of all streams; made when they are first asked for, as iteration does not need them."""
-        world = self._unique_rank_world
-        found = (stream.get_shards(world, self.allow_unsafe_types) for stream in self.streams)
-        return list(chain.from_iterable(found))
+        return self._samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
 
     @property
     def cache_usage(self) -> int:
         """Bytes of the shards and index files that are local, whichever process fetched them."""
-        return self._samples.kept_bytes() + sum(stream.get_index_size() for stream in self.streams)
+        return self._samples.kept_bytes()
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: FBT001, FBT002 - MosaicML's signature
         """Fetch a shard.
@@ -286,7 +280,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
-        self._samples.evict(int(shard_id))
+        self._samples.opened.cache.evict(int(shard_id))
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -294,7 +288,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: no shard is local.
         """
-        if not self._samples.evict_coldest():
+        if not self._samples.opened.cache.evict_last_needed():
             raise ValueError(
                 "Attempted shard eviction, but there are no shards present locally to evict. Your cache limit may be "
                 "too low."
