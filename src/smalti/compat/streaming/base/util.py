@@ -271,7 +271,7 @@ def retry(
 def retry(exc_class: CallableT) -> CallableT: ...
 
 
-def retry(  # type: ignore[misc]  # the overloads share classes, which are callable
+def retry(
     exc_class: CallableT | Faults = Exception,
     clean_up_fn: Callable[[], None] | None = None,
     num_attempts: int = 3,
