@@ -40,7 +40,7 @@ def is_owned(module, name, value):
     if inspect.isclass(value) or inspect.isroutine(value):
         return home == module.__name__ or (hasattr(module, "__path__") and str(home).startswith("streaming."))
     if isinstance(value, ModuleType):
-        return value.__name__.startswith("streaming.")
+        return hasattr(module, "__path__") and value.__name__.startswith("streaming.")
     return name in assigned(module)
 
 
