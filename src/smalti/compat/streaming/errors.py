@@ -4,7 +4,7 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 `CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
 """
 
-from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound
+from smalti.errors import IndexFileError, SchemaError, ShardNotFound, StoreNotFound
 
 
 class MissingIndex(StoreNotFound, RuntimeError):
@@ -17,3 +17,11 @@ class EmptyStream(IndexFileError, RuntimeError):
 
 class MissingShard(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
+
+
+class BadColumn(SchemaError, TypeError, AssertionError):
+    """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
+
+
+class BadLine(SchemaError, AssertionError):
+    """A value that a line of text cannot hold: it contains the separator or the end of the line."""

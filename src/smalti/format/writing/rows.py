@@ -10,14 +10,14 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Jpeg, has_good_head
-from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, is_possible, shape_header
+from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, shape_header
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import check_stored
@@ -39,8 +39,19 @@ class FastPath:
     code: str | None = None
 
 
+class OwnFastPath(Protocol):
+    """An encoding that declares its fast path itself."""
+
+    def fast_path(self) -> FastPath:
+        """Return the fast path, which gives the same bytes as `encode`."""
+
+
 def fast_path(codec: Encoding) -> FastPath:
     """Return the fast path of an encoding; its own `encode` if it has none."""
+    own = getattr(codec, "fast_path", None)
+    if own is not None:
+        path: FastPath = own()
+        return path
     if type(codec) in (Scalar, Int):
         assert isinstance(codec, Scalar)  # noqa: S101 - for the type checker
         return _number(codec)
@@ -51,7 +62,7 @@ def fast_path(codec: Encoding) -> FastPath:
     if type(codec) is Jpeg:
         return FastPath(kind=bytes, encode=_jpeg)
     if type(codec) is NdArray:
-        return FastPath(encode=_array_encoder(codec))
+        return FastPath(encode=array_encoder(codec))
     return FastPath(encode=codec.encode if codec.size is None else _fixed_size_encoder(codec))
 
 
@@ -94,7 +105,8 @@ def _jpeg(value: bytes) -> bytes:
     return value
 
 
-def _array_encoder(codec: NdArray) -> Callable[[Any], bytes]:
+def array_encoder(codec: NdArray) -> Callable[[Any], bytes]:
+    """Return the fast path of arrays, which declines what is no plain array of the type and shape."""
     dtype, shape, heads = codec.dtype, codec.shape, _Heads(codec)
 
     def fixed(value: Any) -> bytes:
@@ -116,12 +128,13 @@ class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
     def __init__(self, codec: NdArray) -> None:
         super().__init__()
         self._dtype = codec.dtype
+        self._accepts_shape = codec.accepts_shape
 
     def __missing__(self, key: tuple[Any, tuple[int, ...]]) -> bytes:
         dtype, shape = key
         if dtype.name not in DTYPE_CODES or dtype != dtype.newbyteorder("<") or dtype != (self._dtype or dtype):
             raise TypeError
-        if not is_possible(shape):
+        if not self._accepts_shape(shape):
             raise TypeError
         head = (b"" if self._dtype else bytes([DTYPE_CODES[dtype.name]])) + shape_header(shape)
         if len(self) < 4096:  # bounded: every sample of a column may have another shape
