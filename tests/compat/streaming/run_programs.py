@@ -1,6 +1,6 @@
 """Run with `streaming` in place: run programs one after another, each in a forked process, so that torch loads once.
 
-    python run_programs.py TASKS.json      a list of [program, argument...]; the first that fails ends the run
+python run_programs.py TASKS.json      a list of [program, argument...]; the first that fails ends the run
 """
 
 import json

@@ -38,9 +38,7 @@ class Bench:
         there, paths = self._peer
         if side == "there":
             return run_alone([there, RUNNER, todo], self._env(paths), seconds)
-        return run_alone(
-            [sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds
-        )
+        return run_alone([sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds)
 
     def training(self, side, name, log, **flags):
         """Return the task of a training program, with a cache of its own."""

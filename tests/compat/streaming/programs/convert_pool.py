@@ -38,7 +38,9 @@ def record(i):
 
 def convert(task):
     out, keys = task
-    with MDSWriter(columns=COLUMNS, out=out, compression="zstd:5", hashes=["sha1", "xxh64"], size_limit="4kb") as writer:
+    with MDSWriter(
+        columns=COLUMNS, out=out, compression="zstd:5", hashes=["sha1", "xxh64"], size_limit="4kb"
+    ) as writer:
         for key in keys:
             writer.write(record(key))
     return len(keys)

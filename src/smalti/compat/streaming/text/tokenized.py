@@ -40,9 +40,7 @@ class TokenizedDataset(StreamingDataset):
         return self._tokenize(super().get_item(idx))
 
     def _tokenize(self, text_sample: dict[str, Any]) -> Any:
-        return self.tokenizer(
-            text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len
-        )
+        return self.tokenizer(text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len)
 
 
 def _load_tokenizer(name: str) -> Any:

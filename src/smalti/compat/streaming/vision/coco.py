@@ -20,9 +20,7 @@ class StreamingCOCO(StreamingDataset):
     transform: Callable[..., Any] | None = None  # not the engine's option of this name, which takes whole samples
 
     @with_signature
-    def __init__(
-        self, *, transform: Callable[..., Any] | None = None, **arguments: Unpack[DatasetArguments]
-    ) -> None:
+    def __init__(self, *, transform: Callable[..., Any] | None = None, **arguments: Unpack[DatasetArguments]) -> None:
         super().__init__(**with_defaults(arguments))
         self.transform = transform
 
