@@ -39,7 +39,7 @@ class StreamingOutsideGIWebVid(StreamingDataset):
         self.extra_remote = extra_remote
         self._extra_downloader = CloudDownloader.get(extra_remote)
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number, with its video.
 
         Raises:

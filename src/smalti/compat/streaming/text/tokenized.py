@@ -35,7 +35,7 @@ class TokenizedDataset(StreamingDataset):
         self.group_method = group_method
         self.tokenizer = _load_tokenizer(tokenizer_name)
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the tokens of the sample of this number."""
         return self._tokenize(super().get_item(idx))
 

@@ -24,7 +24,7 @@ class StreamingCOCO(StreamingDataset):
         super().__init__(**with_defaults(arguments))
         self.transform = transform
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number; the image is RGB."""
         sample = super().get_item(idx)
         image, size = sample["img"].convert("RGB"), (sample["htot"], sample["wtot"])
