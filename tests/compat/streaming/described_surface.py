@@ -4,7 +4,8 @@
     python described_surface.py OUT.json THERE.json  the same names as in THERE.json
 
 A key is `module:name`, `module:Class.member`, or `instance label:attribute`. A name that a module only imports from
-another one is not its own; a package's `__init__` owns what it imports.
+another one is not its own; a package's `__init__` owns what it imports. A class has the members that it defines itself;
+those that it inherits are its bases'.
 """
 
 import ast
@@ -23,8 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 
-PRIVATE_BUT_USED = {"_encodings", "_readers"}
-"""Tables to which public code adds entries."""
+PRIVATE_BUT_USED = {"_encodings"}
+"""Public code adds entries to these tables."""
 
 DUNDERS = {"__call__", "__enter__", "__exit__", "__getitem__", "__iter__", "__len__", "__eq__"}
 
@@ -39,7 +40,7 @@ def is_owned(module, name, value):
     if inspect.isclass(value) or inspect.isroutine(value):
         return home == module.__name__ or (hasattr(module, "__path__") and str(home).startswith("streaming."))
     if isinstance(value, ModuleType):
-        return value.__name__.startswith("streaming.")
+        return hasattr(module, "__path__") and value.__name__.startswith("streaming.")
     return name in assigned(module)
 
 
@@ -75,8 +76,7 @@ def keys_of(module, name, value):
     key = f"{module.__name__}:{name}"
     if not inspect.isclass(value) or value.__module__ != module.__name__:
         return [key]
-    owners = [base for base in value.__mro__ if base.__module__.startswith("streaming")]
-    members = {name for base in owners for name in [*vars(base), *vars(base).get("__annotations__", {})]}
+    members = {*vars(value), *vars(value).get("__annotations__", {})}
     return [key, *(f"{key}.{member}" for member in sorted(members) if is_public(member) or member in DUNDERS)]
 
 
@@ -100,17 +100,16 @@ def signature(function):
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # of a builtin
         return "(?)"
-    texts = []
+    by_place, by_keyword = [], []
     for parameter in parameters:
         default = "" if parameter.default is parameter.empty else f" = {plain(parameter.default)}"
+        texts = by_keyword if parameter.kind is parameter.KEYWORD_ONLY else by_place
         texts.append(f"{parameter.kind.description} {parameter.name}{default}")
-    return "(" + ", ".join(texts) + ")"
+    return "(" + ", ".join([*by_place, *sorted(by_keyword)]) + ")"
 
 
-def bases(kind):
-    """Return the names of the classes of `streaming`, of Python and of other packages that it derives from."""
-    names = [base.__name__ for base in kind.__mro__[1:] if base.__module__ not in {"typing", "abc"}]
-    return sorted({name for name in names if name not in {"object", "Generic", "ABC"}})
+def named(classes):
+    return sorted({kind.__name__ for kind in classes} - {"object", "Generic", "ABC"})
 
 
 def described(value):
@@ -118,7 +117,7 @@ def described(value):
         return {"module": value.__name__.removeprefix("smalti.compat.")}
     if inspect.isclass(value):
         taken = "an enum" if issubclass(value, Enum) else signature(value)
-        return {"class": taken, "bases": bases(value)}
+        return {"class": taken, "bases": named(value.__bases__), "all bases": named(value.__mro__[1:])}
     if inspect.isroutine(value):
         return {"function": signature(value)}
     return {"value": plain(value)}
@@ -128,6 +127,8 @@ def described_member(kind, name):
     value = inspect.getattr_static(kind, name, None)
     if isinstance(value, property):
         return {"attribute": "settable" if value.fset else "readable"}
+    if hasattr(type(value), "__set__"):
+        return {"attribute": "settable"}
     if isinstance(value, classmethod | staticmethod):
         return {type(value).__name__: signature(value.__func__)}
     if inspect.isroutine(value):

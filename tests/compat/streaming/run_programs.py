@@ -8,8 +8,7 @@ import os
 import runpy
 import sys
 
-import streaming  # noqa: F401 - before the forks
-import streaming.base.dataset  # noqa: F401
+import streaming.base.dataset  # noqa: F401 - before the forks
 import torch  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""`streaming` as a name of smalti.compat.streaming: in this process, in its children, and beside another `streaming`."""
+"""`streaming` as a name of smalti.compat.streaming: in this process, in its children, and beside another one."""
 
 import importlib
 import importlib.metadata
@@ -69,7 +69,7 @@ def test_a_class_pickles_by_its_own_name_and_loads_by_either():
 
 @pytest.mark.usefixtures("installed")
 def test_a_module_that_does_not_exist_is_said_to_be_missing_under_its_alias():
-    with pytest.raises(ModuleNotFoundError, match="No module named 'streaming.base.nothing'"):
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'streaming.base.nothing'"):
         importlib.import_module("streaming.base.nothing")
 
 

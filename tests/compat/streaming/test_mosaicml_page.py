@@ -21,20 +21,24 @@ stopped after 320 samples
 """
 
 
+def run(command, folder):
+    """Run a command of the page; the `python` of PATH is that of the tests."""
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_the_page_runs_as_it_is_written(tmp_path):
-    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    environment = {**os.environ, "PATH": os.pathsep.join(folders)}
     printed = ""
     for kind, text in BLOCKS:
         if kind == "python":
             name = re.match(r"# (\w+\.py)\n", text)[1]
             (tmp_path / name).write_text(text)
         elif kind == "sh":
-            done = subprocess.run(
-                ["bash", "-e", "-c", text], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180
-            )
-            assert done.returncode == 0, done.stderr
-            printed += done.stdout
+            printed += run(["bash", "-e", "-c", text], tmp_path)
         else:
             assert kind == "diff"
     assert printed == PRINTED

@@ -1,4 +1,4 @@
-"""Programs as public repositories have them run unmodified on the alias, and give what they give with MosaicML's package.
+"""Programs as public repositories have them run unmodified on the alias, and give what they give with MosaicML's.
 
 Each runs under both: the same samples in the same order, stopped in mid-epoch and resumed, also from the other's state.
 They read what MosaicML's writer wrote; what is converted here is read there, and the other way round.
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
@@ -46,6 +45,15 @@ class Bench:
         data, cache = self.folder / "data" / TRAINERS[name], self.folder / f"{side}-{name}-{log}"
         return [name, "--data", data, "--local", cache, "--log", self.folder / f"{side}-{name}-{log}.log", *options]
 
+    def read_back(self, side, name):
+        """Return the task that reads a converted set, and logs all of its samples."""
+        return [
+            "read_back",
+            self.folder / name,
+            self.folder / f"{side}-read-{name}",
+            self.folder / f"{side}-read-{name}.log",
+        ]
+
     def log(self, name):
         return [json.loads(line) for line in (self.folder / f"{name}.log").read_text().splitlines()]
 
@@ -55,7 +63,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(peer, tmp_path_factory):  # noqa: F811
+def bench(peer, tmp_path_factory):
     """The programs' logs: whole runs, runs that were stopped, and the rest after each side's checkpoint."""
     bench = Bench(tmp_path_factory.mktemp("programs"), peer)
     for side in ("there", "here"):
@@ -69,9 +77,7 @@ def bench(peer, tmp_path_factory):  # noqa: F811
         tasks = [bench.training(side, name, f"from-{other}", load=f"{other}-{name}.state") for name in TRAINERS]
         if side == "here":
             tasks += [bench.training(side, name, "from-here", load=f"{side}-{name}.state") for name in TRAINERS]
-        for pool in ("here", "there"):
-            local, log = bench.folder / f"{side}-read-{pool}", bench.folder / f"{side}-read-{pool}.log"
-            tasks.append(["read_back", bench.folder / f"{pool}-pool", local, log])
+        tasks += [bench.read_back(side, f"{pool}-pool") for pool in ("here", "there")]
         bench.run(side, tasks)
     return bench
 
@@ -93,6 +99,29 @@ def test_a_program_stopped_in_mid_epoch_goes_on_with_the_next_batch_from_either_
 
 @pytest.mark.parametrize(("reader", "writer"), [("here", "here"), ("here", "there"), ("there", "here")])
 def test_a_pool_of_writers_makes_the_same_samples_and_shards(bench, reader, writer):
-    expected = bench.log("there-read-there")
+    expected = bench.log("there-read-there-pool")
     assert len(expected) == 71
-    assert bench.log(f"{reader}-read-{writer}") == expected
+    assert bench.log(f"{reader}-read-{writer}-pool") == expected
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_started_anew_find_the_alias(bench, method):
+    task = bench.training("here", "train_text", method)
+    bench.run("here", [[*task, "--start-method", method]])
+    assert bench.log(f"here-train_text-{method}") == bench.log("there-train_text-whole")
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+def test_a_spark_conversion_gives_the_same_samples_in_the_same_order(bench):
+    sets = [f"{side}-spark{kind}" for side in ("here", "there") for kind in ("", "-plain")]
+    for side in ("here", "there"):
+        bench.run(side, [["convert_spark", bench.folder / f"{side}-spark"]], seconds=240)
+    for side in ("here", "there"):
+        bench.run(side, [bench.read_back(side, name) for name in sets])
+    for kind, rows in (("", 106), ("-plain", 41)):
+        expected = bench.log(f"there-read-there-spark{kind}")
+        assert len(expected) == rows
+        for side, name in (("here", "here"), ("here", "there"), ("there", "here")):
+            assert bench.log(f"{side}-read-{name}-spark{kind}") == expected

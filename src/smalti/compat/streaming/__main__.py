@@ -9,6 +9,7 @@ from smalti.compat.streaming.alias import FOLDER, python_path
 USAGE = """\
 usage: python -m smalti.compat.streaming SCRIPT [ARGUMENT...]
        python -m smalti.compat.streaming -m MODULE [ARGUMENT...]
+       python -m smalti.compat.streaming -c CODE [ARGUMENT...]
        python -m smalti.compat.streaming --path
 
 Run a program in which `import streaming` gives smalti.compat.streaming, also in the processes that it starts.
@@ -25,10 +26,12 @@ def main() -> NoReturn:
     if arguments[:1] in [["-h"], ["--help"]]:
         sys.stdout.write(USAGE)
         sys.exit()
-    if not arguments or (arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2)):
+    if not arguments or (arguments[0].startswith("-") and (arguments[0] not in {"-m", "-c"} or len(arguments) < 2)):
         sys.exit(USAGE)
     if sys.flags.ignore_environment:
-        sys.exit("python -m smalti.compat.streaming passes the alias on in PYTHONPATH, which -E and -I ignore: omit them")
+        sys.exit(
+            "python -m smalti.compat.streaming passes the alias on in PYTHONPATH, which -E and -I ignore: omit them"
+        )
     environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *_interpreter_options(), *arguments], environment)  # noqa: S606

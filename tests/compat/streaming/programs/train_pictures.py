@@ -1,4 +1,4 @@
-"""Training data of a diffusion model: captioned pictures of several streams through `self.transform`, by rank and epoch.
+"""Training data of a diffusion model: captioned pictures of several streams, through `self.transform`.
 
 The training loop counts batches; a restarted run passes their number on to the data set.
 """

@@ -1,4 +1,4 @@
-"""Pretraining on tokenized text, in the manner of LLM Foundry: a subclass with its own `__getitem__`, and a plain DataLoader.
+"""Pretraining on tokens, in the manner of LLM Foundry: a subclass with its own `__getitem__`, and a plain DataLoader.
 
 Checkpoints hold the data set's state as Composer takes it: by the number of samples of the epoch that were trained on.
 """
@@ -104,6 +104,7 @@ def main(args: argparse.Namespace) -> None:
         num_workers=2,
         prefetch_factor=2,
         persistent_workers=True,
+        multiprocessing_context=args.start_method,
     )
     epoch, sample_in_epoch = 0, 0
     if args.load:
@@ -132,4 +133,5 @@ if __name__ == "__main__":
     parser.add_argument("--log", required=True)
     parser.add_argument("--save", help="stop in the second epoch and write a checkpoint there")
     parser.add_argument("--load", help="a checkpoint to resume from")
+    parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"], help="of the loader's workers")
     main(parser.parse_args())

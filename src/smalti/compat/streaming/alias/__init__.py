@@ -30,18 +30,18 @@ class _AliasLoader(InspectLoader):
     def __init__(self, target: ModuleSpec) -> None:
         self._target = target
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the import system's interface
         return import_module(self._target.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Undo the one change that the import system made: the module keeps the spec of its own name."""
         module.__spec__ = self._target
 
-    def get_code(self, fullname: str) -> CodeType | None:
+    def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002
         """Return the module's code, for `python -m streaming...`."""
         return self._loader().get_code(self._target.name)
 
-    def get_source(self, fullname: str) -> str | None:
+    def get_source(self, fullname: str) -> str | None:  # noqa: ARG002
         """Return the module's source."""
         return self._loader().get_source(self._target.name)
 
@@ -53,7 +53,10 @@ class _AliasFinder(MetaPathFinder):
     """Finds `streaming` and the modules below it in `smalti.compat.streaming`."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname != _NAME and not fullname.startswith(f"{_NAME}."):
             return None
@@ -109,6 +112,6 @@ def _tell_spark() -> None:
 
 
 def python_path(present: str | None) -> str:
-    """Return a PYTHONPATH that begins with the alias and goes on with the present one."""
+    """Return a PYTHONPATH that begins with the alias's folder, followed by the present ones."""
     folders = (present or "").split(os.pathsep)
     return os.pathsep.join([FOLDER, *(folder for folder in folders if folder not in {"", FOLDER})])
