@@ -12,7 +12,7 @@ from PIL import Image
 from smalti.catalog import load_manifest
 from smalti.catalog.verify import open_checked
 from smalti.compat.streaming.text.convert import enwiki_text, pile
-from smalti.compat.streaming.vision.convert import cifar10, fake_cifar10, imagenet
+from smalti.compat.streaming.vision.convert import ade20k, cifar10, coco, fake_cifar10, imagenet
 from smalti.compat.streaming.vision.convert.base import convert_image_class_dataset
 from smalti.errors import MissingDependency
 from smalti.storage import open_store
@@ -147,3 +147,45 @@ def test_a_line_with_other_fields_is_named(tmp_path, line):
     (tmp_path / "x.jsonl").write_text(line)
     with pytest.raises(ValueError, match=r"Invalid sample .*fields in .*x\.jsonl, line 1"):
         pile.file_to_dir((str(tmp_path / "x.jsonl"), str(tmp_path / "out"), "zstd", [], 1 << 20))
+
+
+def test_photos_come_with_the_classes_of_their_pixels(tmp_path, monkeypatch):
+    uids = {"train": ["00000007", "00003020", "00000009"], "val": ["00000001"]}
+    for split, folder in (("train", "training"), ("val", "validation")):
+        for kind, suffix, file_format in (("images", "jpg", "JPEG"), ("annotations", "png", "PNG")):
+            place = tmp_path / "in" / kind / folder
+            place.mkdir(parents=True)
+            for uid in uids[split]:
+                (place / f"ADE_{split}_{uid}.{suffix}").write_bytes(image_bytes(file_format, (8, 8), int(uid) % 100))
+    args = ["ade20k", "--in_root", str(tmp_path / "in"), "--out_root", str(tmp_path / "out"), "--progress_bar", "0"]
+    monkeypatch.setattr(sys, "argv", args)
+    ade20k.main(ade20k.parse_args())
+    assert sorted(sample["uid"] for sample in read(tmp_path / "out" / "train")) == [b"00000007", b"00000009"]
+    sample = read(tmp_path / "out" / "val")[0]
+    assert (sample["uid"], sample["x"].format, sample["y"].format) == (b"00000001", "JPEG", "PNG")
+    with pytest.raises(ValueError, match="Split must be one of 'train', 'val', not test"):
+        ade20k.get(str(tmp_path / "in"), "test", shuffle=False)
+    (tmp_path / "in" / "annotations" / "validation").rename(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match="Annotations path does not exist"):
+        ade20k.get(str(tmp_path / "in"), "val", shuffle=False)
+
+
+def test_photos_come_with_the_corners_of_their_objects(tmp_path, monkeypatch):
+    photos = [{"id": 40 + n, "file_name": f"{n}.jpg", "height": 8, "width": 16} for n in range(2)]
+    objects = [{"image_id": 41, "category_id": 90, "bbox": [4, 2, 8, 4]}]
+    data = {"images": photos, "annotations": objects, "categories": [{"id": 3, "name": "a"}, {"id": 90, "name": "b"}]}
+    for split in ("train", "val"):
+        (tmp_path / f"{split}2017").mkdir()
+        (tmp_path / f"{split}2017" / "1.jpg").write_bytes(image_bytes("JPEG", (16, 8), 1))
+        (tmp_path / "annotations").mkdir(exist_ok=True)
+        (tmp_path / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(data))
+    monkeypatch.setattr(sys, "argv", ["coco", "--in_root", str(tmp_path), "--out_root", str(tmp_path / "out")])
+    coco.main(coco.parse_args())
+    for split in ("train", "val"):
+        (sample,) = read(tmp_path / "out" / split)
+        assert (sample["img_id"], sample["htot"], sample["wtot"], sample["img"].size) == (41, 8, 16, (16, 8))
+        np.testing.assert_array_equal(sample["bbox_sizes"], np.array([[0.25, 0.25, 0.75, 0.75]], np.float32))
+        assert sample["bbox_labels"].tolist() == [2]
+    (tmp_path / "train2017").rename(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError, match="Images path does not exist"):
+        coco.main(coco.parse_args())

@@ -19,6 +19,10 @@ __all__ = ["StreamingInsideWebVid", "StreamingOutsideDTWebVid", "StreamingOutsid
 class StreamingInsideWebVid(StreamingDataset):
     """A dataset whose shards contain the videos."""
 
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number."""
+        return super().get_item(idx)
+
 
 class StreamingOutsideGIWebVid(StreamingDataset):
     """A dataset whose shards contain paths of videos; `content` of a sample is the file.
