@@ -72,7 +72,9 @@ def describe_set(package, remote, split):
             stream.set_up_local(shards, usage)
             facts[f"usage {keep_zip}"] = usage.tolist()
             facts[f"files {keep_zip}"] = sorted(
-                os.path.relpath(os.path.join(folder, name), local) for folder, _, names in os.walk(local) for name in names
+                os.path.relpath(os.path.join(folder, name), local)
+                for folder, _, names in os.walk(local)
+                for name in names
             )
             facts["index bytes"] = stream.get_index_size()
             facts["readers"] = [describe_reader(shard, local) for shard in shards]
