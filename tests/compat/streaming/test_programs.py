@@ -58,8 +58,8 @@ class Bench:
         return [json.loads(line) for line in (self.folder / f"{name}.log").read_text().splitlines()]
 
     def _env(self, paths):
-        java = {name: os.environ[name] for name in ("JAVA_HOME", "PYSPARK_PYTHON") if name in os.environ}
-        return minimal_env(paths) | java
+        java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
+        return {**minimal_env(paths), **java, "PYSPARK_PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="module")
