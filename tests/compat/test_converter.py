@@ -300,7 +300,7 @@ def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
 
 
 def test_files_that_never_appear_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.compat.petastorm.spark._FILE_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("smalti.compat.petastorm.spark.spark_dataset_converter._FILE_WAIT_SECONDS", 0.2)
     converter = SparkDatasetConverter("file:///x", [f"file://{tmp_path}/gone.parquet"], 3)
     with pytest.raises(FilesNotAvailable, match=r"gone\.parquet") as told, converter.make_torch_dataloader():
         pass

@@ -1,8 +1,8 @@
 """The Parquet files of a data set as one sequence of row groups, planned from their footers.
 
 Files are read from one of Smalti's stores, or from a file system of pyarrow (HDFS, or one given by the user). The
-choice of data files in a folder, partition columns from folder names, and the errors that users of Petastorm catch are
-here, too; the cache of row groups is in `rows`.
+choice of data files in a folder and partition columns from folder names are here, too; the cache of row groups is in
+`rows`.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError, StoreError, StoreNotFound
+from smalti.compat.petastorm.errors import FilesNotAvailable
+from smalti.errors import ChecksumMismatch, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Store, open_store
 
 _URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
@@ -394,14 +395,6 @@ def _partition_values(keys: list[str], where: str) -> list[dict[str, int | str |
 def _partition_texts(key: str) -> dict[str, str | None]:
     pairs = (part.partition("=") for part in key.split("/")[:-1] if "=" in part)
     return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
-
-
-class NoDataAvailableError(SmaltiError):
-    """There are no rows to read."""
-
-
-class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named like the errors of smalti.errors
-    """Files of a converted DataFrame did not appear in time."""
 
 
 @dataclass(frozen=True)
