@@ -96,6 +96,8 @@ class Unischema:
                 "or use `reader.batches()` or a DataLoader, which return dicts."
             ) from error
 
+    as_spark_schema = refused_function("as_spark_schema", WRITE_INSTEAD)
+
     def make_namedtuple(self, **kargs: Any) -> Any:
         """Return a namedtuple of values by column."""
         return self.namedtuple(**kargs)

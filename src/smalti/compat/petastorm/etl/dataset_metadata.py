@@ -12,6 +12,7 @@ class PetastormMetadataGenerationError(Exception):
 
 
 materialize_dataset = refused_function("materialize_dataset", WRITE_INSTEAD)
+load_row_groups = refused_function("load_row_groups", READ_INSTEAD)
 get_schema = refused_function("get_schema", READ_INSTEAD)
 get_schema_from_dataset_url = refused_function("get_schema_from_dataset_url", READ_INSTEAD)
 infer_or_load_unischema = refused_function("infer_or_load_unischema", READ_INSTEAD)
