@@ -93,16 +93,15 @@ NAMES = {
     ),
     "weighted_sampling_reader": {"WeightedSamplingReader": None},
     "spark_utils": {"dataset_as_rdd": None},
-    "etl.dataset_metadata": dict.fromkeys(
-        [
-            "materialize_dataset",
-            "get_schema",
-            "get_schema_from_dataset_url",
-            "infer_or_load_unischema",
-            "load_row_groups",
-        ]
-        + ["PetastormMetadataError", "PetastormMetadataGenerationError"]
-    ),
+    "etl.dataset_metadata": {
+        "materialize_dataset": None,
+        "get_schema": None,
+        "get_schema_from_dataset_url": None,
+        "infer_or_load_unischema": None,
+        "load_row_groups": None,
+        "PetastormMetadataError": None,
+        "PetastormMetadataGenerationError": None,
+    },
 }
 """Parameters by module and name; None where only the name is compared: refused functions, bases, constants."""
 
