@@ -97,7 +97,7 @@ def _check_features(table: Any, where: str) -> None:
 def _has_deletion_vectors(table: Any) -> bool:
     """Return whether a live file has one. Those in files of their own are not copied: deltalake fails to open them."""
     try:
-        return pa.table(table.deletion_vectors()).num_rows > 0
+        return int(pa.table(table.deletion_vectors()).num_rows) > 0
     except import_module("deltalake").exceptions.DeltaError:
         return True
 
