@@ -12,6 +12,7 @@ pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from examples import lightning_datamodule
 from examples.lightning_resume import Life, Line, Trainer, main, run, seen_by, write_set
+from tests.frameworks.page import run_section
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
@@ -182,3 +183,9 @@ def test_the_examples_run(capsys):
     assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
     lightning_datamodule.main()
     assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
+
+
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    names = run_section("Lightning", tmp_path)
+    assert names["points"].saved["epoch"] == 1
+    assert names["points"].loader.state_dict()["epoch"] == 2

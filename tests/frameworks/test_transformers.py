@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from examples import transformers_resume as example
+from tests.frameworks.page import run_section
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
 
@@ -35,3 +36,8 @@ def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(url, whole, t
 def test_the_example_runs(capsys):
     example.main()
     assert "18 + 21 steps, 50 of 50 samples in the second epoch" in capsys.readouterr().out
+
+
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    names = run_section("Hugging Face Trainer", tmp_path)
+    assert names["loader"].state_dict()["epoch"] == 2
