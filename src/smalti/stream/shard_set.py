@@ -181,7 +181,8 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or of a logical type that this
             release does not support, or a file lacks the hash that `validate_hash` requires.
     """
-    manifest, store, shards = _find(open_store(options.root, dict(options.storage_options)), options)
+    place = options.root if options.store is None else options.store
+    manifest, store, shards = _find(open_store(place, dict(options.storage_options)), options)
     added = tuple(_added(store, manifest, shards, options.split, entry) for entry in columns_of(manifest.sidecars))
     found = ShardSet(options, manifest, store, shards, added)
     _ = found.logical  # checks the logical types

@@ -14,6 +14,7 @@ from smalti.attributes import Replaceable, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
+from smalti.storage import Store
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class StreamOptions:
     """Read `pkl` columns, which can run code."""
     logical: bool = True
     """Convert values to the manifest's logical types; otherwise return them as stored."""
+    store: Store | None = None
+    """The store of the root, if the user gave one instead of an address; `root` is then its URL."""
 
     def __post_init__(self) -> None:
         if self.split == "":  # MosaicML's reader treats an empty string as not given
@@ -56,8 +59,8 @@ class Stream:
             other or are out of range.
     """
 
-    remote: str | None = None
-    """URL or folder of the data set's root; None to read `local` in place."""
+    remote: str | Store | None = None
+    """URL or folder of the data set's root, or its store; None to read `local` in place."""
     local: str | None = None
     """Folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself."""
     split: str | None = None
@@ -128,14 +131,15 @@ def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: An
         ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or a number is out of range.
     """
     remote, local = stream.remote or None, stream.local or None  # MosaicML's reader treats "" as not given
-    root = local if remote is None else remote
+    store = remote if isinstance(remote, Store) else None
+    root = local if remote is None else remote.url if isinstance(remote, Store) else remote
     if root is None:
         raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
     own = {name: getattr(stream, name) for name in ("split", "storage_options") if getattr(stream, name) is not None}
     cache = replace(
         (CacheOptions() if cache is None else cache).overridden_by(stream), local=None if remote is None else local
     )
-    return StreamOptions(root, version=stream.version, tag=stream.tag, cache=cache, **(defaults | own))
+    return StreamOptions(root, version=stream.version, tag=stream.tag, cache=cache, store=store, **(defaults | own))
 
 
 def _check_weight(name: str, value: Any, *, is_whole: bool) -> None:

@@ -1,0 +1,7 @@
+"""What the readers and the writers of all formats share, each name imported on first use."""
+
+from smalti.compat.streaming.lazy import lazy_package
+
+__all__ = ["FileInfo", "Reader"]
+
+__getattr__, __dir__ = lazy_package(__name__, {"FileInfo": "reader", "Reader": "reader"}, ("reader", "writer"))

@@ -1,0 +1,50 @@
+"""LocalDataset: a complete set in a local folder as a map-style dataset of torch, with MosaicML's attributes."""
+
+from functools import cached_property
+
+import numpy as np
+
+from smalti.compat.streaming.base.array import Array
+from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.spanner import Spanner
+from smalti.compat.streaming.base.stream import readers_of
+from smalti.compat.streaming.copied_set import find_copied_set
+from smalti.stream import OpenStreams, StreamOptions
+from smalti.torch.dataset import LocalDataset as EngineDataset
+
+__all__ = ["LocalDataset"]
+
+
+class LocalDataset(EngineDataset, Array):
+    """The samples of a complete set in a local folder, by number; values as they are stored.
+
+    Args:
+        local: folder of the set.
+        split: folder of the split below it, if any.
+
+    Raises:
+        FileNotFoundError: there is no set.
+        ValueError: the index is damaged, of another version, or has a `pkl` column, whose reading runs code.
+    """
+
+    def __init__(self, local: str, split: str | None = None) -> None:
+        copied = find_copied_set(local, split)
+        if copied is None:
+            super().__init__(local, split, logical=False)
+        else:
+            self._smalti = OpenStreams([StreamOptions(str(local), store=copied, logical=False)])
+        vars(self).update(local=local, split=split or "")
+
+    # Attributes of each instance, as in MosaicML Streaming; the base class computes them.
+    local = cached_property(lambda self: self._smalti.sets[0].options.root)  # type: ignore[assignment]
+    split = cached_property(lambda self: self._smalti.sets[0].options.split or "")  # type: ignore[assignment]
+
+    @cached_property
+    def shards(self) -> list[Reader]:  # type: ignore[override]
+        """The reader of each shard."""
+        return readers_of(self._smalti.sets[0], self.local, self.split)
+
+    @cached_property
+    def spanner(self) -> Spanner:
+        """The shard of each sample."""
+        return Spanner(np.array(self._smalti.shard_sizes, np.int64))

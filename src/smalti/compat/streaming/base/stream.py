@@ -1,0 +1,464 @@
+"""Stream: one of the shard sets that a StreamingDataset mixes, with MosaicML Streaming's mutable attributes.
+
+`Stream.to_smalti` returns the declaration that the engine reads. The other methods do by themselves what MosaicML's
+do: load the index, fetch and unpack single shards to `local`, compute weights.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from smalti.cache import CacheOptions
+from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
+from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
+from smalti.compat.streaming.base.registry_utils import create_registry
+from smalti.compat.streaming.copied_set import find_copied_set
+from smalti.cursor import WEIGHT_NAMES
+from smalti.errors import ChecksumMismatch, StoreAuthError, StoreError, StoreNotFound
+from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
+from smalti.format import FileInfo as EngineFileInfo
+from smalti.format.sizes import VERSION
+from smalti.order.mosaic import StreamWeight, weigh_streams
+from smalti.storage import Store, open_store
+from smalti.storage.opening import check_address
+from smalti.storage.retry import Deadline, RetryOptions, TransferDeadline
+from smalti.storage.store import join_key, temporary_name
+from smalti.stream import ShardSet
+from smalti.stream import Stream as EngineStream
+
+__all__ = ["Stream", "streams_registry"]
+
+_TICK_SECONDS = 0.07  # between looks for the index that another process fetches
+_OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
+_FETCHING = ("download_retry", "download_timeout", "keep_zip")
+
+
+class Stream:
+    """One of the shard sets that a StreamingDataset mixes.
+
+    A dataset fills in what is not given: from its own arguments how to fetch, and from the sizes of all streams the
+    two weights that were not given.
+
+    Args:
+        remote: URL or folder of the set; None to read `local` in place. Any address that `smalti.storage` knows.
+        local: folder for fetched shards; by default a temporary folder that is named by `remote` and must not exist.
+        split: folder of the split, below both.
+        proportion: share of the epoch, relative to the other streams' shares.
+        repeat: times that an epoch takes the stream.
+        choose: samples that an epoch takes of the stream.
+        download_retry: attempts for one file.
+        download_timeout: seconds without progress after which fetching a file fails.
+        validate_hash: hash that the index must have for every file.
+        keep_zip: keep compressed files after unpacking.
+
+    Raises:
+        ValueError: more than one weight is given, a number is out of range, or `remote` is no known address.
+        FileExistsError: the temporary folder exists.
+    """
+
+    # Present once they are given or derived, as in MosaicML Streaming.
+    proportion: float
+    repeat: float
+    choose: int
+    download_retry: int
+    download_timeout: float
+    keep_zip: bool
+    safe_keep_zip: bool
+
+    def __init__(  # noqa: PLR0913 - MosaicML's signature
+        self,
+        *,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        proportion: float | None = None,
+        repeat: float | None = None,
+        choose: int | None = None,
+        download_retry: int | None = None,
+        download_timeout: float | None = None,
+        validate_hash: str | None = None,
+        keep_zip: bool | None = None,
+    ) -> None:
+        self.remote = os.fspath(remote) if isinstance(remote, Path) else remote
+        self.split = split or ""
+        self.validate_hash = validate_hash
+        self._local = local
+        self._given_weights = _present(proportion=proportion, repeat=repeat, choose=choose)
+        if len(self._given_weights) > 1:
+            raise ValueError(
+                "At most one of `proportion`, `repeat`, and `choose` may be specified; the others are derived; found "
+                f"{', '.join(self._given_weights)}."
+            )
+        fetching = _present(download_retry=download_retry, download_timeout=download_timeout, keep_zip=keep_zip)
+        self._given_fetching = frozenset(fetching)
+        for name, value in (self._given_weights | fetching).items():
+            _check_number(name, value)
+            setattr(self, name, value)
+        if self.remote:
+            _check_remote(self.remote)
+        self.local = self._make_temporary_folder() if local is None else os.fspath(local)
+        self._set_safe_keep_zip()
+
+    def to_smalti(self, *, allow_unsafe_types: bool = False) -> EngineStream:
+        """Return the engine's declaration of this stream, with everything that is given or filled in by now.
+
+        Weights are the given ones, not those that `apply_weights` derived. If the class overrides how shards are found
+        or fetched, the engine reads what its methods find and fetch; the index is then loaded here.
+
+        Args:
+            allow_unsafe_types: accept `pkl` columns; used only for such a class.
+
+        Raises:
+            ValueError: neither `remote` nor `local` is given, or a number is out of range.
+        """
+        if not (self.remote or self._local):
+            raise ValueError("`remote` and/or `local` path must be provided")
+        fetching = {name: getattr(self, name, None) for name in _FETCHING}
+        if fetching["download_retry"] is not None:
+            fetching["download_retry"] = max(1, fetching["download_retry"])  # the engine counts the first attempt
+        remote: str | Store | None = self.remote or None
+        split = self.split or None
+        if remote is None and (copied := find_copied_set(self.local, split)) is not None:
+            remote, split = copied, None  # the store begins at the split
+        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
+            from smalti.compat.streaming.base.world import World
+            from smalti.compat.streaming.prepared_shards import PreparedShards
+
+            remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
+        return EngineStream(
+            remote=remote,
+            local=self.local,
+            split=split,
+            validate_hash=self.validate_hash or None,
+            **self._weights(),
+            **fetching,
+        )
+
+    def apply_default(self, default: dict[str, Any]) -> None:
+        """Fill in what was not given.
+
+        Args:
+            default: the dataset's `split`, `download_retry`, `download_timeout`, `validate_hash` and `keep_zip`.
+
+        Raises:
+            ValueError: neither `remote` nor `local` is given.
+        """
+        if not (self.remote or self._local):
+            raise ValueError("`remote` and/or `local` path must be provided")
+        self.split = self.split or default["split"] or ""
+        if self.validate_hash is None:
+            self.validate_hash = default["validate_hash"] or None
+        for name in _FETCHING:
+            if name not in self._given_fetching:
+                setattr(self, name, default[name])
+        self._set_safe_keep_zip()
+
+    @classmethod
+    def validate_weights(cls, streams: Sequence[Self]) -> tuple[bool, bool]:
+        """Return whether the streams have relative weights, and whether they have none.
+
+        Raises:
+            ValueError: a stream has more than one weight, or relative and absolute weights are mixed.
+        """
+        given = [[name for name in WEIGHT_NAMES if hasattr(stream, name)] for stream in streams]
+        for number, names in enumerate(given):
+            if len(names) > 1:
+                raise ValueError(
+                    "Streams must provide at most one of `proportion`, `repeat`, or `choose`; found "
+                    f"{', '.join(names)} (error in stream {number}). A stream that a dataset has used has all of them: "
+                    "make a new one."
+                )
+            if ("proportion" in names) != ("proportion" in given[0]):
+                raise ValueError(
+                    "Relative (`proportion`) and absolute (`repeat`, `choose`, none) stream weights are incompatible "
+                    f"with each other (error in stream {number}). Give all streams a `proportion`, or none."
+                )
+        return "proportion" in given[0], not any(given)
+
+    @classmethod
+    def apply_weights(
+        cls,
+        streams: Sequence[Self],
+        samples_per_stream: NDArray[np.int64],
+        choose_per_epoch: int | None,
+        seed: int,
+    ) -> int:
+        """Derive the weights that were not given, set them as attributes, and return the samples of an epoch.
+
+        Args:
+            streams: all streams of a dataset.
+            samples_per_stream: samples of each.
+            choose_per_epoch: samples of an epoch, with relative weights or none; None for as many as there are.
+            seed: seed that chooses the streams which get one more sample by rounding.
+
+        Raises:
+            ValueError: the weights contradict each other, or take nothing.
+        """
+        are_relative, are_unspecified = cls.validate_weights(streams)
+        if choose_per_epoch and not (are_relative or are_unspecified):
+            raise ValueError(
+                f"Only provide `choose` when weighting streams relatively; found {choose_per_epoch} samples for an "
+                "epoch and streams with `repeat` or `choose`."
+            )
+        samples = np.asarray(samples_per_stream, np.int64)
+        weights = [StreamWeight(**stream._weights()) for stream in streams]
+        weighed = weigh_streams([[count] for count in samples], weights, epoch_size=choose_per_epoch, seed=seed)
+        chosen = np.array([each.choose for each in weighed], np.int64)
+        repeats = np.divide(chosen, samples, out=np.zeros(len(chosen)), where=samples > 0)
+        for stream, each, choose, repeat in zip(streams, weighed, chosen, repeats, strict=True):
+            stream._given_weights = stream._weights()
+            stream.proportion, stream.repeat, stream.choose = np.float64(each.proportion), repeat, choose
+        return int(chosen.sum())
+
+    def get_shards(self, world: Any, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
+        """Load the index, from `local` or else from `remote`, and return the reader of each shard.
+
+        Args:
+            world: a `World`; its first process of a machine fetches the index, the others wait for it.
+            allow_unsafe_types: accept `pkl` columns, whose reading runs code.
+
+        Raises:
+            FileNotFoundError: `remote` has no index.
+            RuntimeError: there is no `remote`, and `local` has no index; or it was not fetched in time.
+            ValueError: the index is damaged, of another version, or has a `pkl` column.
+        """
+        path = self._path_of(get_index_basename())
+        if not path.exists():
+            if not world.is_local_leader:
+                self._wait_for(path)
+            elif self.remote:
+                self._download_file(get_index_basename())
+            else:
+                raise RuntimeError(f"No `remote` provided, but local file {path} does not exist either")
+        try:
+            index = json.loads(path.read_bytes())
+        except json.JSONDecodeError as error:
+            error.args = (f"Index file at {path} is empty or corrupted. {error.args[0]}",)
+            raise
+        if index["version"] != VERSION:
+            raise ValueError(f"Unsupported streaming data version: {index['version']}. Expected version {VERSION}.")
+        shards = [reader_from_json(self.local, self.split, entry) for entry in index["shards"]]
+        for shard in shards:
+            shard.validate(allow_unsafe_types)
+        return shards
+
+    def prepare_shard(self, shard: Reader) -> int:
+        """Fetch, verify and unpack the files of a shard that `local` lacks, and return by how many bytes it grew.
+
+        Raises:
+            FileNotFoundError: `remote` does not have a file.
+            ValueError: a file is damaged, or its index entry lacks the hash that `validate_hash` requires.
+        """
+        return sum(self._prepare_shard_part(raw, zipped, shard.compression) for raw, zipped in shard.file_pairs)
+
+    def set_up_local(self, shards: list[Reader], cache_usage_per_shard: NDArray[np.int64]) -> None:
+        """Remove incomplete shards from `local`, and write the bytes of each shard to `cache_usage_per_shard`."""
+        top = os.path.join(self.local, self.split)  # noqa: PTH118 - as the readers join it
+        listing = {os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names}  # noqa: PTH118
+        for number, shard in enumerate(shards):
+            cache_usage_per_shard[number] = shard.set_up_local(listing, self.safe_keep_zip)
+
+    def get_index_size(self) -> int:
+        """Return the bytes of the index file in `local`."""
+        return self._path_of(get_index_basename()).stat().st_size
+
+    def _download_file(self, from_basename: str, to_basename: str | None = None) -> str:
+        """Fetch one file to `local` unless it is there, and return its path."""
+        path = self._path_of(to_basename or from_basename)
+        if path.exists():
+            return str(path)
+        if not self.remote:
+            raise ValueError(
+                f"{path} does not exist: in the absence of local dataset, path to remote dataset must be provided"
+            )
+        retry = RetryOptions(
+            attempts=max(1, getattr(self, "download_retry", CacheOptions.download_retry)),
+            timeout=getattr(self, "download_timeout", CacheOptions.download_timeout),
+        )
+        _fetch(open_store(self.remote), join_key(self.split, from_basename), path, retry)
+        return str(path)
+
+    def _prepare_shard_part(
+        self, raw_info: FileInfo, zip_info: FileInfo | None = None, compression: str | None = None
+    ) -> int:
+        """Make one uncompressed file available, and return by how many bytes `local` grew."""
+        raw_path = self._path_of(raw_info.basename)
+        if zip_info is None:
+            if raw_path.is_file():
+                return 0
+            self._download_file(raw_info.basename)
+            self._verify(raw_path, raw_info)
+            return raw_info.bytes
+        zip_path = self._path_of(zip_info.basename)
+        if raw_path.is_file():
+            if self.safe_keep_zip or not zip_path.is_file():
+                return 0
+            zip_path.unlink()
+            return -zip_info.bytes
+        delta = raw_info.bytes
+        if not zip_path.is_file():
+            self._download_file(zip_info.basename)
+            delta += zip_info.bytes
+        self._decompress_shard_part(zip_info, str(zip_path), str(raw_path), compression)
+        self._verify(raw_path, raw_info)
+        return delta if self.safe_keep_zip else delta - zip_info.bytes
+
+    def _decompress_shard_part(
+        self, zip_info: FileInfo, zip_filename: str, raw_filename: str, compression: str | None
+    ) -> None:
+        """Verify a compressed file and unpack it; then remove it unless it is to be kept."""
+        zip_path, raw_path = Path(zip_filename), Path(raw_filename)
+        self._verify(zip_path, zip_info)
+        codec = parse_compression(compression)
+        if codec is None:
+            raise ValueError(f"{zip_path} is compressed, and the index names no compression.")
+        temporary = raw_path.with_name(temporary_name(raw_path.name))
+        try:
+            with temporary.open("wb") as out:
+                codec.decompress_file(zip_path, out, MAX_FILE_BYTES)
+            temporary.replace(raw_path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if not self.safe_keep_zip:
+            zip_path.unlink()
+
+    def _verify(self, path: Path, info: FileInfo) -> None:
+        """Compare a file with all hashes in the index; remove it if it differs and can be fetched again."""
+        if self.validate_hash and self.validate_hash not in info.hashes:
+            raise ValueError(
+                f"Hash algorithm `{self.validate_hash}` chosen for data validation does not match with those provided "
+                f"during dataset creation `{sorted(info.hashes)}`. Provide one of those."
+            )
+        try:
+            verify_file(path, EngineFileInfo(info.basename, info.bytes, info.hashes), what=f"Checksum failure: {path}")
+        except ChecksumMismatch:
+            if self.remote not in {None, "", self.local}:
+                path.unlink()
+            raise
+
+    def _path_of(self, basename: str) -> Path:
+        return Path(self.local, self.split, basename)
+
+    def _wait_for(self, path: Path) -> None:
+        """Wait until another process has fetched a file.
+
+        Raises:
+            RuntimeError: it has not within the time limit.
+        """
+        deadline = Deadline(getattr(self, "download_timeout", CacheOptions.download_timeout))
+        while not path.exists():
+            if deadline.passed():
+                raise RuntimeError(
+                    f"Index file {self.remote or ''} -> {path} took too long to download or failed to download: it was "
+                    f"not there after {deadline.seconds:.0f} s. Either increase the `download_timeout` value or check "
+                    "the local rank 0 traceback."
+                )
+            time.sleep(_TICK_SECONDS)
+
+    def _weights(self) -> dict[str, Any]:
+        """Return the weight that was given, or set since, by name; empty without one."""
+        present = {name: getattr(self, name) for name in WEIGHT_NAMES if hasattr(self, name)}
+        return present if len(present) < 2 else self._given_weights  # all three: two of them were derived
+
+    def _set_safe_keep_zip(self) -> None:
+        """Keep compressed files also where they are the only copy of the set."""
+        if hasattr(self, "keep_zip"):
+            self.safe_keep_zip = bool(self.keep_zip) or self.remote in {None, self.local}
+
+    def _get_temporary_directory(self) -> str:
+        """Return the path of the folder for fetched shards that follows from `remote` and `split`."""
+        name = ""
+        if self.remote is not None:
+            name = hashlib.blake2s(self.remote.encode("utf-8"), digest_size=16).hexdigest()
+        return os.path.join(tempfile.gettempdir(), name, self.split)  # noqa: PTH118 - MosaicML's path, to the character
+
+    def _make_temporary_folder(self) -> str:
+        from smalti.compat.streaming.base.distributed import barrier, get_local_rank
+
+        folder = self._get_temporary_directory()
+        if get_local_rank() == 0:
+            try:
+                os.makedirs(folder)  # noqa: PTH103 - the path is text
+            except FileExistsError as error:
+                raise FileExistsError(
+                    f"Could not create a temporary local directory {folder} because it already exists. To reuse what "
+                    "was fetched there, pass it as `local`; otherwise delete it, or pass another folder."
+                ) from error
+        barrier()
+        return folder
+
+
+def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:
+    """Return the reader of each shard of a set that the engine has opened.
+
+    Args:
+        found: the set, or one split of it.
+        local: folder of the set on this machine.
+        split: folder of the split below it; empty for the whole set.
+    """
+    # The index at the root of a set with splits names files from there, and the one in a split's folder from that.
+    prefix = f"{split}/" if split and any(found.manifest.partitions) else ""
+    shards = (
+        [each.with_names(lambda name: name.removeprefix(prefix)) for each in found.shards] if prefix else found.shards
+    )
+    return [reader_from_json(local, split, each.to_json()) for each in shards]
+
+
+def _fetch(store: Store, key: str, path: Path, retry: RetryOptions) -> None:
+    """Fetch an object to a file that appears when it is complete, within a number of attempts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(temporary_name(path.name))
+    try:
+        for attempt in range(1, retry.attempts + 1):
+            deadline = TransferDeadline(retry.timeout, None, what=store.locate(key))
+            try:
+                with temporary.open("wb") as out:
+                    store.fetch(key, out, on_chunk=lambda chunk, deadline=deadline: deadline.progress(len(chunk)))
+                break
+            except StoreError as error:
+                if attempt == retry.attempts or isinstance(error, StoreNotFound | StoreAuthError):
+                    raise
+                time.sleep(retry.pause_before(attempt))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _present(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_number(name: str, value: Any) -> None:
+    if name == "download_timeout":
+        if value <= 0:
+            raise ValueError(f"`download_timeout` must be positive, found {value}.")
+    elif name != "keep_zip" and value < 0:
+        raise ValueError(f"`{name}` must be non-negative, found {value}.")
+
+
+def _check_remote(remote: str) -> None:
+    try:
+        check_address(remote)
+    except StoreError as error:  # an OSError, and MosaicML raises ValueError
+        raise ValueError(f"Unsupported remote path: {error.message}") from error
+
+
+streams_registry = create_registry(
+    "streaming",
+    "streams_registry",
+    generic_type=type[Stream],
+    entry_points=True,
+    description="The streams registry is used for registering Stream classes.",
+)
+"""The classes that `StreamingDataset(stream_name=...)` can name."""
+
+streams_registry.register("stream", func=Stream)
