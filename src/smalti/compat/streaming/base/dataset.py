@@ -1,7 +1,7 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
 The attributes are plain, as there: what they are when an epoch begins determines its order. Samples and their shards
-come from `smalti.compat.streaming.base.opening`, the order from `planning`, the place in an epoch from `progress`.
+come from `opening`, the order from `planning`, the place in an epoch from `progress`.
 """
 
 import logging
@@ -392,7 +392,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
         epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
         if not isinstance(self.batch_size, int):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - MosaicML's class
                 "Please pass `batch_size` to StreamingDataset. It should be set the same as the DataLoader, and is the "
                 "number of samples per batch, for each device."
             )

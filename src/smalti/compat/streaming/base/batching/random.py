@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.base.planning import work_of
+from smalti.compat.streaming.base.world import World
 
 
 def generate_work_random_batching(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
