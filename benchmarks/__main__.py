@@ -106,7 +106,7 @@ def _peers(chosen: str | None) -> list[str]:
         wanted = set(chosen.split(","))
         if wanted - KNOWN.keys():
             raise SystemExit(f"no participant is called {min(wanted - KNOWN.keys())!r}; there are: {', '.join(KNOWN)}")
-        wanted |= {"smalti-plain", "smalti-sparse"} if "smalti" in wanted else set()
+        wanted |= {name for name in KNOWN if name.startswith("smalti-")} if "smalti" in wanted else set()
         names = [name for name in KNOWN if name in wanted or KNOWN[name].is_floor]
     missing = [name for name in names if not is_installed(name)]
     if missing:

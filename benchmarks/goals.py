@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit for one participant's figure: absolute, or as a multiple of a floor's or the best peer's figure."""
+    """A limit for one participant's figure: absolute, or as a multiple of another's figure."""
 
     limit: float
     of: str | None = None
-    """None: `limit` is in the figure's own unit. Else the label of a floor, or `best` for the best peer."""
+    """None: `limit` is in the figure's own unit. Else the label of another participant, or `best` for the best peer."""
     is_maximum: bool = False
 
     def describe(self) -> str:
@@ -37,9 +37,9 @@ def at_least(limit: float, of: str | None = None) -> Goal:
     return Goal(limit, of)
 
 
-def at_most(limit: float) -> Goal:
+def at_most(limit: float, of: str | None = None) -> Goal:
     """Not higher than that."""
-    return Goal(limit, is_maximum=True)
+    return Goal(limit, of, is_maximum=True)
 
 
 def short(value: float) -> str:

@@ -79,7 +79,7 @@ def preparations(measurements: Iterable[Planned], *, fresh: bool) -> list[Task]:
             continue
         # A set of ours is written anew: the code that wrote the last one may be of this morning.
         # Photos are kept: they are large, and it is their way here that is measured.
-        options = {"fresh": True} if fresh and task.writer == "smalti" and task.workload != "photos" else {}
+        options = {"fresh": True} if fresh and task.writer.startswith("smalti") and task.workload != "photos" else {}
         options |= {key: value for key, value in task.options.items() if key == "shard_bytes"}
         source = replace(task, measure="prepare", peer=task.writer, options=options)
         found.setdefault(key_of(source), source)

@@ -8,7 +8,7 @@ from benchmarks.row import LARGE, Entrant, Row, Series, participants
 
 _SMALTI = Entrant("smalti", "smalti")
 _SPARSE = (Entrant("smalti", "smalti-sparse", max_runs=1),)
-_STATEFUL = participants("mosaicml", "litdata", "litfull", "grain")
+_STATEFUL = participants("smalti-alias", "mosaicml", "litdata", "litfull", "grain")
 _SHARDS = 10**6
 _PER_SHARD = 10**4
 

@@ -13,7 +13,8 @@ Figures = dict[str, Any]
 """Names of figures, with the unit in the name, to numbers."""
 
 _WRITERS = {
-    "litfull": "litdata", "smalti-plain": "smalti", "smalti-sparse": "smalti", "sol": "solb", "decode": "solb",
+    "litfull": "litdata", "smalti-plain": "smalti", "smalti-sparse": "smalti",
+    "smalti-torch": "smalti", "sol": "solb", "decode": "solb",
     "link": "smalti", "link-disk": "smalti",
 }  # fmt: skip
 

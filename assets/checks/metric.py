@@ -9,16 +9,12 @@ from typing import Any
 import dagster as dg
 
 from assets.checks.check import Check, CheckInput
+from assets.checks.promoted import HELD_OUT, ComparedFigure, about_model
 from assets.declaration import Declaration
-from assets.places import shards_of
-from assets.shard_tags import promoted_model
-from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.tags import Tag
-from smalti.errors import SmaltiError
+from assets.places import Place
+from assets.stage import Facts
+from smalti.catalog import Manifest
 from smalti.torch.train.config import TASKS
-
-HELD_OUT = "validation"
-"""The split that models are compared on."""
 
 
 def build_metric_checks(declared: Declaration) -> list[Check]:
@@ -31,7 +27,7 @@ def build_metric_checks(declared: Declaration) -> list[Check]:
     if (most := declared.checks.max_metric_loss) is not None:
         text = f"The main figure is at most {most:.2%} worse than the promoted model's, on the same rows."
         spec = dg.AssetCheckSpec("metric_has_not_worsened", asset=declared.key("model"), description=text)
-        checks.append(Check(spec, _metric_has_not_worsened))
+        checks.append(Check(spec, _MAIN_FIGURE.compare))
     return checks
 
 
@@ -45,57 +41,12 @@ def _metric_is_good_enough(step: CheckInput) -> dg.AssetCheckResult:
     )
 
 
-def _metric_has_not_worsened(step: CheckInput) -> dg.AssetCheckResult:
-    """Compare the main figure with the promoted model's, on the validation rows of this model's version.
-
-    The promoted model is evaluated on them, unless its own validation rows were the very same. A comparison that is
-    not possible is a warning.
-    """
-    facts, most = step.facts, step.declared.checks.max_metric_loss or 0.0
-    promoted = promoted_model(shards_of(step.declared, step.storage).store())
-    if promoted is None or promoted.metadata.get("run") == facts.get("run"):
-        text = "No other model is promoted: there is nothing to compare with."
-        return dg.AssetCheckResult(passed=True, description=text, metadata=about_model(step))
-    metadata = {"promoted_model_of_run": str(promoted.metadata["run"]), **about_model(step)}
-    try:
-        before, how = _value_of(promoted, step)
-    except (SmaltiError, ValueError, RuntimeError) as error:  # RuntimeError: torch's, of weights that do not fit
-        return dg.AssetCheckResult(
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"The promoted model cannot be compared: {error}",
-            metadata=metadata,
-        )
-    value = float(facts["main_value"])
-    return dg.AssetCheckResult(
-        passed=worsening(before, value, higher_is_better=bool(facts["higher_is_better"])) <= most,
-        metadata={
-            str(facts["main_metric"]): value,
-            "that_of_the_promoted_model": before,
-            "most": most,
-            "validation_rows": f"those of version {facts['shards_version']}; {how}",
-            **metadata,
-        },
-    )
-
-
 def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
     """Return by which share of the figure before one is worse; below 0 if it is better."""
     change = before - now if higher_is_better else now - before
     if before == 0:
         return 0.0 if change <= 0 else float("inf")
     return change / abs(before)
-
-
-def about_model(step: CheckInput) -> dict[str, Any]:
-    """Return which model a result is about: that of the newest run need not be the one that is promoted."""
-    return {"model_run": dg.MetadataValue.dagster_run(str(step.facts["run"]))} if "run" in step.facts else {}
-
-
-def held_out_shards(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Return the classes, if there are any, and the shards of the validation rows: equal for the very same rows."""
-    shards = [shard.stored.basename for shard in manifest.shards if shard.partition == HELD_OUT]
-    return list(manifest.metadata.get("classes", [])), shards
 
 
 def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -122,25 +73,33 @@ def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> N
             )
 
 
-def _value_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
-    """Return the main figure of the promoted model on the validation rows of a version, and how it is known."""
-    place, facts = shards_of(step.declared, step.storage), step.facts
+def _recorded(promoted: Facts, facts: Facts) -> float:
     figure = str(facts["main_metric"])
-    if promoted.metadata.get("main_metric") != figure:
-        raise ValueError(f"its main figure is {promoted.metadata.get('main_metric', 'accuracy')}, and not {figure}")
-    require_same_figures(promoted.metadata, facts)
-    now = load_manifest(place.store(), version=int(facts["shards_version"]))
-    if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
-        return float(promoted.metadata["main_value"]), f"version {promoted.version} has the very same"
+    if promoted.get("main_metric") != figure:
+        raise ValueError(f"its main figure is {promoted.get('main_metric', 'accuracy')}, and not {figure}")
+    require_same_figures(promoted, facts)
+    return float(promoted["main_value"])
+
+
+def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:
     from smalti.torch.train.trainer.scoring import measure_saved_task
 
-    model = str(promoted.metadata["model"])
     metrics = measure_saved_task(
-        model,
-        place.url,
-        version=now.version,
+        model.url,
+        data.url,
+        version=version.version,
         split=HELD_OUT,
-        model_options=step.storage.options_for(model),
-        data_options=place.storage_options,
+        model_options=model.storage_options,
+        data_options=data.storage_options,
     )
-    return metrics[figure], f"the promoted model, trained on version {promoted.version}, was evaluated on them"
+    return metrics[str(facts["main_metric"])]
+
+
+def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
+    facts, most = step.facts, step.declared.checks.max_metric_loss or 0.0
+    value = float(facts["main_value"])
+    passed = worsening(before, value, higher_is_better=bool(facts["higher_is_better"])) <= most
+    return passed, {str(facts["main_metric"]): value, "that_of_the_promoted_model": before, "most": most}
+
+
+_MAIN_FIGURE = ComparedFigure("rows", _recorded, _measured, _judged)

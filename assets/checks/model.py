@@ -1,15 +1,16 @@
 """The checks of a trained model: its accuracy on rows that were held out, alone and beside the promoted model's."""
 
+from typing import Any
+
 import dagster as dg
 
 from assets.checks.check import Check, CheckInput
-from assets.checks.metric import HELD_OUT, about_model, build_metric_checks, held_out_shards
+from assets.checks.metric import build_metric_checks
+from assets.checks.promoted import HELD_OUT, ComparedFigure, about_model
 from assets.declaration import Declaration
-from assets.places import shards_of
-from assets.shard_tags import promoted_model
-from smalti.catalog import load_manifest
-from smalti.catalog.tags import Tag
-from smalti.errors import SmaltiError
+from assets.places import Place
+from assets.stage import Facts
+from smalti.catalog import Manifest
 from smalti.torch.train.config import IMAGES
 
 
@@ -25,7 +26,7 @@ def build_model_checks(declared: Declaration) -> list[Check]:
     if (most := declared.checks.max_accuracy_drop) is not None:
         text = f"Held-out accuracy is at most {most:.2%} below the promoted model's, on the same images."
         spec = dg.AssetCheckSpec("accuracy_has_not_dropped", asset=declared.key("model"), description=text)
-        checks.append(Check(spec, _accuracy_has_not_dropped))
+        checks.append(Check(spec, _ACCURACY.compare))
     return checks
 
 
@@ -52,61 +53,33 @@ def _accuracy_is_high_enough(step: CheckInput) -> dg.AssetCheckResult:
     )
 
 
-def _accuracy_has_not_dropped(step: CheckInput) -> dg.AssetCheckResult:
-    """Compare the accuracy with that of the promoted model, on the validation images of this model's version.
-
-    The promoted model is evaluated on them, unless its own validation images were the very same. A comparison that is
-    not possible is a warning.
-    """
-    facts, most = step.facts, step.declared.checks.max_accuracy_drop or 0.0
-    promoted = promoted_model(shards_of(step.declared, step.storage).store())
-    if promoted is None or promoted.metadata.get("run") == facts.get("run"):
-        text = "No other model is promoted: there is nothing to compare with."
-        return dg.AssetCheckResult(passed=True, description=text, metadata=about_model(step))
-    metadata = {"promoted_model_of_run": str(promoted.metadata["run"]), **about_model(step)}
-    try:
-        before, how = _accuracy_of(promoted, step)
-    except (SmaltiError, ValueError, RuntimeError) as error:  # RuntimeError: torch's, of weights that do not fit
-        return dg.AssetCheckResult(
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"The promoted model cannot be compared: {error}",
-            metadata=metadata,
-        )
-    accuracy = float(facts["accuracy"])
-    drop = round(before - accuracy, 4)
-    return dg.AssetCheckResult(
-        passed=drop <= most,
-        metadata={
-            "accuracy": accuracy,
-            "accuracy_of_the_promoted_model": round(before, 4),
-            "drop": drop,
-            "most": most,
-            "validation_images": f"those of version {facts['shards_version']}; {how}",
-            **metadata,
-        },
-    )
-
-
-def _accuracy_of(promoted: Tag, step: CheckInput) -> tuple[float, str]:
-    """Return the accuracy of the promoted model on the validation images of a version, and how it is known."""
-    if "main_metric" in promoted.metadata or "accuracy" not in promoted.metadata:  # of another task
-        task, figure = (promoted.metadata.get(name, "not known") for name in ("task", "main_metric"))
+def _recorded(promoted: Facts, facts: Facts) -> float:  # noqa: ARG001 - accuracies are all of one kind
+    if "main_metric" in promoted or "accuracy" not in promoted:  # of another task
+        task, figure = (promoted.get(name, "not known") for name in ("task", "main_metric"))
         raise ValueError(f"its task is {task} and its main figure {figure}, expected {IMAGES} and its accuracy")
-    place, facts = shards_of(step.declared, step.storage), step.facts
-    now = load_manifest(place.store(), version=int(facts["shards_version"]))
-    if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
-        return float(promoted.metadata["accuracy"]), f"version {promoted.version} has the very same"
+    return float(promoted["accuracy"])
+
+
+def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:  # noqa: ARG001 - as above
     from smalti.torch.train import evaluate_model
 
-    model = str(promoted.metadata["model"])
     found = evaluate_model(
-        model,
-        place.url,
-        version=now.version,
-        class_names=now.metadata["classes"],
+        model.url,
+        data.url,
+        version=version.version,
+        class_names=version.metadata["classes"],
         split=HELD_OUT,
-        model_options=step.storage.options_for(model),
-        storage_options=place.storage_options,
+        model_options=model.storage_options,
+        storage_options=data.storage_options,
     )
-    return found.accuracy, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
+    return found.accuracy
+
+
+def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
+    most, accuracy = step.declared.checks.max_accuracy_drop or 0.0, float(step.facts["accuracy"])
+    drop = round(before - accuracy, 4)
+    numbers = {"accuracy": accuracy, "accuracy_of_the_promoted_model": round(before, 4), "drop": drop, "most": most}
+    return drop <= most, numbers
+
+
+_ACCURACY = ComparedFigure("images", _recorded, _measured, _judged)

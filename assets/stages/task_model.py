@@ -1,39 +1,28 @@
 """The fourth stage for tasks other than image classification: a model trained from one version of the shard set."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.checks.check import evaluate
-from assets.checks.metric import HELD_OUT
 from assets.checks.model import build_model_checks
-from assets.configuration import overrides, with_defaults
+from assets.checks.promoted import HELD_OUT
+from assets.configuration import with_defaults
 from assets.declaration import Declaration, Train
-from assets.lineage import tag_run, upstream
-from assets.places import shards_of
-from assets.reports.evaluation import HISTORY, show_curves
 from assets.reports.tables import Value, table
 from assets.reports.training import TrainingReport
-from assets.shard_tags import kept_for_training
-from assets.stage import stage_op, stage_spec
-from assets.stages.model import (
-    TRAINING_POOL,
+from assets.stages.training import (
     TrainingConfig,
-    choose_version,
+    TrainingRun,
     declared_options,
-    earlier_curves,
     facts_of_run,
     lineage_of,
+    model_asset,
 )
-from resources.storage import StorageResource
-from resources.training import TrainerResource
 from smalti.catalog import Manifest
 from smalti.errors import CatalogError
 from smalti.torch.train.config import TASKS
 
-_CODE_VERSION = "1"
 _TRAINING = "train"
 
 
@@ -50,70 +39,49 @@ class TaskModelConfig(TrainingConfig):
 
 def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
     """Return the asset of the model that is trained for a task."""
-    spec = stage_spec(
-        declared,
-        "model",
-        code=_CODE_VERSION,
-        kinds={"pytorch"},
-        deps=[declared.key("shards")],
-        description=f"A model of the task {train.task}, its checkpoints and its figures; a run that is re-executed "
-        "continues from its newest checkpoint.",
+    description = (
+        f"A model of the task {train.task}, its checkpoints and its figures; a run that is re-executed continues from "
+        "its newest checkpoint."
     )
-    checks = build_model_checks(declared)
     own = {"model": _named_model(train), "task_options": train.task_options}
     defaults = with_defaults(TaskModelConfig, **{**declared_options(train), **own})
 
-    @stage_op(declared.model_op, [spec], [check.spec for check in checks], config=defaults, pool=TRAINING_POOL)
-    def model(
-        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
-    ) -> Iterator[Any]:
-        if spec.key in context.selected_asset_keys:
-            yield make(context, config, storage, trainer)
-        yield from evaluate(context, declared, checks, storage, lambda: upstream(context, spec.key))
-
-    def make(
-        context: dg.AssetExecutionContext, config: TaskModelConfig, storage: StorageResource, trainer: TrainerResource
-    ) -> dg.MaterializeResult[Any]:
+    def train_model(run: TrainingRun, config: TaskModelConfig) -> dg.MaterializeResult[Any]:
         from smalti.torch.train import TrainConfig
 
-        place = shards_of(declared, storage)
-        manifest = choose_version(context, declared, config, place)
-        tag_run(context, declared, version=manifest.version, trains=manifest.digest)
-        run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
-        options = config.options(trainer)
+        run.tag()
+        place, manifest, options = run.place, run.manifest, config.options(run.trainer)
         chosen = TrainConfig(
             data=place.url,
-            run_dir=run_dir,
+            run_dir=run.run_dir,
             version=manifest.version,
             digest=manifest.digest,
             task=train.task,
             storage_options=place.storage_options,
-            run_storage_options=storage.options_for(run_dir),
+            run_storage_options=run.storage.options_for(run.run_dir),
             **_splits(manifest, place.url),
             **_facts(manifest),
             **{**options, "mlflow_experiment": options["mlflow_experiment"] or declared.name},
         )
+        with run.kept():
+            report = TrainingReport(
+                run.context.log.info, run.observe, epochs=config.epochs, samples="rows", run_id=run.run_id
+            )
+            result = run.trainer.train(chosen, report)
+        return run.result(
+            config,
+            result,
+            "main_value",
+            {
+                **_metadata(result, manifest),
+                "task": train.task,
+                "task_options": dg.MetadataValue.json(dict(config.task_options)),
+                **lineage_of(result, manifest, run.run_id),
+                **report.links(),
+            },
+        )
 
-        def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
-            context.log_event(dg.AssetObservation(spec.key, metadata=numbers))
-
-        with kept_for_training(context, place.store(), manifest.version):
-            run_id = context.run.run_id
-            report = TrainingReport(context.log.info, observe, epochs=config.epochs, samples="rows", run_id=run_id)
-            result = trainer.train(chosen, report)
-        curves = show_curves(result.history, earlier_curves(context, spec.key, "main_value"))
-        numbers = {HISTORY: curves.pop(HISTORY)}  # a long list: last
-        metadata = {
-            **curves,
-            **_metadata(result, manifest),
-            "task": train.task,
-            "task_options": dg.MetadataValue.json(dict(config.task_options)),
-            **lineage_of(result, manifest, run_id),
-            **report.links(),
-        }
-        return dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config) | numbers)
-
-    return model
+    return model_asset(declared, description, defaults, train_model, build_model_checks(declared))
 
 
 def _named_model(train: Train) -> str:

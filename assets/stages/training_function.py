@@ -5,7 +5,7 @@ re-executed, and a step that Dagster retries, go on from the newest checkpoint.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -13,18 +13,10 @@ from pydantic import Field
 
 from assets.configuration import overrides, with_defaults
 from assets.declaration import Declaration, Train
-from assets.lineage import tag_run
-from assets.places import shards_of
 from assets.reports.training import TrainingReport
-from assets.shard_tags import kept_for_training
 from assets.sources.functions import load_function
-from assets.stage import stage_op, stage_spec
-from assets.stages.model import TRAINING_POOL, Launcher, choose_version, launcher_fields
-from resources.storage import StorageResource
-from resources.training import TrainerResource
+from assets.stages.training import Launcher, TrainingRun, launcher_fields, model_asset
 from smalti.catalog import Manifest
-
-_CODE_VERSION = "1"
 
 
 class FunctionConfig(dg.Config):
@@ -43,14 +35,9 @@ class FunctionConfig(dg.Config):
 
 def build_function_model(declared: Declaration, train: Train, function: str) -> dg.AssetsDefinition:
     """Return the asset of the model that a function trains."""
-    spec = stage_spec(
-        declared,
-        "model",
-        code=_CODE_VERSION,
-        kinds={"pytorch"},
-        deps=[declared.key("shards")],
-        description=f"What {function} has trained, with its checkpoints; a run that is re-executed continues from its "
-        "newest checkpoint.",
+    description = (
+        f"What {function} has trained, with its checkpoints; a run that is re-executed continues from its newest "
+        "checkpoint."
     )
     defaults = with_defaults(
         FunctionConfig,
@@ -60,41 +47,32 @@ def build_function_model(declared: Declaration, train: Train, function: str) -> 
         num_processes=train.num_processes,
     )
 
-    @stage_op(declared.model_op, [spec], [], config=defaults, pool=TRAINING_POOL)
-    def model(
-        context: dg.AssetExecutionContext, config: Any, storage: StorageResource, trainer: TrainerResource
-    ) -> Iterator[Any]:
-        place = shards_of(declared, storage)
-        manifest = choose_version(context, declared, config, place)
-        tag_run(context, declared, version=manifest.version, trains=manifest.digest)
-        run_dir = trainer.run_dir(declared.place(context.run.root_run_id or context.run.run_id))
-
-        def observe(numbers: dict[str, Any]) -> None:  # a point in the charts of the UI during the run
-            context.log_event(dg.AssetObservation(spec.key, metadata=numbers))
-
-        report = FunctionReport(context.log.info, observe, run_id=context.run.run_id)
-        with kept_for_training(context, place.store(), manifest.version):
-            result = trainer.launch(
+    def train_model(run: TrainingRun, config: FunctionConfig) -> dg.MaterializeResult[Any]:
+        run.tag()
+        place, manifest = run.place, run.manifest
+        report = FunctionReport(run.context.log.info, run.observe, run_id=run.run_id)
+        with run.kept():
+            result = run.trainer.launch(
                 load_function(function),
                 dict(config.options),
                 report,
                 data=place.url,
                 version=manifest.version,
                 digest=manifest.digest,
-                run_dir=run_dir,
+                run_dir=run.run_dir,
                 storage_options=place.storage_options,
-                run_storage_options=storage.options_for(run_dir),
+                run_storage_options=run.storage.options_for(run.run_dir),
                 cache_limit=config.cache_limit or None,
                 progress=False,
                 tensorboard=train.tracking.tensorboard,
                 mlflow=train.tracking.mlflow or None,
                 mlflow_experiment=train.tracking.experiment or declared.name,
-                **launcher_fields(config, trainer),
+                **launcher_fields(config, run.trainer),
             )
-        metadata = {**_shown(result), **report.facts, **report.links(), **_about(manifest, run_dir, context.run.run_id)}
-        yield dg.MaterializeResult(asset_key=spec.key, metadata=metadata | overrides(config))
+        metadata = {**_shown(result), **report.facts, **report.links(), **_about(manifest, run.run_dir, run.run_id)}
+        return dg.MaterializeResult(asset_key=declared.key("model"), metadata=metadata | overrides(config))
 
-    return model
+    return model_asset(declared, description, defaults, train_model)
 
 
 class FunctionReport(TrainingReport):

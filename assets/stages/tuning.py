@@ -11,7 +11,8 @@ from assets.lineage import tag_run
 from assets.places import shards_of
 from assets.reports.tuning import StudyReport, show_study
 from assets.shard_tags import kept_for_training
-from assets.stages.model import TRAINING_POOL, check_facts, choose_version, model_config, study_key, train_config
+from assets.stages.model import check_facts, model_config, study_key, train_config
+from assets.stages.training import TRAINING_POOL, choose_version
 from resources.storage import StorageResource
 from resources.training import TrainerResource
 from smalti.torch.tuning.space import with_params

@@ -1,10 +1,11 @@
-"""MosaicML Streaming at its defaults: no checksum, shuffle py1e."""
+"""MosaicML Streaming at its defaults: no checksum, shuffle py1e; and the same program with Smalti's alias of it."""
 
 import copy
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,16 @@ from numpy.typing import NDArray
 
 from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.peers.decoding import decoded
-from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.peers.interface import (
+    ORDER_BATCH,
+    Ids,
+    OrderOptions,
+    Peer,
+    ReadOptions,
+    Unsupported,
+    WriteOptions,
+    link_copies,
+)
 from benchmarks.workloads import Workload
 
 # It imports names from torchvision, whose builds match no CPU build of torch here; the stand-in is never called.
@@ -24,6 +34,7 @@ _STUBS = str(Path(__file__).resolve().parents[1] / "stubs")
 class Mosaicml(Peer):
     """mosaicml-streaming."""
 
+    package = "streaming"
     imports = ("streaming", "torch.utils.data")
     remote_imports = ("boto3",)
 
@@ -31,12 +42,14 @@ class Mosaicml(Peer):
         if _STUBS not in sys.path:
             sys.path.append(_STUBS)
 
+    def _named(self, name: str, module: str = "") -> Any:
+        """A name of the package, or of a module in it."""
+        return getattr(import_module(self.package + module), name)
+
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Rows, as its own writer takes them."""
-        from streaming import MDSWriter
-
         compressed = {"compression": "zstd:3", "hashes": ["xxh64"]} if options.zstd else {}
-        with MDSWriter(
+        with self._named("MDSWriter")(
             out=str(folder), columns=workload.columns, size_limit=options.shard_bytes, **compressed
         ) as writer:
             for sample in samples:
@@ -44,16 +57,15 @@ class Mosaicml(Peer):
 
     def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
         """Its `dataframe_to_mds`, columns inferred; `zstd` is its default."""
-        from streaming.base.converters import dataframe_to_mds
-
+        dataframe_to_mds = self._named("dataframe_to_mds", ".base.converters")
         dataframe_to_mds(frame, mds_kwargs={"out": str(folder), "compression": "zstd" if options.zstd else None})
 
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Its dataset under torch's DataLoader."""
-        from streaming import StreamingDataset
         from torch.utils.data import DataLoader
 
-        kind = decoded(StreamingDataset, "image") if options.decode else StreamingDataset
+        plain = self._named("StreamingDataset")
+        kind = decoded(plain, "image") if options.decode else plain
         dataset = kind(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
         loader: Iterable[Any] = DataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
@@ -78,9 +90,9 @@ class Mosaicml(Peer):
 
     def state(self, folder: Path, workload: Workload, options: ReadOptions, taken: int) -> Any:
         """The dataset's own; before it was iterated it says epoch -1, from which it would begin anew."""
-        from streaming import StreamingDataset
-
-        dataset = StreamingDataset(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
+        dataset = self._named("StreamingDataset")(
+            local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size
+        )
         return {**dataset.state_dict(num_samples=taken, from_beginning=True), "epoch": 0}
 
     def resumed(self, folder: Path, workload: Workload, options: ReadOptions, state: Any) -> Iterator[Any]:
@@ -115,9 +127,7 @@ class Mosaicml(Peer):
 
     def sampler(self, folder: Path, workload: Workload) -> Callable[[int], Any]:
         """`dataset[i]`."""
-        from streaming import StreamingDataset
-
-        take: Callable[[int], Any] = StreamingDataset(local=str(folder), batch_size=1).__getitem__
+        take: Callable[[int], Any] = self._named("StreamingDataset")(local=str(folder), batch_size=1).__getitem__
         return take
 
     def multiply(self, source: Path, folder: Path, copies: int) -> None:
@@ -130,3 +140,21 @@ class Mosaicml(Peer):
             entries[-1]["raw_data"]["basename"] = f"shard.{number:05d}.mds"
         link_copies(source / entry["raw_data"]["basename"], folder, [e["raw_data"]["basename"] for e in entries])
         (folder / "index.json").write_text(json.dumps({"version": index["version"], "shards": entries}))
+
+
+class Alias(Mosaicml):
+    """The same program with `smalti.compat.streaming` in its imports, at the defaults of that."""
+
+    package = "smalti.compat.streaming"
+    # Its names are imported on first use, MosaicML's with the package: so neither imports while the clock runs.
+    imports = ("smalti.compat.streaming.base.dataset", "torch.utils.data")
+
+    def remote_loader(
+        self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
+    ) -> Iterable[Any]:
+        """Not of interest: the cache is Smalti's own."""
+        raise Unsupported("the cache is that of smalti")
+
+    def order(self, options: OrderOptions) -> Callable[[int], Ids]:
+        """Not of interest: the order is Smalti's own."""
+        raise Unsupported("the order is that of smalti")

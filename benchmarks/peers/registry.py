@@ -29,8 +29,10 @@ _MOSAICML = ("mosaicml-streaming", "filelock")
 
 KNOWN: Mapping[str, Known] = {
     "smalti": Known("smalti", "Smalti", ("smalti",), ("smalti",)),
+    "smalti-torch": Known("smalti", "TorchSmalti", ("smalti",), ("smalti",)),
     "smalti-plain": Known("smalti", "PlainSmalti", ("smalti",), ("smalti",)),
     "smalti-sparse": Known("smalti", "SparseSmalti", ("smalti",), ("smalti",)),
+    "smalti-alias": Known("mosaicml", "Alias", ("smalti",), ("smalti",)),
     "mosaicml": Known("mosaicml", "Mosaicml", ("streaming",), _MOSAICML),
     "litdata": Known("litdata", "Litdata", ("litdata",), ("litdata",), true_shuffle=False),
     "litfull": Known("litdata", "LitdataFull", ("litdata",), ("litdata",)),

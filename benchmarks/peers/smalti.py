@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.link.place import Place, RemoteOptions
+from benchmarks.peers.decoding import decoded
 from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
 from benchmarks.workloads import Workload
 
@@ -22,7 +23,8 @@ _READ_AHEAD = 64  # batches, more than a loader looks ahead
 class Smalti(Peer):
     """A set that Smalti wrote: versions and manifest."""
 
-    imports = ("smalti.torch",)
+    # What `from smalti import StreamingDataset, StreamingDataLoader` imports.
+    imports = ("smalti.torch.dataset", "smalti.torch.loader")
     remote_imports = ("s3fs", "obstore.store")
     order_imports = ("smalti.order.mosaic",)
 
@@ -118,6 +120,23 @@ class Smalti(Peer):
         from smalti.storage import open_store
 
         return open_store(str(folder))
+
+
+class TorchSmalti(Smalti):
+    """The same dataset under torch's own DataLoader, which takes samples one by one."""
+
+    imports: tuple[str, ...] = (*Smalti.imports, "torch.utils.data")
+
+    def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
+        """Torch's loader in the place of Smalti's."""
+        from smalti import StreamingDataset
+        from torch.utils.data import DataLoader
+
+        # Batches are torch's: the samples are decoded, as by the others.
+        kind = decoded(StreamingDataset, "image") if options.decode else StreamingDataset
+        dataset = kind(remote=str(folder), batch_size=options.batch_size, shuffle=options.shuffle)
+        loader: Iterable[Any] = DataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+        return loader
 
 
 class PlainSmalti(Smalti):

@@ -22,8 +22,8 @@ from assets.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, late
 from assets.places import shards_of
 from assets.runs import awaits_retry
 from assets.shard_tags import CHECKED, checked_version
-from assets.stages.model import TRAINING_POOL
 from assets.stages.source import source_config
+from assets.stages.training import TRAINING_POOL
 from pipelines.automation.debounce import MAX_TRIES
 from pipelines.automation.states import UNFINISHED
 from pipelines.jobs import TRAINING_JOBS, job_name

@@ -143,7 +143,8 @@ def test_the_harness_runs_with_smalti_alone(tmp_path):
     (report,) = (tmp_path / "results").glob("*-test.json")
     measured = json.loads(report.read_text())["measurements"]
     ours = {(line["row"], line["label"]) for line in measured if line["label"].startswith("smalti")}
-    assert ours == {
+    assert {row for row, label in ours if label == "smalti-alias"} == {row for row, _ in ours}
+    assert {each for each in ours if each[1] != "smalti-alias"} == {
         ("write-tiny", "smalti rows"), ("write-tiny", "smalti Arrow"), ("write-tokens-zstd", "smalti rows"),
         ("write-tokens-zstd", "smalti Arrow"), ("read-tiny", "smalti"), ("read-jpeg-decoded-2w", "smalti"),
         ("read-tokens-2w", "smalti"), ("access-tiny", "smalti"), ("open-1e5", "smalti manifest"),

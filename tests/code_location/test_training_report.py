@@ -12,7 +12,8 @@ import pytest
 from assets.reports.evaluation import by_class, confused_pairs, kept_curves, show_curves, show_most_wrong
 from assets.reports.pictures import INLINE_LIMIT
 from assets.reports.training import TrainingReport
-from assets.stages.model import Launcher, ModelConfig, chance_level
+from assets.stages.model import ModelConfig, chance_level
+from assets.stages.training import Launcher
 from resources.training import TrainerResource
 from smalti.dataset import StreamingDataset
 from smalti.storage import LocalStore

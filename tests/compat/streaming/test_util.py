@@ -246,12 +246,28 @@ def test_the_local_folder_of_a_pair_is_removed_only_after_the_remote_one_is_foun
     assert folders(tmp_path / "set") == ["10", "2", "a/b"]
 
 
+@pytest.mark.parametrize("local", ["set", ""])
+def test_a_local_folder_that_holds_the_remote_one_stays(parts, tmp_path, local):
+    merge_index((str(tmp_path / local), str(tmp_path / "set")), keep_local=False)
+    assert folders(tmp_path / "set") == ["10", "2", "a/b"]
+
+
 @pytest.mark.parametrize("args", [([], "out"), (["x"], ""), ("",)])
 def test_nothing_to_merge_is_a_warning(args, tmp_path, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     merge_index(*args) if isinstance(args, tuple) else merge_index(args)
     assert "o index merged" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_pair_the_remote_file_is_read_where_the_local_one_is_missing(parts, tmp_path):
+    out = tmp_path / "other"
+    pairs = [(str(out / part / "index.json"), url) for part, url in zip(("2", "10"), parts, strict=False)]
+    merge_index(pairs, str(out))
+    assert folders(out) == ["2", "10"]
+    shutil.copytree(tmp_path / "set" / "10", out / "10")
+    merge_index([*pairs, pairs[0]], str(out))
+    assert folders(out) == ["2", "10"]
 
 
 def test_a_root_without_parts_is_a_warning(tmp_path, caplog):

@@ -12,7 +12,8 @@ from smalti.testing.memory import Killed, MemoryStore
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.parts import Parts, copy_files
-from smalti.torch.train.run.store import StoreCheckpoints, StoreRun
+from smalti.torch.train.run.store import StoreRun
+from smalti.torch.train.run.store_checkpoints import StoreCheckpoints
 from smalti.torch.train.trainer.models import save_model
 
 pytestmark = pytest.mark.torch

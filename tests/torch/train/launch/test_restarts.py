@@ -259,14 +259,20 @@ def check_samples(options) -> None:
     assert [sorted(epoch) for epoch in order.values()] == [list(range(50))] * 2
 
 
-def test_i5_after_a_killed_rank_training_goes_on_with_exact_data_and_says_so(options):
+def the_restart_after(fault, options) -> dict:
+    """Return the event of the only restart of a run of two ranks, which ends with exact data."""
     heard = []
     result = launch(
-        count, with_faults(options, "kill"), on_event=heard.append, num_processes=2, max_restarts=1, **options
+        count, with_faults(options, fault), on_event=heard.append, num_processes=2, max_restarts=1, **options
     )
     assert result == [10, TOTAL, 2]
     check_samples(options)
     (restart,) = (event for event in heard if event["event"] == "restart")
+    return restart
+
+
+def test_i5_after_a_killed_rank_training_goes_on_with_exact_data_and_says_so(options):
+    restart = the_restart_after("kill", options)
     assert restart["cause"].startswith("rank 1 of 2 was ended by SIGKILL")
     assert (restart["restart"], restart["rank"], Path(restart["newest"]).name) == (1, 1, "step-00000002")
     starts = [event for event in read_lines(Path(options["run_dir"]) / "metrics.jsonl") if event["event"] == "start"]
@@ -283,13 +289,7 @@ def test_i5_ranks_that_are_killed_again_and_again_leave_fewer_that_go_on(options
 
 @pytest.mark.nightly
 def test_i5_a_hung_rank_is_named_ended_and_started_again(options):
-    heard = []
-    result = launch(
-        count, with_faults(options, "hang"), on_event=heard.append, num_processes=2, max_restarts=1, **options
-    )
-    assert result == [10, TOTAL, 2]
-    check_samples(options)
-    (restart,) = (event for event in heard if event["event"] == "restart")
+    restart = the_restart_after("hang", options)
     assert restart["cause"].startswith("rank 1 of 2 did not answer the others for `timeout_seconds`")
 
 

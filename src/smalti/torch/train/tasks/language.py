@@ -1,7 +1,7 @@
 """Causal language modelling: the next token of each token of a block, cross entropy and perplexity."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from smalti.errors import SchemaError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.tasks.columns import KeptColumns, require_columns
+from smalti.torch.train.tasks.columns import ColumnsTask, blank_batch
 from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
-from smalti.torch.train.trainer.task import Batch, Outcome, Task, on_device, whole_numbers
+from smalti.torch.train.trainer.task import Batch, Outcome, on_device, whole_numbers
 
 _KIND = "AutoModelForCausalLM"
 _NOT_A_TARGET = -100
@@ -22,7 +22,7 @@ _LARGEST = 700.0  # exponent of a double
 
 
 @dataclass(frozen=True)
-class LanguageModel(Task):
+class LanguageModel(ColumnsTask):
     """The next token, of blocks of equally many tokens.
 
     The model is a small GPT of these sizes; that of `TrainConfig.weights`, a folder or hub name of a causal language
@@ -42,6 +42,11 @@ class LanguageModel(Task):
     """A token that need not be predicted, such as padding."""
 
     main_metric = "perplexity"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column of tokens."""
+        return (self.column,)
 
     def build_model(self, config: TrainConfig) -> nn.Module:
         """Return the language model."""
@@ -72,14 +77,6 @@ class LanguageModel(Task):
         )
         model: nn.Module = GPT2LMHeadModel(settings)
         return model
-
-    def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
-        """Check that there is a column of tokens."""
-        require_columns(config, columns, [self.column])
-
-    def transform(self, config: TrainConfig, *, training: bool) -> Callable[[Any], Any]:  # noqa: ARG002
-        """Return a transform that leaves the tokens only."""
-        return KeptColumns((self.column,))
 
     def batch(
         self,
@@ -131,9 +128,7 @@ class LanguageModel(Task):
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two short blocks."""
-        marks = {name: torch.zeros(2, dtype=torch.int64) for name in ("_sample_id", "_position")}
-        tokens = torch.zeros(2, min(8, self.block), dtype=torch.int64)
-        return on_device({self.column: tokens, **marks}, device)
+        return blank_batch({self.column: torch.zeros(2, min(8, self.block), dtype=torch.int64)}, device)
 
     def figures(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the perplexity: of all tokens that count, each as much as any other."""

@@ -1,7 +1,7 @@
 """Tabular regression: a number from the numbers of a row; mean squared and absolute error, and R²."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ from torch import nn
 
 from smalti.errors import SchemaError
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.tasks.columns import KeptColumns, require_columns
+from smalti.torch.train.tasks.columns import ColumnsTask, blank_batch
 from smalti.torch.train.trainer.models import model_from_function
-from smalti.torch.train.trainer.task import Batch, Outcome, Task, on_device, whole_numbers
+from smalti.torch.train.trainer.task import Batch, Outcome, on_device, whole_numbers
 
 
 @dataclass(frozen=True)
-class TabularRegression(Task):
+class TabularRegression(ColumnsTask):
     """A column of numbers from others. The model has layers of `hidden` units, or is that of `module:function`.
 
     The features are brought to mean 0 and deviation 1 by batch normalisation; the target by `target_mean` and
@@ -32,6 +32,11 @@ class TabularRegression(Task):
     target_scale: float = 1.0
 
     main_metric = "mean_squared_error"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The features and the target."""
+        return (*self.features, self.target)
 
     def __post_init__(self) -> None:
         for name in ("features", "hidden"):
@@ -52,14 +57,6 @@ class TabularRegression(Task):
             layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(self.dropout)]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
 
-    def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
-        """Check that there are the features and the target."""
-        require_columns(config, columns, (*self.features, self.target))
-
-    def transform(self, config: TrainConfig, *, training: bool) -> Callable[[Any], Any]:  # noqa: ARG002
-        """Return a transform that leaves the features and the target."""
-        return KeptColumns((*self.features, self.target))
-
     def batch(
         self,
         columns: Mapping[str, Any],
@@ -73,13 +70,13 @@ class TabularRegression(Task):
         Raises:
             SchemaError: a value is no finite number.
         """
-        values = np.column_stack([self._numbers(columns, name, config) for name in (*self.features, self.target)])
+        values = np.column_stack([self._numbers(columns, name, config) for name in self.columns])
         wrong = np.argwhere(~np.isfinite(values))
         if len(wrong):
             row, place = wrong[0].tolist()
             sample = int(whole_numbers(columns["_sample_id"])[row])
             raise SchemaError(
-                f"column '{(*self.features, self.target)[place]}' of sample {sample} holds {values[row, place]}; "
+                f"column '{self.columns[place]}' of sample {sample} holds {values[row, place]}; "
                 "expected a finite number: fill or leave out such rows when the data are written.",
                 sample_id=sample,
             )
@@ -102,9 +99,8 @@ class TabularRegression(Task):
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two rows of zeros."""
-        marks = {name: torch.zeros(2, dtype=torch.int64) for name in ("_sample_id", "_position")}
         zeros = {"features": torch.zeros(2, len(self.features)), "target": torch.zeros(2, dtype=torch.float64)}
-        return on_device({**zeros, **marks}, device)
+        return blank_batch(zeros, device)
 
     def figures(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return the mean squared and absolute error, and R²: 0 of a target that is everywhere the same."""

@@ -1,8 +1,6 @@
 """Writes folders of JPEG files, `<in_root>/<split>/<class>/<file>`, such as ImageNet's."""
 
 from argparse import Namespace
-from glob import glob
-from os.path import join
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
-from smalti.compat.streaming.base.scripts import add_splits, writing_arguments
+from smalti.compat.streaming.base.scripts import add_splits, place_below, visible_files, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg
 
 
@@ -52,12 +50,12 @@ def main(args: Namespace) -> None:
     """Write the splits, each in random order: number `i`, file `x` and class `y`."""
     class_names = None
     for split in get_list_arg(args.splits):
-        filenames = sorted(glob(join(args.in_root, split, "*", "*")))
+        filenames = visible_files(Path(args.in_root, split), "*/*")
         check_extensions(filenames, set(get_list_arg(args.extensions)))
         classes, class_names = get_classes(filenames, class_names)
         numbers = np.random.permutation(len(filenames)).tolist()  # noqa: NPY002  the generator that callers seed
         with MDSWriter(
-            out=join(args.out_root, split),
+            out=place_below(args.out_root, split),
             columns={"i": "int", "x": "jpeg", "y": "int"},
             compression=args.compression,
             hashes=get_list_arg(args.hashes),

@@ -1,0 +1,86 @@
+"""The sections of a declaration about automation: schedule, sensors, and the channels of failure reports."""
+
+from typing import Literal
+
+import dagster as dg
+from pydantic import Field, model_validator
+
+
+class Watch(dg.Model, dg.Resolvable):
+    """Options of the sensor that re-shards a changed source."""
+
+    quiet_seconds: int = Field(default=60, ge=0, description="The source must not have changed for so long.")
+    interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
+    listing: Literal["full", "paged"] = Field(
+        default="full",
+        description="paged: each look lists a part of a folder on S3; needed from some 100,000 files on.",
+    )
+    file: str | None = Field(
+        default=None,
+        description="Name below the folder, or beside the manifest, of a file that is looked at in place of a listing: "
+        "_SUCCESS, or the manifest itself.",
+    )
+    queue: str | None = Field(
+        default=None, description="Address of an SQS queue with the bucket's events, in place of a listing."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> "Watch":
+        given = ["listing: paged"] if self.listing == "paged" else []
+        given += [name for name in ("file", "queue") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(
+                f"give one of `listing: paged`, `file` and `queue` in `watch`, found {' and '.join(given)}"
+            )
+        return self
+
+    @property
+    def is_full(self) -> bool:
+        """True if each look lists the whole source."""
+        return self.listing == "full" and not self.file and not self.queue
+
+
+class Notify(dg.Model, dg.Resolvable):
+    """Channels that failures of this data set are reported to, beside those of the deployment."""
+
+    webhook: str = Field(default="", description="URL that takes JSON; ${NAME} of a variable that holds it.")
+    slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
+    email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
+    error_texts: bool = Field(
+        default=False, description="Texts of all errors, also of those that may hold values of rows."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_channel(self) -> "Notify":
+        if not (self.webhook or self.slack or self.email):
+            raise ValueError("give `webhook`, `slack` or `email` in `notify`, or leave it out")
+        return self
+
+
+class Automation(dg.Model, dg.Resolvable):
+    """Schedule and sensors; everything is off until it is switched on in the UI."""
+
+    reshard: str | None = Field(default="0 3 * * *", description="Cron expression, or null for no schedule.")
+    timezone: str = "UTC"
+    watch: Watch | None = Field(
+        default=Watch(),
+        description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
+    )
+    train_on_new_version: bool = True
+    notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
+    condition: Literal["eager", "on_missing", "on_cron"] | None = Field(
+        default=None,
+        description="Dagster's declarative automation in place of schedule and requests of sensors; on_cron at the "
+        "times of `reshard`.",
+    )
+
+    @model_validator(mode="after")
+    def _has_times(self) -> "Automation":
+        if self.condition == "on_cron" and self.reshard is None:
+            raise ValueError("`condition: on_cron` needs `reshard`, the cron expression")
+        if self.watch is not None and self.watch.queue and (self.reshard is None or self.condition is not None):
+            raise ValueError(
+                "`watch.queue` needs the schedule `reshard`, which finds changes whose message was lost, "
+                "and no `condition`"
+            )
+        return self
