@@ -25,3 +25,7 @@ class BadColumn(SchemaError, TypeError, AssertionError):
 
 class BadLine(SchemaError, AssertionError):
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
+
+
+class UnexpectedFiles(ValueError, AssertionError):
+    """Files of a data set that a conversion script does not expect: an AssertionError there."""
