@@ -141,7 +141,9 @@ class NDArray(Encoding):
         try:
             shape = tuple(map(int, dims.split(","))) if dims else None
         except ValueError as error:
-            raise BadColumn(f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224.") from error
+            raise BadColumn(
+                f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224."
+            ) from error
         return cls(dtype or None, shape)  # type: ignore[arg-type] - MosaicML's annotation
 
     def encode(self, obj: "np.ndarray[Any, Any]") -> bytes:
