@@ -8,7 +8,7 @@ Stores, caches, ranks and orders are not known here. This folder holds what a sh
 
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.registry import parse_encoding, register_encoding
+from smalti.format.encodings.registry import parse_encoding, register_encoding, unregister_encoding
 from smalti.format.hashing import (
     FIRST_BYTES,
     HASH_NAMES,
@@ -84,5 +84,6 @@ __all__ = [
     "parse_size_limit",
     "register_encoding",
     "text_schema",
+    "unregister_encoding",
     "verify_file",
 ]

@@ -1,6 +1,19 @@
 """The modules of `streaming.base` under the same names, each imported on first use; read `dataset` first."""
 
+from typing import TYPE_CHECKING
+
 from smalti.compat.streaming.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from smalti.compat.streaming.base.format.xsv.writer import CSVWriter as CSVWriter
+    from smalti.compat.streaming.base.format.json.writer import JSONWriter as JSONWriter
+    from smalti.compat.streaming.base.local import LocalDataset as LocalDataset
+    from smalti.compat.streaming.base.format.mds.writer import MDSWriter as MDSWriter
+    from smalti.compat.streaming.base.stream import Stream as Stream
+    from smalti.compat.streaming.base.dataloader import StreamingDataLoader as StreamingDataLoader
+    from smalti.compat.streaming.base.dataset import StreamingDataset as StreamingDataset
+    from smalti.compat.streaming.base.format.xsv.writer import TSVWriter as TSVWriter
+    from smalti.compat.streaming.base.format.xsv.writer import XSVWriter as XSVWriter
 
 __all__ = [
     "CSVWriter",

@@ -1,0 +1,1 @@
+"""Scripts that convert data sets of text: `python -m smalti.compat.streaming.text.convert.pile --help`."""
