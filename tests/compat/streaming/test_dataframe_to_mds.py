@@ -1,4 +1,4 @@
-"""`dataframe_to_mds` and its helpers by MosaicML's names; that the shards are MosaicML's is tested in `test_peer_call`."""
+"""`dataframe_to_mds` and its helpers by MosaicML's names; `test_peer_call` tests that the shards are MosaicML's."""
 
 import json
 from dataclasses import dataclass
@@ -126,7 +126,11 @@ def test_json_holds_texts_32_bit_numbers_and_nests_of_them(kind, is_compatible):
         (None, {"mds_kwargs": {"out": "x"}}, "None or Empty"),
         (frame_of(x=T.LongType()), {}, "`out` and `columns` need to be specified in `mds_kwargs`"),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"columns": {}}}, "`out` and `columns` need to be specified"),
-        (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "x"}, "udf_iterable": list}, "must provide correct `columns`"),
+        (
+            frame_of(x=T.LongType()),
+            {"mds_kwargs": {"out": "x"}, "udf_iterable": list},
+            "must provide correct `columns`",
+        ),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "b", "c")}}, "expected a path"),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "x", "region": 1}}, "region"),
     ],
@@ -175,7 +179,9 @@ def test_without_merging_each_partition_is_a_set_and_they_can_be_merged_later(sp
     dataframe_to_mds(spark.range(0, 6, 1, 2), merge_index=False, mds_kwargs={"out": str(out), "compression": None})
     assert not (out / "index.json").exists()
     indexes = [json.loads(file.read_bytes()) for file in sorted(out.glob("*/index.json"))]
-    found = [[(info["samples"], info["hashes"], info["raw_data"]["hashes"]) for info in index["shards"]] for index in indexes]
+    found = [
+        [(info["samples"], info["hashes"], info["raw_data"]["hashes"]) for info in index["shards"]] for index in indexes
+    ]
     assert found == [[(3, [], {})], [(3, [], {})]]
     merge_index(str(out))
     assert [int(sample["id"]) for sample in read(out)] == [0, 1, 2, 3, 4, 5]

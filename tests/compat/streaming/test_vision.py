@@ -34,7 +34,7 @@ def pictures(tmp_path):
 
 
 def test_an_image_becomes_a_tensor_from_0_to_1_and_the_label_stays(pictures):
-    dataset = StreamingCIFAR10(local=pictures, batch_size=2)
+    dataset = StreamingCIFAR10(local=pictures, batch_size=2, num_canonical_nodes=1)
     x, y = dataset[3]
     assert x.shape == (3, 2, 3)
     assert torch.equal(x[:, 0, 0], torch.tensor([3, 0, 255]) / 255)

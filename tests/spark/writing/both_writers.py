@@ -54,8 +54,9 @@ def main(folder: str) -> None:
 def through_the_alias(spark, folder):
     """Write partitions of several and of less than one shard by MosaicML's function and by the alias."""
     frame = spark.range(0, 90, 1, 3).selectExpr(
-        "id as number", "cast(id % 7 as tinyint) as small", "cast(id as smallint) as short", "cast(id as float) as real",
-        "concat('råd ', id) as text", "X'80044B072E' as pickle", "cast(array(double(id)) as array<double>) as list",
+        "id as number", "cast(id % 7 as tinyint) as small", "cast(id as smallint) as short",
+        "cast(id as float) as real", "concat('råd ', id) as text", "X'80044B072E' as pickle",
+        "cast(array(double(id)) as array<double>) as list",
         "named_struct('b', int(id), 'a', concat('ö', id)) as nested",
     )  # fmt: skip
     columns = {"number": "int64", "small": "uint8", "short": "uint16", "real": "float32"}
@@ -66,12 +67,12 @@ def through_the_alias(spark, folder):
         "pickled": (frame, {"size_limit": 1500, "columns": pickles}, None),
         "small": (frame, {"columns": {"part": "float32", "name": "str"}}, triples),
     }
-    for name, (rows, kwargs, function) in calls.items():
+    for name, (rows, options, function) in calls.items():
         found = []
         for write in (theirs, alias):
             out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
-            kwargs = {"compression": None, **kwargs, "out": out}
-            answer = write(rows, mds_kwargs=dict(kwargs), udf_iterable=function)
+            kwargs = {"compression": None, **options, "out": out}
+            answer = write(rows, mds_kwargs=kwargs, udf_iterable=function)
             found.append((answer == (out, ""), shards(out)))
         assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
         print(f"{name} through the alias: {len(found[0][1])} equal shards")

@@ -35,6 +35,7 @@ class BadLine(SchemaError, AssertionError):
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
+<<<<<<< HEAD
 class MergeError(CatalogError, RuntimeError):
     """Index files that cannot be merged."""
 
@@ -45,3 +46,7 @@ class GCSAuthError(StoreAuthError, ValueError):
 
 class ReadOnlyStoreError(StoreError, NotImplementedError):
     """An upload that this kind of store does not allow."""
+=======
+class UnexpectedFiles(ValueError, AssertionError):
+    """Files of a data set that a conversion script does not expect: an AssertionError there."""
+>>>>>>> main

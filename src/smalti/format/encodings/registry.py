@@ -195,6 +195,15 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
     return _find_built_in(name) or find_custom(name) or _unknown(name)
 
 
+def built_in_encoding(name: str) -> Encoding:
+    """Return MDS's own encoding called `name`, also unsafe ones and those that were overridden.
+
+    Raises:
+        SchemaError: There is none.
+    """
+    return _UNSAFE.get(name) or _find_built_in(name) or _unknown(name)
+
+
 @lru_cache(maxsize=1024)
 def _find_built_in(name: str) -> Encoding | None:
     if name in _BUILT_IN:

@@ -37,7 +37,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15  # any odd number: derives the second key's seed
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults; the last three are none."""
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults, and three more."""
 
     columns: Mapping[str, str | None] | None = None
     nulls: str | Mapping[str, Any] = "reject"

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypedDict, get_type_hints
 P = ParamSpec("P")
 
 
-class DatasetArguments(TypedDict, total=False):
-    """Keyword arguments that are handed on to `StreamingDataset`."""
+class VisionArguments(TypedDict, total=False):
+    """Keyword arguments that are handed on to `StreamingDataset`, but for `batch_size`, which a class may require."""
 
     remote: str | None
     local: str | None
@@ -25,11 +25,16 @@ class DatasetArguments(TypedDict, total=False):
     cache_limit: int | str | None
     partition_algo: str
     num_canonical_nodes: int | None
-    batch_size: int | None
     shuffle: bool
     shuffle_algo: str
     shuffle_seed: int
     shuffle_block_size: int
+
+
+class DatasetArguments(VisionArguments, total=False):
+    """Keyword arguments that are handed on to `StreamingDataset`."""
+
+    batch_size: int | None
 
 
 DEFAULTS = DatasetArguments(

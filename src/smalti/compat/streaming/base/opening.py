@@ -17,7 +17,7 @@ from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.planning import WorkReading
-from smalti.compat.streaming.prepared_shards import PreparedShards
+from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.stream import Stream, readers_of
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError

@@ -1,6 +1,7 @@
 """The command line of the conversion scripts: arguments that all of them take, with MosaicML's names."""
 
 from argparse import ArgumentParser
+from pathlib import Path
 
 
 def writing_arguments(*, size_limit: int, compression: str = "", with_progress: bool = True) -> ArgumentParser:
@@ -15,6 +16,16 @@ def writing_arguments(*, size_limit: int, compression: str = "", with_progress: 
         parser.add_argument("--progress_bar", type=int, default=1, help="1 shows a progress bar; default: 1")
         parser.add_argument("--leave", type=int, default=0, help="1 leaves the bar when it is done; default: 0")
     return parser
+
+
+def place_below(root: str, name: str) -> str:
+    """Return the place of this name below a folder or URL; that itself for an empty name."""
+    return f"{root.rstrip('/')}/{name}" if name else root
+
+
+def visible_files(folder: Path, pattern: str) -> list[str]:
+    """Return the paths that match the pattern, sorted, without those of hidden files."""
+    return sorted(str(path) for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def add_splits(parser: ArgumentParser) -> ArgumentParser:

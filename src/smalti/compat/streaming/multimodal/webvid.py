@@ -4,14 +4,13 @@ A video that is a file is fetched when its sample is read, and stays in `extra_l
 videos MosaicML fetches in the thread that fetches shards, does the same. Workers of the loader read ahead.
 """
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, Unpack
 
 from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
-from smalti.storage import open_store
+from smalti.compat.streaming.base.scripts import place_below
+from smalti.compat.streaming.base.storage.download import CloudDownloader
 from smalti.storage.store import check_key
 
 __all__ = ["StreamingInsideWebVid", "StreamingOutsideDTWebVid", "StreamingOutsideGIWebVid"]
@@ -19,6 +18,10 @@ __all__ = ["StreamingInsideWebVid", "StreamingOutsideDTWebVid", "StreamingOutsid
 
 class StreamingInsideWebVid(StreamingDataset):
     """A dataset whose shards contain the videos."""
+
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number."""
+        return super().get_item(idx)
 
 
 class StreamingOutsideGIWebVid(StreamingDataset):
@@ -38,34 +41,21 @@ class StreamingOutsideGIWebVid(StreamingDataset):
         self.download_timeout = arguments.get("download_timeout", 60)
         self.extra_local = extra_local
         self.extra_remote = extra_remote
-        self._videos = open_store(extra_remote) if extra_remote else None
+        self._extra_downloader = CloudDownloader.get(extra_remote)
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number, with its video.
 
         Raises:
-            ValueError: The sample's path leads out of the folder of videos.
-            StoreError: The video cannot be fetched.
+            StoreError: The sample's path leads out of the folder of videos, or the video cannot be fetched.
         """
         sample = super().get_item(idx)
-        if self.extra_local and self._videos is not None:
+        if self.extra_local and self.extra_remote:
             key = check_key(sample["content_path"])
             file = Path(self.extra_local) / key
-            if not file.exists():
-                self._fetch(key, file)
+            self._extra_downloader.download(place_below(self.extra_remote, key), str(file), self.download_timeout)
             sample["content"] = file.read_bytes()
         return sample
-
-    def _fetch(self, key: str, file: Path) -> None:
-        """Fetch a video; the file appears at once, so that other workers do not read half of it."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", suffix=".part", delete=False) as part:
-            try:
-                self._videos.fetch(key, part)
-            except BaseException:
-                Path(part.name).unlink()
-                raise
-        os.replace(part.name, file)
 
 
 class StreamingOutsideDTWebVid(StreamingOutsideGIWebVid):

@@ -29,7 +29,7 @@ class StreamingEnWiki(StreamingDataset):
         super().__init__(**with_defaults(arguments))
         self.field_dtypes = {name: np.int32 if name != "masked_lm_weights" else np.float32 for name in _FIELDS}
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number: arrays for the model, with a label at every masked position."""
         fields = {name: np.frombuffer(data, self.field_dtypes[name]) for name, data in super().get_item(idx).items()}
         labels = np.full(len(fields["input_ids"]), _IGNORED)

@@ -35,14 +35,12 @@ class TokenizedDataset(StreamingDataset):
         self.group_method = group_method
         self.tokenizer = _load_tokenizer(tokenizer_name)
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the tokens of the sample of this number."""
         return self._tokenize(super().get_item(idx))
 
     def _tokenize(self, text_sample: dict[str, Any]) -> Any:
-        return self.tokenizer(
-            text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len
-        )
+        return self.tokenizer(text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len)
 
 
 def _load_tokenizer(name: str) -> Any:

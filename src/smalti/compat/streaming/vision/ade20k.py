@@ -35,7 +35,7 @@ class StreamingADE20K(StreamingDataset):
         self.transform = transform
         self.target_transform = target_transform
 
-    def get_item(self, idx: int) -> tuple[Any, Any]:
+    def get_item(self, idx: int) -> tuple[Any, Any]:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number: image and annotation, transformed."""
         sample = super().get_item(idx)
         x, y = sample["x"], sample["y"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import torch
 
-from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
+from smalti.compat.streaming.base.arguments import VisionArguments, with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
 
 if TYPE_CHECKING or find_spec("torchvision") is None:
@@ -82,7 +82,7 @@ class StreamingVisionDataset(StreamingDataset, VisionDataset):
         transforms: Callable[[Any, Any], Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        **arguments: Unpack[DatasetArguments],
+        **arguments: Unpack[VisionArguments],
     ) -> None:
         if transforms is not None and (transform is not None or target_transform is not None):
             raise ValueError(
@@ -94,7 +94,7 @@ class StreamingVisionDataset(StreamingDataset, VisionDataset):
         self.target_transform = target_transform
         self.transforms = transforms if transforms is not None else StandardTransform(transform, target_transform)
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number: image and label, transformed."""
         sample = super().get_item(idx)
         return self.transforms(sample["x"], sample["y"])

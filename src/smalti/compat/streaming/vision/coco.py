@@ -20,13 +20,11 @@ class StreamingCOCO(StreamingDataset):
     transform: Callable[..., Any] | None = None  # not the engine's option of this name, which takes whole samples
 
     @with_signature
-    def __init__(
-        self, *, transform: Callable[..., Any] | None = None, **arguments: Unpack[DatasetArguments]
-    ) -> None:
+    def __init__(self, *, transform: Callable[..., Any] | None = None, **arguments: Unpack[DatasetArguments]) -> None:
         super().__init__(**with_defaults(arguments))
         self.transform = transform
 
-    def get_item(self, idx: int) -> Any:
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
         """Return the sample of this number; the image is RGB."""
         sample = super().get_item(idx)
         image, size = sample["img"].convert("RGB"), (sample["htot"], sample["wtot"])

@@ -1,11 +1,10 @@
 """`dataframe_to_mds` with MosaicML's arguments, columns, checks and shards; the work is done by `smalti.spark`.
 
 As there, every Spark partition ends a shard, the set has the partitions in order, and shards have no hashes unless
-they are asked for, so that the same rows have the same order after any shuffle. Unlike there, one version of the whole set appears at the end, and shards go from the
-executors to the store directly: nothing stays on an executor's disk.
+they are asked for, so that the same rows have the same order after any shuffle. Unlike there, one version of the whole
+set appears at the end, and shards go from the executors to the store directly: nothing stays on an executor's disk.
 """
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -220,7 +219,7 @@ def _new_folder(*, keep: bool) -> str:
     """Return a new temporary folder; its name alone, which nothing has, unless it is kept."""
     folder = tempfile.mkdtemp(prefix="smalti-")
     if not keep:
-        os.rmdir(folder)
+        Path(folder).rmdir()
     return folder
 
 

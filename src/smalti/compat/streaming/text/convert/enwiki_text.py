@@ -2,12 +2,11 @@
 
 from argparse import Namespace
 from pathlib import Path
-from os.path import join
 
 from tqdm import tqdm
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
-from smalti.compat.streaming.base.scripts import writing_arguments
+from smalti.compat.streaming.base.scripts import place_below, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg
 
 _NUM_FILES = 500
@@ -18,7 +17,7 @@ def parse_args() -> Namespace:
     return writing_arguments(size_limit=1 << 25, compression="zstd:7").parse_args()
 
 
-def process_split(  # noqa: PLR0913  MosaicML's signature
+def process_split(  # noqa: PLR0913, PLR0917  MosaicML's signature
     in_root: str,
     out_root: str,
     compression: str,
@@ -31,7 +30,7 @@ def process_split(  # noqa: PLR0913  MosaicML's signature
 ) -> None:
     """Write every line of these files that is not blank, without the blanks around it, as a sample of a split."""
     with MDSWriter(
-        out=join(out_root, split),
+        out=place_below(out_root, split),
         columns={"text": "str"},
         compression=compression,
         hashes=hashes,

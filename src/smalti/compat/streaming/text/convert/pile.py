@@ -4,13 +4,11 @@ import json
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from glob import glob
 from multiprocessing import Pool
-from os.path import join
 from pathlib import Path
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
-from smalti.compat.streaming.base.scripts import writing_arguments
+from smalti.compat.streaming.base.scripts import place_below, visible_files, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg, merge_index
 
 Task = tuple[str, str, str, list[str], int]
@@ -22,13 +20,13 @@ def parse_args() -> Namespace:
     return writing_arguments(size_limit=1 << 27, compression="zstd:16", with_progress=False).parse_args()
 
 
-def each_task(  # noqa: PLR0913  MosaicML's signature
+def each_task(
     in_root: str, out_root: str, compression: str, hashes: list[str], size_limit: int, in_files: list[str]
 ) -> Iterator[Task]:
     """Yield the arguments of `file_to_dir` for each file, whose output has the file's path without its ending."""
     for in_file in in_files:
         folder = Path(in_file).relative_to(in_root).with_suffix("")
-        yield in_file, join(out_root, folder), compression, hashes, size_limit
+        yield in_file, place_below(out_root, str(folder)), compression, hashes, size_limit
 
 
 def file_to_dir(args: Task) -> dict[str, int]:
@@ -63,15 +61,15 @@ def merge_shard_groups(root: str) -> None:
 
 def main(args: Namespace) -> None:
     """Write all files, print the counts of each, and merge those of the training split."""
-    in_files = sorted(glob(join(args.in_root, "train", "*.jsonl")))
-    in_files += [join(args.in_root, "val.jsonl"), join(args.in_root, "test.jsonl")]
+    in_files = visible_files(Path(args.in_root, "train"), "*.jsonl")
+    in_files += [str(Path(args.in_root, name)) for name in ("val.jsonl", "test.jsonl")]
     tasks = each_task(
         args.in_root, args.out_root, args.compression, get_list_arg(args.hashes), args.size_limit, in_files
     )
     with Pool() as pool:
         for in_file, counts in zip(in_files, pool.imap(file_to_dir, tasks), strict=True):
-            print(json.dumps({"file": in_file, "counts": counts}, sort_keys=True))
-    merge_shard_groups(join(args.out_root, "train"))
+            print(json.dumps({"file": in_file, "counts": counts}, sort_keys=True))  # noqa: T201  a script
+    merge_shard_groups(place_below(args.out_root, "train"))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """A data set of images and classes, as torch's map-style datasets are, written as MDS."""
 
-import os
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
+from smalti.compat.streaming.base.scripts import place_below
 
 
-def convert_image_class_dataset(  # noqa: PLR0913  MosaicML's signature
+def convert_image_class_dataset(  # noqa: PLR0913, PLR0917  MosaicML's signature
     dataset: Any,
     out_root: str,
     split: str | None = None,
@@ -35,7 +35,7 @@ def convert_image_class_dataset(  # noqa: PLR0913  MosaicML's signature
     """
     numbers = np.random.permutation(len(dataset)).tolist()  # noqa: NPY002  the generator that callers seed
     with MDSWriter(
-        out=os.path.join(out_root, split or ""),
+        out=place_below(out_root, split or ""),
         columns={"i": "int", "x": encoding, "y": "int"},
         compression=compression,
         hashes=hashes or [],
