@@ -35,7 +35,6 @@ class BadLine(SchemaError, AssertionError):
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
-<<<<<<< HEAD
 class MergeError(CatalogError, RuntimeError):
     """Index files that cannot be merged."""
 
@@ -46,7 +45,7 @@ class GCSAuthError(StoreAuthError, ValueError):
 
 class ReadOnlyStoreError(StoreError, NotImplementedError):
     """An upload that this kind of store does not allow."""
-=======
+
+
 class UnexpectedFiles(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""
->>>>>>> main
