@@ -180,6 +180,18 @@ def test_a_pair_writes_to_the_remote_place_and_on_demand_to_the_local_one(tmp_pa
         assert load_manifest(local).shards == load_manifest(remote).shards
 
 
+def test_a_pair_without_a_remote_part_writes_to_the_local_folder(tmp_path):
+    writer = write(MDSWriter(columns=ID, out=(str(tmp_path / "local"), "")))
+    assert writer.remote == ""  # MosaicML's `dataframe_to_mds` returns such pairs
+    assert load_manifest(tmp_path / "local").rows == 20
+
+
+@pytest.mark.parametrize("out", ["", ("", "")])
+def test_an_empty_folder_name_is_refused(out):
+    with pytest.raises(FileNotFoundError, match="empty"):
+        MDSWriter(columns=ID, out=out)
+
+
 def test_a_second_write_to_a_remote_place_makes_a_new_version(tmp_path):
     for count in (3, 5):
         write(MDSWriter(columns=ID, out=(str(tmp_path / f"local{count}"), str(tmp_path / "remote"))), count)

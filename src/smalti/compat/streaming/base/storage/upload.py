@@ -72,6 +72,7 @@ class CloudUploader:
     Raises:
         ValueError: `out` is neither, or has an unknown scheme.
         FileExistsError: the local folder has contents.
+        FileNotFoundError: the local folder is an empty string.
     """
 
     local: str
@@ -110,15 +111,17 @@ class CloudUploader:
         is_remote = isinstance(out, str) and bool(urlparse(out).scheme)
         self.local = "" if is_remote else os.fspath(out if isinstance(out, str) else out[0])
         self.remote = remote if is_remote or not isinstance(out, str) else None
-        if self.local:
+        if not is_remote:
             self._check_local(exist_ok=exist_ok)
         self._connect()
-        if self.local:
-            Path(self.local).mkdir(parents=True, exist_ok=True)
-        else:
+        if is_remote:
             self.local = mkdtemp()
+        else:
+            Path(self.local).mkdir(parents=True, exist_ok=True)
 
     def _check_local(self, *, exist_ok: bool) -> None:
+        if not self.local:
+            raise FileNotFoundError("the local folder is empty (''): expected a path; the working folder is '.'.")
         folder = Path(self.local)
         if not folder.exists() or not any(folder.iterdir()):
             return

@@ -101,7 +101,7 @@ class Writer(ABC):
             Schema.from_columns({}),
             NoSamples(),
             WriterOptions(
-                self.local if self.remote is None else (self.local, self.remote),
+                (self.local, self.remote) if self.remote else self.local,  # MosaicML takes (local, "") for local
                 keep_local=keep_local,
                 max_workers=kwargs.get("max_workers"),
                 retry=retry,
@@ -201,7 +201,7 @@ class Writer(ABC):
         self.shards[:] = [{**config, **info.to_json()} for info in manifest.shards]
 
     def _clear_local(self) -> None:
-        if self.remote is not None and not self.keep_local:
+        if self.remote and not self.keep_local:
             shutil.rmtree(self.local, ignore_errors=True)
 
     def cancel_future_jobs(self) -> None:
