@@ -36,7 +36,13 @@ def made(streaming, folder, case):
     return streaming.StreamingDataset(**options)
 
 
-WARNINGS = ("predownload <", "Shuffle block size was smaller", "Trying to partition", "Attempting to partition", "Because")
+WARNINGS = (
+    "predownload <",
+    "Shuffle block size was smaller",
+    "Trying to partition",
+    "Attempting to partition",
+    "Because",
+)
 
 
 def plain(value):
@@ -64,7 +70,10 @@ def run(streaming, folder, case):
 
 def work(streaming, folder, case):
     """Arrange an epoch for a world, through the functions that do it."""
-    batching, world = import_module(f"{streaming.__name__}.base.batching"), import_module(f"{streaming.__name__}.base.world")
+    batching, world = (
+        import_module(f"{streaming.__name__}.base.batching"),
+        import_module(f"{streaming.__name__}.base.world"),
+    )
     dataset = made(streaming, folder, case)
     for name, value in case["set"].items():
         setattr(dataset, name, value)
@@ -89,7 +98,7 @@ def answer(streaming, folder, case):
         warnings.simplefilter("always")
         try:
             found = KINDS[case.pop("kind")](streaming, folder, case)
-        except Exception as error:  # noqa: BLE001 - its class is the answer
+        except Exception as error:  # its class is the answer
             found = [each.__name__ for each in type(error).__mro__ if each.__module__ == "builtins"]
     texts = {str(each.message)[: len(text)] for each in seen for text in WARNINGS}
     return [found, sorted(texts & set(WARNINGS))]

@@ -104,8 +104,13 @@ def test_folders_of_photos_become_numbered_classes(tmp_path, monkeypatch, photos
     assert (entry["samples"], entry["hashes"], entry["compression"]) == (2, ["sha1", "xxh64"], "zstd")
 
 
+def test_classes_are_numbered_as_they_appear_and_named_sorted():
+    files = [f"in/{name}/1.jpeg" for name in ("cat-like", "cat", "dog", "cat")]
+    assert imagenet.get_classes(files) == ([0, 1, 2, 1], ["cat", "cat-like", "dog"])
+
+
 def test_photos_of_other_kinds_or_classes_are_refused(tmp_path, monkeypatch, photos):
-    with pytest.raises(ValueError, match=r"1\.JPEG: expected a file whose name ends in jpg, png"):
+    with pytest.raises(AssertionError, match=r"1\.JPEG: expected a file whose name ends in jpg, png"):
         convert_photos(monkeypatch, photos, tmp_path / "a", "--extensions", "png,jpg")
     (photos / "val" / "dog").rename(photos / "val" / "fish")
     with pytest.raises(ValueError, match="in some of them only: dog, fish"):

@@ -100,7 +100,6 @@ ACCEPTED = [
     for options in (
         {"cache_limit": "1gb"},
         {"predownload": 1, "batch_size": 4},
-        {"streams": []},
         {"remote": "/nowhere/a"},
         {"stream_config": {"proportion": 0.5}},
         {"epoch_size": 0},

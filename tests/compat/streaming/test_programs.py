@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import minimal_env, run_alone, run_beside
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
 
@@ -37,7 +37,7 @@ class Bench:
         there, paths = self._peer
         if side == "there":
             return run_alone([there, RUNNER, todo], self._env(paths), seconds)
-        return run_alone([sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds)
+        return run_beside([sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds)
 
     def training(self, side, name, log, **flags):
         """Return the task of a training program, with a cache of its own."""
@@ -58,8 +58,8 @@ class Bench:
         return [json.loads(line) for line in (self.folder / f"{name}.log").read_text().splitlines()]
 
     def _env(self, paths):
-        java = {name: os.environ[name] for name in ("JAVA_HOME", "PYSPARK_PYTHON") if name in os.environ}
-        return minimal_env(paths) | java
+        java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
+        return {**minimal_env(paths), **java, "PYSPARK_PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_a_spark_conversion_gives_the_same_samples_in_the_same_order(bench):
         bench.run(side, [["convert_spark", bench.folder / f"{side}-spark"]], seconds=240)
     for side in ("here", "there"):
         bench.run(side, [bench.read_back(side, name) for name in sets])
-    for kind, rows in (("", 106), ("-plain", 41)):
+    for kind, rows in (("", 121), ("-plain", 41)):
         expected = bench.log(f"there-read-there-spark{kind}")
         assert len(expected) == rows
         for side, name in (("here", "here"), ("here", "there"), ("there", "here")):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.streaming.left_out import IN_WORK, LEFT_OUT
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import minimal_env, run_alone, run_beside
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +26,7 @@ def surfaces(peer, tmp_path_factory):
     python, paths = peer
     there, here = (tmp_path_factory.mktemp("surface") / name for name in ("there.json", "here.json"))
     run_alone([python, PROGRAM, there], minimal_env(paths))
-    run_alone([sys.executable, "-m", "smalti.compat.streaming", PROGRAM, here, there], minimal_env([STUBS]))
+    run_beside([sys.executable, "-m", "smalti.compat.streaming", PROGRAM, here, there], minimal_env([STUBS]))
     return json.loads(there.read_text()), json.loads(here.read_text())
 
 

@@ -245,7 +245,6 @@ def test_attributes_follow_the_write(tmp_path):
     (shard,) = writer.shards
     assert (tmp_path / shard["zip_data"]["basename"]).stat().st_size == shard["zip_data"]["bytes"]
     with pytest.raises(ValueError, match="finished"):
-        writer.write({"id": 2})
         writer.finish()
 
 

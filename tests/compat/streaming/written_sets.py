@@ -38,7 +38,7 @@ OBJECTS = {"json": "json", "list": "json", "pkl": "pkl"}
 
 
 def numbers(i):
-    return {name: i for name in NUMBERS} | {name: i / 3 for name in FLOATS} | {"further": "dropped"}
+    return dict.fromkeys(NUMBERS, i) | dict.fromkeys(FLOATS, i / 3) | {"further": "dropped"}
 
 
 def odd_numbers(i):
@@ -135,8 +135,8 @@ def write_mds(folder):
         "objects": OBJECTS,
     }
     kinds |= {"numbers": NUMBERS | FLOATS, "odd_numbers": NUMBERS | FLOATS}
-    for name, columns in kinds.items():
-        columns = dict(reversed(columns.items()))
+    for name, kind in kinds.items():
+        columns = dict(reversed(kind.items()))
         if name == "stored_texts":
             columns["d"] = "str"
         write(MDSWriter(columns=columns, out=f"{folder}/{name}", size_limit=3000), rows(globals()[name]))

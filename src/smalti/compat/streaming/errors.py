@@ -7,21 +7,25 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 from smalti.errors import IndexFileError, SchemaError, ShardNotFound, StoreNotFound
 
 
-class MissingIndex(StoreNotFound, RuntimeError):
+class MissingIndexError(StoreNotFound, RuntimeError):
     """No `index.json` where a stream's set should be: a RuntimeError there if it is local, else FileNotFoundError."""
 
 
-class EmptyStream(IndexFileError, RuntimeError):
+class EmptyStreamError(IndexFileError, RuntimeError):
     """A stream without a sample."""
 
 
-class MissingShard(ShardNotFound, RuntimeError):
+class MissingShardError(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
 
 
-class BadColumn(SchemaError, TypeError, AssertionError):
+class BadColumn(SchemaError, TypeError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
 
 
-class BadLine(SchemaError, AssertionError):
+class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
+
+
+class UnexpectedFiles(ValueError, AssertionError):
+    """Files of a data set that a conversion script does not expect: an AssertionError there."""

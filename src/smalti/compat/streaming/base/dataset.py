@@ -1,7 +1,7 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
 The attributes are plain, as there: what they are when an epoch begins determines its order. Samples and their shards
-come from `smalti.compat.streaming.sources`, the order from `planning`, the place in an epoch from `progress`.
+come from `opening`, the order from `planning`, the place in an epoch from `progress`.
 """
 
 import logging
@@ -16,18 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from smalti.compat.streaming import planning, progress
-from smalti.compat.streaming.base import partition, shuffle
+from smalti.compat.streaming.base import partition, planning, progress, shuffle
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.batching import batching_methods
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.opening import open_samples
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
 from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.sources import open_samples
 from smalti.order.mosaic import SAMPLINGS, default_mosaic_nodes
 from smalti.torch.worker_processes import end_with_program
 
@@ -339,7 +338,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 loaded.epoch,
                 place.next_epoch,
             )
-        self._progress.set(replace(place, adopted=loaded))
+        self._progress.load(loaded)
 
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
@@ -364,9 +363,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
             nodes = self.num_canonical_nodes
             self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
 
-    def resample_streams(
-        self, epoch: int, stream_id: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what an epoch takes of the streams.
 
         Args:
@@ -395,7 +392,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
         epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
         if not isinstance(self.batch_size, int):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - MosaicML's class
                 "Please pass `batch_size` to StreamingDataset. It should be set the same as the DataLoader, and is the "
                 "number of samples per batch, for each device."
             )
@@ -411,7 +408,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
         """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        start, _ = self._progress.begin(progress.start_of, iteration)
+        start = self._progress.begin_epoch(iteration)
         return self._resume(self._parallel_worker_world, start.epoch)
 
     def _warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:

@@ -21,6 +21,7 @@ from typing_extensions import Self
 from smalti.cache import CacheOptions
 from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
+from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry
@@ -134,7 +135,6 @@ class Stream:
             remote, split = copied, None  # the store begins at the split
         if self._fetches_its_own_way():
             from smalti.compat.streaming.base.world import World
-            from smalti.compat.streaming.prepared_shards import PreparedShards
 
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(

@@ -110,15 +110,15 @@ def _scaled(text: str, units: Mapping[str, int], plain_unit: str = "") -> int:
 
 
 def clean_stale_shared_memory() -> None:
-    """Do nothing, and log so once: the engine has no named shared memory that could be left behind."""
+    """Do nothing, and log so once: shared memory of Smalti's does not outlive the process that created it."""
     _log_that_nothing_is_stale()
 
 
 @functools.cache
 def _log_that_nothing_is_stale() -> None:
     logger.warning(
-        "clean_stale_shared_memory() does nothing: no shared memory of Smalti's has a name, so that none is left "
-        "behind. The call can be removed."
+        "clean_stale_shared_memory() does nothing: shared memory of Smalti's does not outlive the process that created "
+        "it. The call can be removed."
     )
 
 

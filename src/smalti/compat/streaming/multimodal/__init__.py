@@ -1,4 +1,4 @@
-"""Datasets of videos that MosaicML defines."""
+"""Datasets of videos that MosaicML defines, in `webvid`; there are no scripts that crawl videos."""
 
 from smalti.compat.streaming.lazy import lazy_package
 

@@ -1,4 +1,4 @@
-"""Spark DataFrames as MDS; needs pyspark."""
+"""Spark DataFrames written as MDS, over `smalti.spark`; needs pyspark. Everything is in `dataframe_to_mds`."""
 
 from smalti.compat.streaming.base.converters.dataframe_to_mds import (
     SPARK_TO_MDS,

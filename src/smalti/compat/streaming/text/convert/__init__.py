@@ -1,1 +1,4 @@
-"""Scripts that convert data sets of text: `python -m smalti.compat.streaming.text.convert.pile --help`."""
+"""Scripts that convert data sets of text from local files.
+
+`python -m smalti.compat.streaming.text.convert.pile --help`
+"""

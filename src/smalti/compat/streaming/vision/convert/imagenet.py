@@ -10,6 +10,7 @@ from tqdm import tqdm
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
 from smalti.compat.streaming.base.scripts import add_splits, place_below, visible_files, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg
+from smalti.compat.streaming.errors import UnexpectedFiles
 
 
 def parse_args() -> Namespace:
@@ -24,25 +25,27 @@ def check_extensions(filenames: list[str], extensions: set[str]) -> None:
     """Return only if all files have one of these endings, in any case.
 
     Raises:
-        ValueError: One has another.
+        UnexpectedFiles: One has another.
     """
     for name in filenames:
         if Path(name).suffix.lower().removeprefix(".") not in extensions:
-            raise ValueError(f"{name}: expected a file whose name ends in {', '.join(sorted(extensions))}")
+            raise UnexpectedFiles(f"{name}: expected a file whose name ends in {', '.join(sorted(extensions))}")
 
 
 def get_classes(filenames: list[str], class_names: list[str] | None = None) -> tuple[list[int], list[str]]:
-    """Return the class of each file, a number, and the names of all classes: the sorted names of the files' folders.
+    """Return the class of each file, and the sorted names of all classes, which are the names of the files' folders.
+
+    Classes are numbered as they first appear. That is the order of their names, unless one name begins with another.
 
     Raises:
-        ValueError: These are not `class_names`, the classes of another split.
+        UnexpectedFiles: These are not `class_names`, the classes of another split.
     """
     folders = [Path(name).parent.name for name in filenames]
     found = sorted(set(folders))
     if class_names is not None and class_names != found:
         differing = ", ".join(sorted({*class_names} ^ {*found}))
-        raise ValueError(f"expected the same classes in all splits, found in some of them only: {differing}")
-    numbers = {name: number for number, name in enumerate(found)}
+        raise UnexpectedFiles(f"expected the same classes in all splits, found in some of them only: {differing}")
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(folders))}
     return [numbers[name] for name in folders], found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Self
 
-from smalti.compat.streaming.base.compression import get_compression_extension, is_compression
+from smalti.compat.streaming.base.compression import is_compression
 from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
@@ -64,7 +64,7 @@ class Writer(ABC):
     format: str = ""
     """Name of the format in the index."""
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,
@@ -231,7 +231,7 @@ class Writer(ABC):
 class JointWriter(Writer):
     """A writer of shards of one file each; arguments as for `Writer`."""
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,
@@ -269,7 +269,7 @@ class SplitWriter(Writer):
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,
@@ -319,7 +319,7 @@ class _WholeShard:
 
     def provisional_entry(self) -> dict[str, Any]:
         """Return the entry of the index as far as it is known before the files are hashed and compressed."""
-        extension = get_compression_extension(self.files.compression_name) if self.files.compression else None
+        extension = None if self.files.compression is None else self.files.compression.extension
         entry: dict[str, Any] = {"samples": len(self.lengths)}
         for kind, (name, content) in self.parts.items():
             entry[f"raw_{kind}"] = FileInfo(name, len(content)).to_json()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO, Protocol
 
 from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.format.base.reader import Reader
@@ -18,8 +18,16 @@ from smalti.storage import LocalStore, Store
 from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key
 
-if TYPE_CHECKING:
-    from smalti.compat.streaming.base.stream import Stream
+
+class PreparesShards(Protocol):
+    """A `Stream`, as far as it is used here."""
+
+    remote: str | None
+    local: str
+    split: str
+
+    def prepare_shard(self, shard: Reader) -> int:
+        """Make the uncompressed files of a shard available in `local`."""
 
 
 class PreparedShards(Store):
@@ -32,7 +40,7 @@ class PreparedShards(Store):
         shards: the stream's shards.
     """
 
-    def __init__(self, stream: "Stream", shards: list[Reader]) -> None:
+    def __init__(self, stream: PreparesShards, shards: list[Reader]) -> None:
         self.url = redact_address(f"{stream.remote or stream.local}/{stream.split}".rstrip("/"))
         self._stream = stream
         entries = (replace(shard.to_smalti(), zip=None, zip_meta=None, compression=None) for shard in shards)

@@ -16,11 +16,11 @@ from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.planning import WorkReading
+from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.stream import Stream, readers_of
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.errors import EmptyStream, MissingIndex, MissingShard
-from smalti.compat.streaming.planning import WorkReading
-from smalti.compat.streaming.prepared_shards import PreparedShards
+from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError
 from smalti.dataset.lookahead import planned_ahead
 from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
 from smalti.stream import OpenStreams, ShardSet, options_of
@@ -61,12 +61,12 @@ class Samples:
         """Return one sample.
 
         Raises:
-            MissingShard: its shard is gone.
+            MissingShardError: its shard is gone.
         """
         try:
             return self.opened.sample(sample_id)
         except ShardNotFound as error:
-            raise MissingShard(
+            raise MissingShardError(
                 f"{error.message}. Check if the shard file exists in your remote location or have you deleted the "
                 "shard file from the local directory?",
                 **error.facts,
@@ -103,8 +103,8 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     """Open the streams.
 
     Raises:
-        MissingIndex: a stream has no index file.
-        EmptyStream: a stream has no samples.
+        MissingIndexError: a stream has no index file.
+        EmptyStreamError: a stream has no samples.
         ValueError: two streams have one folder; an index file cannot be trusted; a column has an unsafe type; or the
             limit is less than a shard needs.
     """
@@ -113,7 +113,7 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     for stream in streams:
         found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
-            raise EmptyStream(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
+            raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
         if _is_fetched(stream):
             _place_index(stream, found)
         sets.append(found)
@@ -127,11 +127,11 @@ def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
     except (StoreNotFound, VersionNotFound) as missing:
         path = _index_path(stream)
         if not _is_fetched(stream):
-            raise MissingIndex(
+            raise MissingIndexError(
                 f"No `remote` provided, but local file {path} does not exist either", path=str(path)
             ) from missing
         if not path.exists():
-            raise MissingIndex(f"{missing} Check `remote` and `split`.", path=str(path)) from missing
+            raise MissingIndexError(f"{missing} Check `remote` and `split`.", path=str(path)) from missing
         complete = copy.copy(stream)  # MosaicML reads copies that are complete without their remote
         complete.remote = None
         found = _find_declared(complete, unsafe=unsafe)
@@ -151,7 +151,7 @@ def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
     except IndexFileError as error:
         if error.facts.get("num_shards") != 0:
             raise
-        raise EmptyStream(f"Stream contains no samples: {error.message}", **error.facts) from error
+        raise EmptyStreamError(f"Stream contains no samples: {error.message}", **error.facts) from error
 
 
 def _check_folders(streams: Sequence[Stream]) -> None:
