@@ -4,6 +4,7 @@ python written_sets.py FOLDER
 """
 
 import io
+import pickle
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -76,7 +77,7 @@ def lists(i):
 
 
 def objects(i):
-    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else b"as it is"}
+    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else pickle.dumps([i])}
 
 
 class Reversed(encodings.Encoding):
