@@ -23,9 +23,12 @@ from smalti.compat.streaming.base.compression import is_compression
 from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
-from smalti.errors import StoreError
+from smalti.compat.streaming.errors import BadColumn
+from smalti.errors import IndexFileError, StoreError
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
 from smalti.format.hashing import hash_first, hash_rows
+from smalti.format.json_fields import Fields
+from smalti.format.text import TEXT_FORMATS, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import NoSamples, VersionWriter, WriterOptions
 
@@ -76,6 +79,11 @@ class Writer(ABC):
         extra_bytes_per_sample: int = 0,
         **kwargs: Any,
     ) -> None:
+        if self.format not in {"mds", *TEXT_FORMATS}:
+            raise ValueError(
+                f"the format of {type(self).__name__} is {self.format!r:.80}; expected mds or one of the text formats "
+                f"{', '.join(sorted(TEXT_FORMATS))}, because no reader knows others."
+            )
         self.keep_local = keep_local
         self.compression = _checked_compression(compression)
         self.hashes = _checked_hashes(hashes)
@@ -208,6 +216,7 @@ class Writer(ABC):
         """Stop, and remove what was uploaded; nothing is published."""
         self._version.abort()
         self._clear_local()
+        _remove_empty_folders(Path(self.local))
 
     def exception_callback(self, future: "Future[Any]") -> None:
         """Make the writer stop if the task of the user that `future` stands for has failed."""
@@ -398,6 +407,33 @@ def _empty(local: str) -> None:
     if folder.exists():
         logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
         shutil.rmtree(folder)
+
+
+def _remove_empty_folders(root: Path) -> None:
+    """Remove what is left of folders without files, so that the same program can be run again."""
+    for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def check_layout(kind: str, columns: Mapping[str, str], newline: str, separator: str | None = None) -> None:
+    """Return only if lines of these columns can be read back.
+
+    Raises:
+        ValueError: there is no column, the ends of lines or separators cannot be told apart, or are too long.
+    """
+    names = sorted(columns)
+    encodings = [columns[name] for name in names]
+    marks = {"newline": newline, "separator": separator}
+    try:
+        parse_layout(
+            Fields(
+                {"columns": dict(columns), "column_names": names, "column_encodings": encodings, **marks}, "columns"
+            ),
+            kind,
+        )
+    except IndexFileError as error:
+        raise BadColumn(f"the writer of {kind} cannot write such lines: {error.message}") from error
 
 
 def _schema(config: Mapping[str, Any]) -> Schema:
