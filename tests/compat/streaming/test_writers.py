@@ -1,6 +1,7 @@
 """smalti.compat.streaming's writers: the bytes of MosaicML's writers, its arguments, attributes and exceptions."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from smalti.errors import StoreError
 from smalti.format import open_shard
 from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
+from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "written_sets.py"
@@ -218,6 +220,7 @@ def test_a_remote_set_of_another_program_is_not_replaced(tmp_path):
     (remote / "index.json").write_text('{"version": 2, "shards": []}')
     with pytest.raises(FileExistsError, match="Smalti did not write"):
         MDSWriter(columns=ID, out=(str(tmp_path / "local"), str(remote)))
+    assert not (tmp_path / "local").exists()
 
 
 def test_a_folder_with_contents_is_refused_and_emptied_with_exist_ok(tmp_path):
@@ -332,3 +335,22 @@ def test_a_shard_beyond_uint32_is_refused():
     assert encode_table([1, 2], b"{}", 18) == b"\x02\0\0\0" + bytes([18, 0, 0, 0, 19, 0, 0, 0, 21, 0, 0, 0]) + b"{}"
     with pytest.raises(ValueError, match="size_limit"):
         encode_table([1 << 31, 1 << 31], b"", 18)
+
+
+@pytest.fixture
+def s3(s3_server, s3_bucket, monkeypatch):  # noqa: F811
+    """Return a bucket that the environment leads to."""
+    monkeypatch.setenv("S3_ENDPOINT_URL", s3_server)
+    return f"s3://{s3_bucket}"
+
+
+@pytest.mark.parametrize("keep_local", [False, True])
+def test_a_url_gets_the_set_and_the_temporary_folder_a_copy_on_demand(s3, keep_local):
+    writer = MDSWriter(columns=ID, out=f"{s3}/set{keep_local}", size_limit=200, keep_local=keep_local)
+    assert (writer.remote, Path(writer.local).exists()) == (f"{s3}/set{keep_local}", True)
+    write(writer)
+    assert load_manifest(writer.remote).rows == 20
+    assert Path(writer.local).exists() == keep_local
+    if keep_local:
+        assert load_manifest(writer.local).rows == 20
+        shutil.rmtree(writer.local)

@@ -105,18 +105,11 @@ class Writer(ABC):
         self.cloud_writer = CloudUploader.get(out, keep_local, progress_bar, retry)
         self.local: str = self.cloud_writer.local
         self.remote: str | None = self.cloud_writer.remote
-        self._version = VersionWriter(
-            Schema.from_columns({}),
-            NoSamples(),
-            WriterOptions(
-                self.local if self.remote is None else (self.local, self.remote),
-                keep_local=keep_local,
-                max_workers=kwargs.get("max_workers"),
-                retry=retry,
-                progress_bar=progress_bar,
-                mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
-            ),
-        )
+        try:
+            self._version = self._open_version(progress_bar, retry, kwargs.get("max_workers"))
+        except BaseException:
+            self._clear_local()
+            raise
         self.event = Event()
         """Set when an upload has failed."""
         self.new_samples: list[bytes]
@@ -124,6 +117,18 @@ class Writer(ABC):
         self.new_shard_size: int
         """The size of its file so far."""
         self._reset_cache()
+
+    def _open_version(self, progress_bar: bool, retry: int, max_workers: int | None) -> VersionWriter:  # noqa: FBT001
+        """Return the engine's writer, which checks that a version can be published."""
+        options = WriterOptions(
+            self.local if self.remote is None else (self.local, self.remote),
+            keep_local=self.keep_local,
+            max_workers=max_workers,
+            retry=retry,
+            progress_bar=progress_bar,
+            mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
+        )
+        return VersionWriter(Schema.from_columns({}), NoSamples(), options)
 
     def _reset_cache(self) -> None:
         """Begin a new shard."""
