@@ -27,6 +27,8 @@ import numpy as np
 PRIVATE_BUT_USED = {"_encodings"}
 """Public code adds entries to these tables."""
 
+MISSING = object()
+
 DUNDERS = {"__call__", "__enter__", "__exit__", "__getitem__", "__iter__", "__len__", "__eq__"}
 
 
@@ -124,7 +126,7 @@ def described(value):
 
 
 def described_member(kind, name):
-    value = inspect.getattr_static(kind, name, None)
+    value = inspect.getattr_static(kind, name, MISSING)
     if isinstance(value, property):
         return {"attribute": "settable" if value.fset else "readable"}
     if hasattr(type(value), "__set__"):
@@ -133,11 +135,11 @@ def described_member(kind, name):
         return {type(value).__name__: signature(value.__func__)}
     if inspect.isroutine(value):
         return {"method": signature(value)}
+    if value is not MISSING:
+        return {"attribute": f"settable, {plain(value)}"}
     if any(name in vars(base).get("__annotations__", {}) for base in kind.__mro__):
         return {"attribute": "settable"}
-    if value is None:
-        raise AttributeError(name)
-    return {"attribute": f"settable, {plain(value)}"}
+    raise AttributeError(name)
 
 
 def described_key(key):
@@ -193,13 +195,18 @@ def datasets(folder):
     yield "spanner", Spanner(np.array([3, 4]))
 
 
+def type_name(value):
+    """Return the name of the value's type; numbers of numpy count as Python's."""
+    return type(value.item() if isinstance(value, np.generic) else value).__name__
+
+
 def described_instances(folder):
     """Return the public attributes of objects that users hold, with the types of their values."""
     found = {}
     for label, thing in [*write_sets(folder), *datasets(folder)]:
         for name, value in vars(thing).items():
             if is_public(name):
-                found[f"instance {label}:{name}"] = {"attribute": type(value).__name__}
+                found[f"instance {label}:{name}"] = {"attribute": type_name(value)}
     return found
 
 
@@ -214,7 +221,7 @@ def checked_instances(folder, keys):
     for key in keys:
         label, name = key.removeprefix("instance ").split(":")
         value = getattr(things.get(label, things), name, things)
-        found[key] = None if value is things else {"attribute": type(value).__name__}
+        found[key] = None if value is things else {"attribute": type_name(value)}
     return found
 
 
