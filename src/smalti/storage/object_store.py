@@ -361,7 +361,7 @@ class FsspecStore(Store):
         # /Volumes/<catalog>/<schema>/<volume>; elsewhere a root that begins with "/" is a folder of a server.
         depth = 5 if self.root.startswith("/Volumes/") else 1
         bucket = "/".join(self.root.split("/")[:depth])
-        if bucket:
+        if bucket and self.scheme.name != "memory":
             self._call("look up the bucket of", "", partial(self._run, "info", bucket))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:

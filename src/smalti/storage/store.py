@@ -318,7 +318,10 @@ class Store(ABC):
         return f"{self.url.rstrip('/')}/{key}" if key else self.url
 
     def check_bucket(self) -> None:
-        """Check that the bucket, container or volume of the store exists; folders are created by the first put.
+        """Check that the bucket, container or volume of the store exists; a no-op for stores without one.
+
+        Folders need not exist: the first put creates them. Credentials may suffice for reads and writes of objects, and
+        not for this.
 
         Raises:
             StoreNotFound: it does not exist.

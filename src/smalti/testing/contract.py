@@ -252,12 +252,6 @@ class StoreContract:
         assert child.url.endswith("data/train")
         assert child.child("x").url.endswith("data/train/x")
 
-    def test_the_bucket_of_a_store_that_can_be_used_exists(self, store: Store) -> None:
-        """Before the first put too, which creates the folder."""
-        store.check_bucket()
-        store.put("a", b"1")
-        store.check_bucket()
-
     def test_keys_cannot_leave_the_root(self, store: Store, tmp_path: Path) -> None:
         """Refused by every method, before anything is touched."""
         (tmp_path / "f").write_bytes(b"1")

@@ -1,12 +1,16 @@
 """Run by MosaicML's interpreter: call its functions and write what was found; imports nothing of Smalti.
 
-python peer_functions.py CASES.json OUT.json
+python peer_functions.py FOLDER
 
-A case is [module, function, positional arguments]; its answer [kind, value, warnings]: kind is "value" or "error", an
-error's value the names of its classes.
+A case in FOLDER/cases.json is [module, function, positional arguments]; its answer in FOLDER/answers.json [kind, value,
+warnings]: kind is "value" or "error", an error's value the names of its classes.
+
+Parts of a data set are written to FOLDER/untouched/<part>/ and copied to FOLDER/set, which is merged. A list of parts
+is merged into FOLDER/elsewhere, and pairs of which some are there locally, into FOLDER/local and FOLDER/set2.
 """
 
 import json
+import shutil
 import sys
 import warnings
 from importlib import import_module
@@ -34,8 +38,39 @@ def answer(package, module, name, args):
     return ["value", json.loads(json.dumps(value, default=int)), len(found)]
 
 
-if __name__ == "__main__":
-    with open(sys.argv[1]) as file:
+def merge(folder):
+    """Write parts of a data set, and merge their indices."""
+    from streaming import CSVWriter, JSONWriter, MDSWriter
+    from streaming.base.util import merge_index
+
+    for part in range(11):
+        options = {"compression": "zstd:3"} if part % 2 else {"hashes": ["sha1"]}
+        with MDSWriter(out=f"{folder}/set/{part}", columns={"id": "int", "x": "str"}, size_limit=400, **options) as out:
+            for row in range(40 if part != 3 else 0):
+                out.write({"id": row, "x": "a" * row})
+    for writer, name in ((CSVWriter, "csv"), (JSONWriter, "json")):
+        with writer(out=f"{folder}/set/{name}-part", columns={"id": "int", "x": "str"}, compression="gz") as out:
+            out.write({"id": 1, "x": "b"})
+    shutil.copytree(f"{folder}/set", f"{folder}/untouched")
+    shutil.copytree(f"{folder}/set", f"{folder}/set2")
+    merge_index(f"{folder}/set")
+    urls = [f"{folder}/untouched/{part}/index.json" for part in (7, 10, 2, 7)]
+    merge_index(urls, f"{folder}/elsewhere")
+    for part in (1, 2):
+        shutil.copytree(f"{folder}/set2/{part}", f"{folder}/local/{part}")
+    pairs = [(f"{folder}/local/{part}/index.json", f"{folder}/set2/{part}/index.json") for part in (5, 2, 1)]
+    merge_index(pairs, (f"{folder}/local", f"{folder}/set2"))
+
+
+def main(folder):
+    """Answer the cases of the folder, and merge."""
+    with open(f"{folder}/cases.json") as file:
         cases = json.load(file)
-    with open(sys.argv[2], "w") as file:
+    with open(f"{folder}/answers.json", "w") as file:
         json.dump([answer("streaming.base", *case) for case in cases], file)
+    warnings.simplefilter("ignore")
+    merge(folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from smalti.catalog import load_manifest
 from smalti.compat.streaming.base.storage import (
     AlipanDownloader,
     AzureUploader,
@@ -23,6 +24,8 @@ from smalti.compat.streaming.base.storage import (
     download_file,
     upload,
 )
+from smalti.compat.streaming.base.util import merge_index
+from tests.shard_sets import write_set
 from tests.storage.conftest import clean_environment, files_api, s3_bucket, s3_server  # noqa: F401  fixtures
 
 
@@ -318,3 +321,27 @@ def test_the_hub_is_refused_with_the_command_that_stores_a_set_in_one_commit():
         CloudUploader.get("hf://datasets/owner/name/x")
     with pytest.raises(ValueError, match="Expected remote path to start with `hf://`"):
         upload.HFUploader("s3://bucket/x")
+
+
+# ------------------------------------------------------------------ merge_index
+
+
+def test_a_root_in_s3_is_merged(s3, tmp_path):
+    bucket, client = s3
+    for part in ("2", "10", "a/b"):
+        write_set(tmp_path / "set" / part, 20)
+    for path in sorted((tmp_path / "set").rglob("*.*")):
+        client.upload_file(str(path), bucket, f"x/{path.relative_to(tmp_path / 'set')}")
+    merge_index((str(tmp_path / "new"), f"s3://{bucket}/x"), keep_local=True)
+    assert folders(f"s3://{bucket}/x") == ["10", "2", "a/b"]
+    assert (tmp_path / "new" / "index.json").exists()
+    pairs = [
+        (str(tmp_path / "set" / part / "index.json"), f"s3://{bucket}/x/{part}/index.json") for part in ("2", "a/b")
+    ]
+    merge_index(pairs, f"s3://{bucket}/x")
+    assert folders(f"s3://{bucket}/x") == ["2", "a/b"]
+
+
+def folders(root):
+    """Return the parts in the order of their shards, which are two folders below each part."""
+    return list(dict.fromkeys(shard.raw.basename.rsplit("/", 3)[0] for shard in load_manifest(root).shards))

@@ -21,12 +21,9 @@ from smalti.compat.streaming.base.util import (
     retry,
     wait_for_file_to_exist,
 )
-from tests.golden.conftest import peer  # noqa: F401  a fixture
-from tests.peer_program import minimal_env, run_alone
 from tests.shard_sets import write_set
-from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401  fixtures
 
-MERGE = Path(__file__).parent / "peer_merge.py"
+PARTS = ("2", "10", "a/b")
 
 # ------------------------------------------------------------------ arguments
 
@@ -182,36 +179,20 @@ def index_of(folder):
     return json.loads((Path(folder) / "index.json").read_text())
 
 
-@pytest.mark.process
-def test_merged_indices_equal_mosaicmls(peer, tmp_path):  # noqa: F811
-    python, paths = peer
-    run_alone([python, MERGE, tmp_path / "peer"], minimal_env(paths))
-    theirs, ours = tmp_path / "peer", tmp_path / "ours"
-    for name in ("set", "set2"):
-        shutil.copytree(theirs / "untouched", ours / name)
-    merge_index(str(ours / "set"))
-    merged = index_of(ours / "set")
-    assert merged == index_of(theirs / "set")
-    parts = list(dict.fromkeys(shard["raw_data"]["basename"].partition("/")[0] for shard in merged["shards"]))
-    assert parts == ["0", "1", "10", "2", "4", "5", "6", "7", "8", "9", "csv-part", "json-part"]
-
-    merge_index([str(ours / f"set/{part}/index.json") for part in (7, 10, 2, 7)], str(ours / "elsewhere"))
-    assert index_of(ours / "elsewhere") == index_of(theirs / "elsewhere")
-
-    for part in (1, 2):
-        shutil.copytree(ours / f"set2/{part}", ours / f"local/{part}")
-    pairs = [(str(ours / f"local/{part}/index.json"), str(ours / f"set2/{part}/index.json")) for part in (5, 2, 1)]
-    merge_index(pairs, (str(ours / "local"), str(ours / "set2")))
-    for folder in ("local", "set2"):
-        assert index_of(ours / folder) == index_of(theirs / folder)
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Three parts below one root."""
+    root = tmp_path_factory.mktemp("written")
+    for part in PARTS:
+        write_set(root / part, 20)
+    return root
 
 
 @pytest.fixture
-def parts(tmp_path):
-    """Three parts below one root; their addresses."""
-    for part in ("2", "10", "a/b"):
-        write_set(tmp_path / "set" / part, 20)
-    return [str(tmp_path / f"set/{part}/index.json") for part in ("2", "10", "a/b")]
+def parts(written, tmp_path):
+    """Return the addresses of three parts below one root."""
+    shutil.copytree(written, tmp_path / "set")
+    return [str(tmp_path / f"set/{part}/index.json") for part in PARTS]
 
 
 def folders(root):
@@ -246,12 +227,28 @@ def test_the_local_folder_of_a_pair_is_removed_only_after_the_remote_one_is_foun
     assert folders(tmp_path / "set") == ["10", "2", "a/b"]
 
 
+@pytest.mark.parametrize("local", ["set", ""])
+def test_a_local_folder_that_holds_the_remote_one_stays(parts, tmp_path, local):
+    merge_index((str(tmp_path / local), str(tmp_path / "set")), keep_local=False)
+    assert folders(tmp_path / "set") == ["10", "2", "a/b"]
+
+
 @pytest.mark.parametrize("args", [([], "out"), (["x"], ""), ("",)])
 def test_nothing_to_merge_is_a_warning(args, tmp_path, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
     merge_index(*args) if isinstance(args, tuple) else merge_index(args)
     assert "o index merged" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_pair_the_remote_file_is_read_where_the_local_one_is_missing(parts, tmp_path):
+    out = tmp_path / "other"
+    pairs = [(str(out / part / "index.json"), url) for part, url in zip(("2", "10"), parts, strict=False)]
+    merge_index(pairs, str(out))
+    assert folders(out) == ["2", "10"]
+    shutil.copytree(tmp_path / "set" / "10", out / "10")
+    merge_index([*pairs, pairs[0]], str(out))
+    assert folders(out) == ["2", "10"]
 
 
 def test_a_root_without_parts_is_a_warning(tmp_path, caplog):
@@ -283,20 +280,3 @@ def test_an_index_file_that_is_none_is_a_value_error(parts, tmp_path):
     (tmp_path / "set" / "2" / "index.json").write_text("{")
     with pytest.raises(ValueError, match=r"2/index\.json"):
         merge_index(str(tmp_path / "set"))
-
-
-def test_a_root_in_s3_is_merged(parts, tmp_path, s3_server, s3_bucket, monkeypatch):  # noqa: F811
-    import boto3
-
-    monkeypatch.setenv("S3_ENDPOINT_URL", s3_server)
-    client = boto3.client("s3", endpoint_url=s3_server, region_name="us-east-1")
-    for path in sorted((tmp_path / "set").rglob("*.*")):
-        client.upload_file(str(path), s3_bucket, f"x/{path.relative_to(tmp_path / 'set')}")
-    merge_index((str(tmp_path / "new"), f"s3://{s3_bucket}/x"), keep_local=True)
-    assert folders(f"s3://{s3_bucket}/x") == ["10", "2", "a/b"]
-    assert index_of(tmp_path / "new")["shards"][0]["raw_data"]["basename"].startswith("10/")
-    pairs = [
-        (url, f"s3://{s3_bucket}/x/{part}/index.json") for url, part in zip(parts, ("2", "10", "a/b"), strict=True)
-    ]
-    merge_index(pairs, f"s3://{s3_bucket}/x")
-    assert folders(f"s3://{s3_bucket}/x") == ["2", "10", "a/b"]

@@ -147,6 +147,13 @@ def test_a_bucket_that_does_not_exist_is_found_missing_before_anything_is_writte
         open_store("s3://no-such-bucket/x", options).check_bucket()
 
 
+def test_a_bucket_that_may_not_be_looked_up_is_an_authentication_error(user):
+    store = user(LEAST_RIGHTS)
+    store.put("a", b"1")
+    with pytest.raises(StoreAuthError, match="cannot look up the bucket"):
+        store.check_bucket()
+
+
 def test_unfinished_uploads_are_listed_and_aborted_only_below_the_folder(s3_server, s3_bucket):
     import boto3
 

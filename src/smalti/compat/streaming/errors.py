@@ -7,15 +7,15 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 from smalti.errors import IndexFileError, SchemaError, ShardNotFound, StoreNotFound
 
 
-class MissingIndex(StoreNotFound, RuntimeError):
+class MissingIndexError(StoreNotFound, RuntimeError):
     """No `index.json` where a stream's set should be: a RuntimeError there if it is local, else FileNotFoundError."""
 
 
-class EmptyStream(IndexFileError, RuntimeError):
+class EmptyStreamError(IndexFileError, RuntimeError):
     """A stream without a sample."""
 
 
-class MissingShard(ShardNotFound, RuntimeError):
+class MissingShardError(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
 
 

@@ -35,7 +35,7 @@ class Array:
             ValueError: `at` is none of these.
         """
         if isinstance(at, (int, np.integer)):
-            return self.get_item(at + self.size if -self.size <= at < 0 else at)  # type: ignore[arg-type]  # of numpy
+            return self.get_item(at + self.size if -self.size <= at < 0 else at)
         if isinstance(at, slice):
             return [self.get_item(index) for index in self._each_slice_index(at)]
         if isinstance(at, (list, np.ndarray)):

@@ -1,7 +1,7 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
 The attributes are plain, as there: what they are when an epoch begins determines its order. Samples and their shards
-come from `smalti.compat.streaming.sources`, the order from `planning`, the place in an epoch from `progress`.
+come from `opening`, the order from `planning`, the place in an epoch from `progress`.
 """
 
 import logging
@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -17,18 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from smalti.compat.streaming import planning, progress
-from smalti.compat.streaming.base import partition, shuffle
+from smalti.compat.streaming.base import partition, planning, progress, shuffle
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.batching import batching_methods
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.opening import open_samples
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
 from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.sources import check_local_folders, open_samples
 from smalti.order.mosaic import SAMPLINGS, default_mosaic_nodes
 from smalti.torch.worker_processes import end_with_program
 
@@ -187,10 +185,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: the cache limit is too low, or two streams have one local folder.
         """
-        check_local_folders(self.streams)
-        self._samples = open_samples(
-            self.streams, self._unique_rank_world, limit or None, unsafe=self.allow_unsafe_types
-        )
+        self._samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
         sizes = self._samples.shard_sizes
         self.samples_per_shard = np.concatenate(sizes)
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
@@ -266,14 +261,12 @@ class StreamingDataset(Array, IterableDataset[Any]):
     @cached_property
     def shards(self) -> list[Reader]:
         """The shards of all streams; made when they are first asked for, as iteration does not need them."""
-        world = self._unique_rank_world
-        found = (stream.get_shards(world, self.allow_unsafe_types) for stream in self.streams)
-        return list(chain.from_iterable(found))
+        return self._samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
 
     @property
     def cache_usage(self) -> int:
         """Bytes of the shards and index files that are local, whichever process fetched them."""
-        return self._samples.kept_bytes() + sum(stream.get_index_size() for stream in self.streams)
+        return self._samples.kept_bytes()
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: FBT001, FBT002 - MosaicML's signature
         """Fetch a shard.
@@ -286,7 +279,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
-        self._samples.evict(int(shard_id))
+        self._samples.opened.cache.evict(int(shard_id))
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -294,7 +287,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: no shard is local.
         """
-        if not self._samples.evict_coldest():
+        if not self._samples.opened.cache.evict_last_needed():
             raise ValueError(
                 "Attempted shard eviction, but there are no shards present locally to evict. Your cache limit may be "
                 "too low."
@@ -345,7 +338,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 loaded.epoch,
                 place.next_epoch,
             )
-        self._progress.set(replace(place, adopted=loaded))
+        self._progress.load(loaded)
 
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
@@ -370,9 +363,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
             nodes = self.num_canonical_nodes
             self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
 
-    def resample_streams(
-        self, epoch: int, stream_id: int | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what an epoch takes of the streams.
 
         Args:
@@ -401,7 +392,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
         epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
         if not isinstance(self.batch_size, int):
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004 - MosaicML's class
                 "Please pass `batch_size` to StreamingDataset. It should be set the same as the DataLoader, and is the "
                 "number of samples per batch, for each device."
             )
@@ -417,7 +408,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
         """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        start, _ = self._progress.begin(progress.start_of, iteration)
+        start = self._progress.begin_epoch(iteration)
         return self._resume(self._parallel_worker_world, start.epoch)
 
     def _warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:

@@ -13,22 +13,22 @@ TObj = TypeVar("TObj")
 
 def get_rank() -> int:
     """Return the number of this process among all ranks."""
-    return int(os.environ.get("RANK", 0))
+    return int(os.environ.get("RANK", "0"))
 
 
 def get_world_size() -> int:
     """Return the number of ranks."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def get_local_rank() -> int:
     """Return the number of this process among the ranks of its node."""
-    return int(os.environ.get("LOCAL_RANK", 0))
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def get_local_world_size() -> int:
     """Return the number of ranks of this node."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def barrier() -> None:

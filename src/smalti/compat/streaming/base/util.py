@@ -110,15 +110,15 @@ def _scaled(text: str, units: Mapping[str, int], plain_unit: str = "") -> int:
 
 
 def clean_stale_shared_memory() -> None:
-    """Do nothing, and log so once: the engine has no named shared memory that could be left behind."""
+    """Do nothing, and log so once: shared memory of Smalti's does not outlive the process that created it."""
     _log_that_nothing_is_stale()
 
 
 @functools.cache
 def _log_that_nothing_is_stale() -> None:
     logger.warning(
-        "clean_stale_shared_memory() does nothing: no shared memory of Smalti's has a name, so that none is left "
-        "behind. The call can be removed."
+        "clean_stale_shared_memory() does nothing: shared memory of Smalti's does not outlive the process that created "
+        "it. The call can be removed."
     )
 
 
@@ -201,10 +201,11 @@ def _merge_index_from_list(
         return
     local, root = _roots(out)
     roots = [root] if local is None else [root, local]
-    if all(any(_is_below(one, roots) for one in _each(url)) for url in index_file_urls):
-        _merge_below(index_file_urls, root, local, keep_local, download_timeout)
+    urls = list(dict.fromkeys(_chosen(url, roots) for url in index_file_urls))
+    if all(_is_below(url, roots) for url in urls):
+        _merge_below(urls, root, local, keep_local, download_timeout)
     else:
-        _merge_from_elsewhere(index_file_urls, roots if keep_local else [root], download_timeout)
+        _merge_from_elsewhere(urls, roots if keep_local else [root], download_timeout)
 
 
 def _roots(out: Url) -> tuple[LocalStore | None, Store]:
@@ -217,8 +218,14 @@ def _roots(out: Url) -> tuple[LocalStore | None, Store]:
         raise ValueError(error.message) from error
 
 
-def _each(url: Url) -> list[str]:
-    return [one.strip().rstrip("/") for one in ((url,) if isinstance(url, str) else url)]
+def _chosen(url: Url, roots: Sequence[Store]) -> str:
+    """Return the local address of a pair if there is such a file, else the remote one; rather one below the roots."""
+    local, remote = (url, url) if isinstance(url, str) else url
+    local, remote = (one.strip().rstrip("/") for one in (local, remote))
+    is_there = os.path.exists(local)  # noqa: PTH110 - it may be a URL
+    if is_there and (_is_below(local, roots) or not _is_below(remote, roots)):
+        return local
+    return remote
 
 
 def _folder_and_name(url: str) -> tuple[str, str]:
@@ -232,21 +239,24 @@ def _is_below(url: str, roots: Sequence[Store]) -> bool:
 
 
 def _merge_below(
-    urls: Sequence[Url], root: Store, local: LocalStore | None, keep_local: Any, download_timeout: float
+    urls: Sequence[str], root: Store, local: LocalStore | None, keep_local: Any, download_timeout: float
 ) -> None:
     """Merge index files below the root with `smalti.catalog.merge_index`, which checks all shards."""
     out = root if local is None else (local, root)
     merge.merge_index([*urls], out, bool(keep_local), download_timeout=download_timeout)
-    if local is not None and not keep_local and local.root.is_dir() and local.url != root.url:
+    if local is not None and not keep_local and local.root.is_dir() and not _is_inside(root, local):
         shutil.rmtree(local.root)
 
 
-def _merge_from_elsewhere(urls: Sequence[Url], roots: Sequence[Store], download_timeout: float) -> None:
+def _is_inside(root: Store, local: LocalStore) -> bool:
+    return isinstance(root, LocalStore) and root.root.resolve().is_relative_to(local.root.resolve())
+
+
+def _merge_from_elsewhere(urls: Sequence[str], roots: Sequence[Store], download_timeout: float) -> None:
     """Merge index files that lie outside the root: each part is expected in a folder of its own name there."""
     shards: list[ShardInfo] = []
-    for url in dict.fromkeys(tuple(_each(url)) for url in urls):
-        chosen = url[0] if len(url) == 1 or os.path.exists(url[0]) else url[1]  # noqa: PTH110 - may be a URL
-        folder, name = _folder_and_name(chosen)
+    for url in urls:
+        folder, name = _folder_and_name(url)
         store = open_store(folder, {"request_timeout": download_timeout})
         found, _ = parse_index(store.get(name), where=store.locate(name))
         shards += [shard.with_prefix(PurePosixPath(store.url).name) for shard in found]
@@ -271,7 +281,7 @@ def retry(
 def retry(exc_class: CallableT) -> CallableT: ...
 
 
-def retry(  # type: ignore[misc]  # the overloads share classes, which are callable
+def retry(
     exc_class: CallableT | Faults = Exception,
     clean_up_fn: Callable[[], None] | None = None,
     num_attempts: int = 3,

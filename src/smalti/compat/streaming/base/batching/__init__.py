@@ -4,7 +4,7 @@ Each method has a module with one function; the arrangements come from `smalti.o
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,6 @@ from smalti.compat.streaming.base.batching.random import generate_work_random_ba
 from smalti.compat.streaming.base.batching.stratified import generate_work_stratified_batching
 from smalti.compat.streaming.base.world import World
 
-if TYPE_CHECKING:
-    from smalti.compat.streaming.base.dataset import StreamingDataset
-
 batching_methods: dict[str, Callable[..., NDArray[np.int64]]] = {
     "random": generate_work_random_batching,
     "stratified": generate_work_stratified_batching,
@@ -27,7 +24,7 @@ batching_methods: dict[str, Callable[..., NDArray[np.int64]]] = {
 
 
 def generate_work(
-    batching_method: str, dataset: "StreamingDataset", world: World, epoch: int, sample_in_epoch: int
+    batching_method: str, dataset: Any, world: World, epoch: int, sample_in_epoch: int
 ) -> NDArray[np.int64]:
     """Return the sample ids of an epoch, from a sample on; -1 is padding.
 

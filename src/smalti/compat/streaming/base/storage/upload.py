@@ -313,6 +313,9 @@ class AzureDataLakeUploader(_StoreUploader):
         """
         self._open(remote).check_bucket()
 
+    def _check(self) -> None:
+        self.check_container_exists(str(self.remote))
+
 
 class HFUploader(CloudUploader):
     """An uploader that refuses: uploads to the Hub are commits, of which a data set would make thousands."""
@@ -346,6 +349,9 @@ class DBFSUploader(DatabricksUploader):
     def _connect(self) -> None:
         super()._connect()
         self.dbfs_path = str(self.remote).removeprefix("dbfs:")
+
+    def _check(self) -> None:
+        self.check_folder_exists()
 
     def check_folder_exists(self) -> None:
         """Do nothing: the first upload makes the folder."""

@@ -64,7 +64,7 @@ class Writer(ABC):
     format: str = ""
     """Name of the format in the index."""
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,
@@ -231,7 +231,7 @@ class Writer(ABC):
 class JointWriter(Writer):
     """A writer of shards of one file each; arguments as for `Writer`."""
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,
@@ -269,7 +269,7 @@ class SplitWriter(Writer):
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         out: Out,

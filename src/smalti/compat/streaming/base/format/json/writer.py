@@ -29,7 +29,7 @@ class JSONWriter(SplitWriter):
 
     format = "json"
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         columns: dict[str, str],

@@ -141,7 +141,9 @@ class NDArray(Encoding):
         try:
             shape = tuple(map(int, dims.split(","))) if dims else None
         except ValueError as error:
-            raise BadColumn(f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224.") from error
+            raise BadColumn(
+                f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224."
+            ) from error
         return cls(dtype or None, shape)  # type: ignore[arg-type] - MosaicML's annotation
 
     def encode(self, obj: "np.ndarray[Any, Any]") -> bytes:
@@ -476,7 +478,7 @@ class EncodingTable(dict[str, type[Encoding]]):
         if _BUILT_IN.get(name) is kind:
             unregister_encoding(name)
         else:
-            register_encoding(name, partial(_UserEncoding, kind), override=True)
+            register_encoding(name, partial(TableEncoding, kind), override=True)
         super().__setitem__(name, kind)
 
     def __delitem__(self, name: str) -> None:
@@ -495,7 +497,7 @@ class EncodingTable(dict[str, type[Encoding]]):
         return self
 
 
-class _UserEncoding(engine.Encoding):
+class TableEncoding(engine.Encoding):
     """A class of `_encodings` as an encoding of the engine."""
 
     def __init__(self, kind: type[Encoding], name: str, parameters: str) -> None:

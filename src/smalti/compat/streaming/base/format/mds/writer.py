@@ -39,7 +39,7 @@ class MDSWriter(JointWriter):
     format = "mds"
     extra_bytes_per_sample = 4
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         columns: dict[str, str],

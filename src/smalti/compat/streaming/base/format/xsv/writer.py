@@ -30,7 +30,7 @@ class XSVWriter(SplitWriter):
 
     format = "xsv"
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         columns: dict[str, str],
@@ -97,7 +97,7 @@ class _SeparatedWriter(XSVWriter):
 
     separator: str
 
-    def __init__(  # noqa: PLR0913 - MosaicML's signature
+    def __init__(
         self,
         *,
         columns: dict[str, str],

@@ -3,12 +3,12 @@
 An epoch that was read to its end is not the next one yet: a state that was saved there continues with an empty rest.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from smalti.cursor import WINDOW
-from smalti.dataset.resume import RunPlace
+from smalti.dataset.resume import RunPlace, RunTracker
 from smalti.errors import CursorError
 from smalti.torch.shared_progress import SharedProgress
 
@@ -44,6 +44,18 @@ class EpochProgress(SharedProgress):
 
     cursor_type = Position
 
+    def load(self, loaded: Position) -> None:
+        """Make the next iteration continue from a loaded state, unless that is of an earlier epoch."""
+        self.set(replace(self.get(), adopted=cast("Any", loaded)))
+
+    def begin_epoch(self, iteration: int | None) -> Position:
+        """Begin an iteration, and return its start; `iteration` is what `enter` returned."""
+        start, _ = self.begin(cast("Any", start_of), iteration)
+        return cast("Position", start)
+
+    def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
+        """Begin an iteration of a dataset that was made in a loader worker: as there, it counts its epochs alone."""
+        return cast("tuple[Position, bool]", RunTracker.begin(self, cast("Any", settle)))
 
 
 def start_of(place: RunPlace) -> Position:

@@ -1,8 +1,9 @@
-"""The functions for orders equal MosaicML's, called with random arguments in one process of its own."""
+"""Functions equal MosaicML's, which are called with random arguments in one process of its own: orders, indices."""
 
 import json
 import logging
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from smalti.compat.streaming.base.sampling import get_sampling
 from smalti.compat.streaming.base.shuffle import get_shuffle
 from smalti.compat.streaming.base.shuffle.py1e import get_shuffle_py1e
 from smalti.compat.streaming.base.shuffle.py1s import divide_spans
+from smalti.compat.streaming.base.util import merge_index
 from tests.compat.streaming.peer_functions import answer
 from tests.golden.conftest import peer  # noqa: F401  a fixture
 from tests.peer_program import minimal_env, run_alone
@@ -64,16 +66,24 @@ def spans_case(rng):
     return ["shuffle.py1s", "divide_spans", [spans, ends[-1], rng.randint(1, 9)]]
 
 
-@pytest.mark.process
-@pytest.mark.search
-def test_functions_equal_the_peers(peer, tmp_path):  # noqa: F811
+@pytest.fixture(scope="module")
+def ran(peer, tmp_path_factory):  # noqa: F811
+    """Run MosaicML's program once; return its folder and the cases."""
+    folder = tmp_path_factory.mktemp("peer")
     rng = random.Random(seed_of(1))
     makers = (shuffle_case, partition_case, sampling_case, spans_case)
     cases = [maker(rng) for maker in makers for _ in range(400)]
-    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    (folder / "cases.json").write_text(json.dumps(cases))
     python, paths = peer
-    run_alone([python, SCRIPT, tmp_path / "cases.json", tmp_path / "answers.json"], minimal_env(paths))
-    answers = json.loads((tmp_path / "answers.json").read_text())
+    run_alone([python, SCRIPT, folder], minimal_env(paths))
+    return folder, cases
+
+
+@pytest.mark.process
+@pytest.mark.search
+def test_orders_of_random_arguments_equal_mosaicmls(ran):
+    folder, cases = ran
+    answers = json.loads((folder / "answers.json").read_text())
     for case, (kind, value, warned) in zip(cases, answers, strict=True):
         found = answer("smalti.compat.streaming.base", *case)
         assert found[0] == kind, (case, value, found)
@@ -92,6 +102,32 @@ def is_near_the_block_size(case):
         return False
     sizes, *rest = case[2] if case[1] != "get_shuffle" else case[2][1:]
     return len(rest) == 4 and max(sizes) > 0.7 * rest[3]
+
+
+def index_of(folder):
+    return json.loads((folder / "index.json").read_text())
+
+
+@pytest.mark.process
+def test_merged_indices_equal_mosaicmls(ran, tmp_path):
+    theirs, ours = ran[0], tmp_path
+    for name in ("set", "set2"):
+        shutil.copytree(theirs / "untouched", ours / name)
+    merge_index(str(ours / "set"))
+    merged = index_of(ours / "set")
+    assert merged == index_of(theirs / "set")
+    parts = list(dict.fromkeys(shard["raw_data"]["basename"].partition("/")[0] for shard in merged["shards"]))
+    assert parts == ["0", "1", "10", "2", "4", "5", "6", "7", "8", "9", "csv-part", "json-part"]
+
+    merge_index([str(ours / f"set/{part}/index.json") for part in (7, 10, 2, 7)], str(ours / "elsewhere"))
+    assert index_of(ours / "elsewhere") == index_of(theirs / "elsewhere")
+
+    for part in (1, 2):
+        shutil.copytree(ours / f"set2/{part}", ours / f"local/{part}")
+    pairs = [(str(ours / f"local/{part}/index.json"), str(ours / f"set2/{part}/index.json")) for part in (5, 2, 1)]
+    merge_index(pairs, (str(ours / "local"), str(ours / "set2")))
+    for folder in ("local", "set2"):
+        assert index_of(ours / folder) == index_of(theirs / folder)
 
 
 # ------------------------------------------------------------------ what MosaicML documents
