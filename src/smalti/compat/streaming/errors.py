@@ -27,5 +27,5 @@ class BadLine(SchemaError, AssertionError):
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
-class UnexpectedFiles(ValueError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
+class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""
