@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.ml.linalg import Vectors
@@ -300,7 +301,7 @@ def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
 
 
 def test_files_that_never_appear_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.compat.petastorm.spark._FILE_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("smalti.compat.petastorm.spark.spark_dataset_converter._FILE_WAIT_SECONDS", 0.2)
     converter = SparkDatasetConverter("file:///x", [f"file://{tmp_path}/gone.parquet"], 3)
     with pytest.raises(FilesNotAvailable, match=r"gone\.parquet") as told, converter.make_torch_dataloader():
         pass
@@ -430,3 +431,29 @@ def test_images_are_decoded_in_a_transform_as_on_databricks(spark, parent):
                 labels += batch["label"].tolist()
     assert sorted(labels) == list(range(12))
     converter.delete()
+
+
+# ---------------------------------------------------------------- the page
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "petastorm.md"
+
+
+@pytest.mark.usefixtures("spark", "parent")
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    pytest.importorskip("deltalake", reason="deltalake is not installed")
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        exec(compile(code.replace("/tmp/", f"{tmp_path}/"), PAGE.name, "exec"), names)
+    assert len(names["converter"]) == 100
+    assert names["rows"] == 90
+    assert names["state"]["sample_in_epoch"] == 96
+    values = {each.name: np.ones(each.shape, each.numpy_dtype) for each in names["schema"].fields.values()}
+    encoded = {
+        each.name: [bytes(each.codec.encode(each, values[each.name]))] for each in names["schema"].fields.values()
+    }
+    pq.write_table(pa.table(encoded), tmp_path / "scenes.parquet")
+    with names["make_batch_reader"]([f"file://{tmp_path}/scenes.parquet"], transform_spec=names["spec"]) as reader:
+        (batch,) = list(reader)
+    assert all(np.array_equal(getattr(batch, name)[0], value) for name, value in values.items())
+    names["converter"].delete()

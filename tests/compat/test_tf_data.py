@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from smalti.compat.petastorm import SparkDatasetConverter, TransformSpec
+from smalti.compat.petastorm import SparkDatasetConverter, TransformSpec, make_batch_reader
 from smalti.errors import MissingDependency, SchemaError
 from tests.compat.parquet_files import flat, write_rows
 
@@ -133,3 +133,18 @@ def test_keras_trains_on_it(folder):
         pairs = dataset.map(lambda batch: (tf.reshape(batch.x, (-1, 1)) / 120, batch.id / 120))
         told = model.fit(pairs, steps_per_epoch=len(converter) // 10, epochs=2, verbose=0, shuffle=False)
     assert len(told.history["loss"]) == 2
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_petastorms_function_makes_the_same_dataset_of_a_reader(folder):
+    from smalti.compat.petastorm.tf_utils import make_petastorm_dataset
+
+    with make_batch_reader(f"file://{folder}", batch_size=50) as reader:
+        dataset = make_petastorm_dataset(reader)
+        batches = list(dataset)
+        rows = list(dataset.unbatch().batch(7))
+    assert [int(batch.id.shape[0]) for batch in batches] == [50, 50, 20]
+    assert sorted(flat(batch.id.numpy().tolist() for batch in batches)) == list(range(120))
+    assert sorted(flat(batch.id.numpy().tolist() for batch in rows)) == list(range(120))
+    assert int(rows[0].id.shape[0]) == 7

@@ -14,6 +14,7 @@ accelerate = pytest.importorskip("accelerate", reason="accelerate is not install
 from examples.accelerate_resume import Life, main, run, seen_by, write_set  # noqa: E402 - only where it is installed
 from smalti.errors import CursorError  # noqa: E402
 from smalti.torch import StreamingDataLoader, StreamingDataset  # noqa: E402
+from tests.frameworks.page import run_section  # noqa: E402
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -119,3 +120,8 @@ def test_two_ranks_begin_an_epoch_and_any_number_end_it(folder):
 def test_the_example_runs(capsys):
     main()
     assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
+
+
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    names = run_section("Accelerate", tmp_path)
+    assert len(names["rest"]) == 7

@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
+from examples import lightning_datamodule
 from examples.lightning_resume import Life, Line, Trainer, main, run, seen_by, write_set
+from tests.frameworks.page import run_section
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
@@ -20,6 +22,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated"),
     pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     # Lightning warns of any sized IterableDataset; the loader's batches do not depend on its workers.
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
@@ -162,6 +165,27 @@ def test_one_rank_begins_an_epoch_and_two_end_it(folder):
     assert set(first) | set(flat(flat(second))) == set(range(50))
 
 
-def test_the_example_runs(capsys):
+@pytest.mark.parametrize(("stopped", "save_every"), [(6, 3), (18, 3), (13, 13), (26, None)])
+def test_a_data_module_resumes_where_its_checkpoint_was_saved(tmp_path, stopped, save_every):
+    url = f"{tmp_path}/set"
+    lightning_datamodule.write_set(url)
+    whole, _ = lightning_datamodule.train(url, tmp_path / "whole", max_epochs=3)
+    options = {"max_epochs": 3, "save_every": save_every}
+    first, checkpoint = lightning_datamodule.train(url, tmp_path / "parts", max_steps=stopped, **options)
+    second, _ = lightning_datamodule.train(url, tmp_path / "parts", checkpoint=checkpoint, **options)
+    assert len(first) == stopped
+    assert first + second == whole
+    assert {number for batch in whole[13:26] for number in batch} == set(range(50))
+
+
+def test_the_examples_run(capsys):
     main()
     assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
+    lightning_datamodule.main()
+    assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
+
+
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    names = run_section("Lightning", tmp_path)
+    assert names["points"].saved["epoch"] == 1
+    assert names["points"].loader.state_dict()["epoch"] == 2

@@ -5,6 +5,8 @@ import pytest
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataset
 from smalti.world import World
+from tests.frameworks.page import ids_of as page_ids
+from tests.frameworks.page import run_section
 from tests.shard_sets import write_set
 
 stateful_dataloader = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
@@ -130,3 +132,16 @@ def test_the_state_of_a_finished_epoch_resumes_with_the_next(root, workers):
 def test_the_example_runs(capsys):
     example.main()
     assert "6 + 7 steps, 50 of 50 samples seen" in capsys.readouterr().out
+
+
+def test_the_page_runs_as_it_is_printed(tmp_path):
+    names = run_section("StatefulDataLoader", tmp_path)
+    assert len(names["first"]) == 6
+    assert set(page_ids(names["first"] + names["rest"])) == set(range(SIZE))
+
+
+def test_the_pages_loader_of_torch_runs_as_it_is_printed(tmp_path):
+    names = run_section("Torch's own DataLoader", tmp_path)
+    whole = names["DataLoader"](StreamingDataset(remote=names["url"], batch_size=4, shuffle=True), batch_size=4)
+    assert page_ids(names["rest"]) == page_ids(whole)[24:]
+    assert set(page_ids(names["second_epoch"])) == set(range(SIZE))

@@ -17,8 +17,8 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.next_version import check_append
 from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
-from smalti.errors import CatalogError, CommitUnknown, SchemaError
-from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
+from smalti.errors import CatalogError, CommitUnknown, SchemaError, SmaltiError
+from smalti.format import FilledShard, Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
 from smalti.storage import Store, open_store
 from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
@@ -116,7 +116,8 @@ class VersionWriter:
         self._write_id = new_write_id()
         self._published: Manifest | None = None
         self._pid = os.getpid()
-        self._schema = schema
+        self.schema = schema
+        """Columns of the set; may be replaced until `finish` if the shards come from `write_shard`."""
         self._metadata = dict(options.metadata or {})
         self._stores = options.stores()
         for store in self._stores:
@@ -166,6 +167,19 @@ class VersionWriter:
         """
         self._uploader.write_batch(batch)
 
+    def write_shard(self, shard: FilledShard) -> None:
+        """Add a shard that the caller has filled, with a name of its own among the shards of this writer.
+
+        Raises:
+            StoreError: an upload failed.
+            ValueError: the writer was finished.
+        """
+        self._uploader.write_shard(shard)
+
+    def abort(self) -> None:
+        """Stop, and delete what was uploaded; nothing is published. A no-op once publishing has begun."""
+        self._abort(SmaltiError())
+
     def finish(self) -> Manifest:
         """Upload the last shards and publish the version. Leaving the `with` block calls it.
 
@@ -185,7 +199,7 @@ class VersionWriter:
         self._close_progress()
         draft = Draft(
             write_id=self._write_id,
-            schema=self._schema,
+            schema=self.schema,
             shards=tuple(shards),
             metadata=self._metadata,
             row_hash="" if self._uploader.row_hash is None else row_hash_text(self._uploader.row_hash),

@@ -130,7 +130,7 @@ def test_a_spark_conversion_gives_the_same_samples_in_the_same_order(bench):
         bench.run(side, [["convert_spark", bench.folder / f"{side}-spark"]], seconds=240)
     for side in ("here", "there"):
         bench.run(side, [bench.read_back(side, name) for name in sets])
-    for kind, rows in (("", 106), ("-plain", 41)):
+    for kind, rows in (("", 121), ("-plain", 41)):
         expected = bench.log(f"there-read-there-spark{kind}")
         assert len(expected) == rows
         for side, name in (("here", "here"), ("here", "there"), ("there", "here")):

@@ -1,8 +1,9 @@
 """Petastorm's interface over Parquet files: the Spark converter, the batch reader, and loaders for torch and tf.data.
 
-Names and defaults are Petastorm's; rows are read in Smalti's order, with row groups as shards. Not here: Unischema
-data sets and NGram, which are refused. Torch, Spark and TensorFlow are imported on first use. docs/petastorm.md lists
-what is equal, improved and refused. Read `reader.py` first.
+Modules, names and defaults are Petastorm's; rows are read in Smalti's order, with row groups as shards. Data sets with
+a pickled Unischema and NGram are refused: their names can be imported, and raise when used (`refused`). Torch, Spark
+and TensorFlow are imported on first use. docs/petastorm.md lists what is equal, improved and refused. Read `reader.py`
+first.
 """
 
 from importlib import import_module
@@ -12,12 +13,13 @@ _HOMES = {
     "BatchReader": "batch_reader",
     "BatchedDataLoader": "pytorch",
     "DataLoader": "pytorch",
-    "FilesNotAvailable": "parquet",
+    "FilesNotAvailable": "errors",
     "InMemBatchedDataLoader": "pytorch",
-    "NoDataAvailableError": "parquet",
+    "NoDataAvailableError": "errors",
     "PredicateBase": "predicates",
     "SparkDatasetConverter": "spark",
     "TransformSpec": "transform",
+    "edit_field": "transform",
     "in_intersection": "predicates",
     "in_lambda": "predicates",
     "in_negate": "predicates",
@@ -31,9 +33,30 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 -- a list of strings
+_MODULES = frozenset(
+    (
+        "codecs",
+        "errors",
+        "etl",
+        "ngram",
+        "predicates",
+        "pytorch",
+        "reader",
+        "selectors",
+        "spark",
+        "spark_utils",
+        "tf_utils",
+        "transform",
+        "unischema",
+        "weighted_sampling_reader",
+    )
+)
+"""Petastorm's modules, which are imported on first use of the attribute."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"smalti.compat.petastorm.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'smalti.compat.petastorm' has no attribute {name!r}")
     value = getattr(import_module(f"smalti.compat.petastorm.{_HOMES[name]}"), name)

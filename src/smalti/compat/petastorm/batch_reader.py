@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from smalti.compat.petastorm.parquet import NoDataAvailableError
+from smalti.compat.petastorm.columns import Columns, taken
+from smalti.compat.petastorm.errors import NoDataAvailableError
 from smalti.compat.petastorm.rows import RowReader
-from smalti.compat.petastorm.unischema import Columns, Field, Schema, taken
+from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 from smalti.cursor import Cursor, MixedStream
 from smalti.cursor.fields import mapping
 from smalti.dataset.order import OrderOptions, Pass, Planned, Reading
@@ -199,10 +200,10 @@ class BatchReader:
     # ------------------------------------------------------------------ properties
 
     @cached_property
-    def schema(self) -> Schema:
+    def schema(self) -> Unischema:
         """Columns, after the transform."""
-        ids = [Field(name, np.int64, (), nullable=False) for name in _ID_COLUMNS if self._options.include_ids]
-        return Schema([*self._rows.schema.fields.values(), *ids])
+        ids = [UnischemaField(name, np.int64, ()) for name in _ID_COLUMNS if self._options.include_ids]
+        return Unischema("batch", [*self._rows.schema.fields.values(), *ids])
 
     @property
     def num_rows(self) -> int:
@@ -274,6 +275,9 @@ class BatchReader:
             SmaltiError: a file is missing, changed or damaged.
         """
         return self.schema.namedtuple(**self.next_batch())
+
+    next = __next__
+    """Petastorm's name for it."""
 
     def batches(self) -> Iterator[Columns]:
         """Yield the same batches as dicts of column name to array."""

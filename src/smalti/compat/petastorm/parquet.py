@@ -1,8 +1,8 @@
 """The Parquet files of a data set as one sequence of row groups, planned from their footers.
 
 Files are read from one of Smalti's stores, or from a file system of pyarrow (HDFS, or one given by the user). The
-choice of data files in a folder, partition columns from folder names, and the errors that users of Petastorm catch are
-here, too; the cache of row groups is in `rows`.
+choice of data files in a folder and partition columns from folder names are here, too; the cache of row groups is in
+`rows`.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import posixpath
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,7 +21,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError, StoreError, StoreNotFound
+from smalti.compat.petastorm import delta
+from smalti.compat.petastorm.errors import FilesNotAvailable
+from smalti.errors import ChecksumMismatch, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Store, open_store
 
 _URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
@@ -345,30 +347,29 @@ class _RangesFile(io.RawIOBase):
         return b""
 
 
-def data_files(infos: Iterable[ObjectInfo], where: str) -> list[ObjectInfo]:
-    """Return the files that Spark would read: neither their name nor a folder's starts with `_` or `.`.
+def data_files(source: FileSource) -> dict[str, int | None]:
+    """Return the data files of a folder, with their sizes where they are known.
+
+    Of a Delta table these are the files of its newest version; else those that Spark would read: neither their name
+    nor a folder's starts with `_` or `.`.
 
     Raises:
-        FormatError: the folder is a Delta or Iceberg table, which also contains files that are no longer part of it.
+        MissingDependency: the folder is a Delta table, and `deltalake` is not installed.
+        FormatError: the folder is an Iceberg table, which also contains files that are no longer part of it, or a Delta
+            table of a kind that is not supported.
     """
-    infos = list(infos)
-    for kind, is_sign in (("Delta", _is_delta), ("Iceberg", _is_iceberg)):
-        if any(is_sign(info.key) for info in infos):
-            raise FormatError(
-                f"{where} is a {kind} table: its folder also contains files or rows that are no longer part of it. "
-                f'Read it with Spark (spark.read.format("{kind.lower()}").load(...)) and give '
-                "the DataFrame to make_spark_converter, or give the list of its live files.",
-                where=where,
-            )
-    return [info for info in infos if not any(part[0] in "_." for part in info.key.split("/"))]
-
-
-def _is_delta(key: str) -> bool:
-    return key.startswith("_delta_log/")
-
-
-def _is_iceberg(key: str) -> bool:
-    return key.startswith("metadata/") and key.endswith(".metadata.json")
+    infos = source.list()
+    sizes = {info.key: info.num_bytes for info in infos}
+    if any(key.startswith(delta.LOG) for key in sizes):
+        return {key: sizes.get(key) for key in delta.live_files(source, infos)}
+    if any(key.startswith("metadata/") and key.endswith(".metadata.json") for key in sizes):
+        raise FormatError(
+            f"{source.url} is an Iceberg table: its folder also contains files or rows that are no longer part of it. "
+            'Read it with Spark (spark.read.format("iceberg").load(...)) and give the DataFrame to '
+            "make_spark_converter, or give the list of its live files.",
+            where=source.url,
+        )
+    return {key: size for key, size in sizes.items() if not any(part[0] in "_." for part in key.split("/"))}
 
 
 def _partition_values(keys: list[str], where: str) -> list[dict[str, int | str | None]]:
@@ -394,14 +395,6 @@ def _partition_values(keys: list[str], where: str) -> list[dict[str, int | str |
 def _partition_texts(key: str) -> dict[str, str | None]:
     pairs = (part.partition("=") for part in key.split("/")[:-1] if "=" in part)
     return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
-
-
-class NoDataAvailableError(SmaltiError):
-    """There are no rows to read."""
-
-
-class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named like the errors of smalti.errors
-    """Files of a converted DataFrame did not appear in time."""
 
 
 @dataclass(frozen=True)
@@ -481,16 +474,15 @@ def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
         FormatError: a file is not a Parquet file or damaged, or the folder is a table of another kind.
         SchemaError: files have different columns.
     """
-    source, sizes = place.source, {}
-    if place.keys is None:
-        sizes = {info.key: info.num_bytes for info in data_files(source.list(), source.url)}
-    keys = list(sizes) if place.keys is None else list(place.keys)
+    source = place.source
+    sizes = data_files(source) if place.keys is None else dict.fromkeys(place.keys)
+    keys = list(sizes)
     if not keys:
         raise StoreNotFound(f"{source.url}: no Parquet files found; check the address.", url=source.url)
     if place.keys is not None:
         _await(source, keys, wait_seconds)
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
-        footers = list(pool.map(lambda key: read_footer(source, key, sizes.get(key)), keys))
+        footers = list(pool.map(lambda key: read_footer(source, key, sizes[key]), keys))
     partitions = _partition_values(keys, source.url)
     return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
 

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from smalti.attributes import Replaceable, setting, whole_number
 from smalti.compat.petastorm.batch_reader import BatchReader
-from smalti.compat.petastorm.unischema import Columns, rows_of
+from smalti.compat.petastorm.columns import Columns, rows_of
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.torch.ranks import Agreement
 
@@ -55,9 +55,13 @@ def _sample_dicts(columns: Columns) -> list[dict[str, Any]]:
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     """Collate rows like torch's `default_collate`, but keep text, bytes and decimals as lists."""
     first = batch[0]
-    if isinstance(first, dict):
+    if isinstance(first, _LISTED_TYPES):
+        return list(batch)
+    if isinstance(first, Mapping):
         return {name: decimal_friendly_collate([row[name] for row in batch]) for name in first}
-    return list(batch) if isinstance(first, _LISTED_TYPES) else default_collate(list(batch))
+    if isinstance(first, Sequence):
+        return [decimal_friendly_collate(values) for values in zip(*batch, strict=True)]
+    return default_collate(list(batch))
 
 
 def _column(name: str, values: np.ndarray[Any, Any]) -> Any:
@@ -98,7 +102,7 @@ def _reason(values: np.ndarray[Any, Any]) -> str:
     return f"it holds Python objects ({type(first).__name__})"
 
 
-__all__ = ["BatchedDataLoader", "DataLoader", "decimal_friendly_collate"]
+__all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "decimal_friendly_collate"]
 
 
 class LoaderBase:
@@ -193,7 +197,7 @@ class DataLoader(LoaderBase):
     Args:
         reader: what `make_batch_reader` returned, before its first batch.
         batch_size: rows per rank and step.
-        collate_fn: makes a batch from a list of rows; by default columns become tensors directly.
+        collate_fn: makes a batch from a list of rows; with the default, columns become tensors directly.
         shuffling_queue_capacity: minimal number of rows to mix; there is no queue.
     """
 
@@ -201,7 +205,7 @@ class DataLoader(LoaderBase):
         self,
         reader: BatchReader,
         batch_size: int = 1,
-        collate_fn: Callable[[list[dict[str, Any]]], Any] | None = None,
+        collate_fn: Callable[[list[dict[str, Any]]], Any] | None = decimal_friendly_collate,
         shuffling_queue_capacity: int = 0,
     ) -> None:
         super().__init__(reader, batch_size, shuffling_queue_capacity)
@@ -209,11 +213,13 @@ class DataLoader(LoaderBase):
 
     @setting(lambda self, value: setattr(self, "_smalti_collate", value))
     def collate_fn(self) -> Callable[[list[dict[str, Any]]], Any] | None:
-        """The function from a list of rows to a batch; None converts columns to tensors."""
+        """The function from a list of rows to a batch; the default and None convert columns to tensors."""
         return self._smalti_collate
 
     def _converted(self, batch: Columns) -> Any:
-        return _tensor_columns(batch) if self._smalti_collate is None else self._smalti_collate(_sample_dicts(batch))
+        collate = self._smalti_collate
+        is_default = collate is None or collate is decimal_friendly_collate
+        return _tensor_columns(batch) if is_default else collate(_sample_dicts(batch))  # type: ignore[misc]
 
 
 class BatchedDataLoader(LoaderBase):

@@ -22,7 +22,7 @@ from smalti.compat.petastorm.batch_reader import BatchReader, ReaderOptions
 from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_place, open_set, read_footer
 from smalti.compat.petastorm.rows import RowOptions, RowReader, kept_rows
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
-from smalti.compat.petastorm.unischema import chosen_columns
+from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.arguments import check_choice
@@ -31,6 +31,10 @@ from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
 from smalti.world import World, detect_ranks
 
+LOCAL_DISK_CACHE = "local-disk"
+NULL_CACHE = "null"
+Reader = BatchReader
+"""Petastorm's name, for annotations and `isinstance`; `make_batch_reader` makes one."""
 _SUFFIX = ".arrow"
 _TEMPORARY_SUFFIX = ".tmp"
 _log = logging.getLogger(__name__)
@@ -40,7 +44,7 @@ _TIMEOUT_SECONDS = 600.0
 
 def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     dataset_url_or_urls: str | Sequence[str],
-    schema_fields: Sequence[str] | None = None,
+    schema_fields: Sequence[str | UnischemaField] | None = None,
     reader_pool_type: str = "thread",
     workers_count: int = 4,
     results_queue_size: int | None = None,
@@ -54,7 +58,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     cur_shard: int | None = None,
     shard_count: int | None = None,
     shard_seed: int | None = None,
-    cache_type: str | None = "null",
+    cache_type: str | None = NULL_CACHE,
     cache_location: str | os.PathLike[str] | None = None,
     cache_size_limit: int | None = None,
     cache_row_size_estimate: int | None = None,
@@ -86,7 +90,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
 
     Args:
         dataset_url_or_urls: a folder, or a list of files of one scheme.
-        schema_fields: regular expressions; a column is read if one of them matches its full name.
+        schema_fields: regular expressions, of which one must match the full name of a column, or UnischemaFields.
         reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is treated as `thread`.
         workers_count: threads that read and transform.
         results_queue_size: pieces of work (a batch, or about a thousand small rows) to read ahead; by default
@@ -155,7 +159,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         raise ValueError("give `cur_shard` and `shard_count`, or `world`, not both.")
     chosen = world or _chosen_world(cur_shard, shard_count)
     cache = None
-    if cache_type == "local-disk":
+    if cache_type == LOCAL_DISK_CACHE:
         cache = _make_disk_cache(
             cache_location, cache_size_limit, cache_row_size_estimate, dict(cache_extra_settings or {})
         )
@@ -249,7 +253,7 @@ def _check(
     selector: Any,
 ) -> None:
     check_choice("reader_pool_type", pool, ("thread", "process", "dummy"))
-    check_choice("cache_type", cache or "null", ("null", "local-disk"))
+    check_choice("cache_type", cache or NULL_CACHE, (NULL_CACHE, LOCAL_DISK_CACHE))
     if shuffle_rows and not shuffle_row_groups:
         raise ValueError(
             "shuffle_rows=True with shuffle_row_groups=False is not supported: give shuffle_row_groups=True, which "

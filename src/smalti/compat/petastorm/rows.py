@@ -17,17 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from smalti.compat.petastorm.columns import Columns, arrow_columns, frame_columns, taken
 from smalti.compat.petastorm.parquet import ParquetSet
-from smalti.compat.petastorm.transform import RowTransform
-from smalti.compat.petastorm.unischema import (
-    Columns,
-    Schema,
-    arrow_columns,
-    frame_columns,
-    stored_schema,
-    taken,
-    transformed_schema,
-)
+from smalti.compat.petastorm.transform import RowTransform, transform_schema
+from smalti.compat.petastorm.unischema import Unischema, stored_schema
 from smalti.errors import SchemaError, SmaltiError
 
 Rows = NDArray[np.int64]
@@ -145,7 +138,7 @@ class RowReader:
         self._ends = np.cumsum(self.sizes)
         self.digest = _selection_digest(found.digest, self._kept)
         stored = stored_schema(pa.schema([found.schema.field(name) for name in options.columns]))
-        self.schema: Schema = stored if options.transform is None else transformed_schema(stored, options.transform)
+        self.schema: Unischema = stored if options.transform is None else transform_schema(stored, options.transform)
         self._load = load or (lambda number: found.read(number, options.columns))
         size = _columns_bytes if options.per_row_group else _table_bytes
         self.held = RowGroupCache(self._loaded, size, limit=options.held_bytes, timeout=options.timeout)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from smalti.compat.petastorm.batch_reader import BatchReader
-from smalti.compat.petastorm.unischema import Field
+from smalti.compat.petastorm.refused import refused_function
+from smalti.compat.petastorm.unischema import UnischemaField
 from smalti.errors import MissingDependency, SchemaError
 
 _PROMOTED: dict[Any, Any] = {np.uint16: np.int32, np.uint32: np.int64, np.datetime64: np.int64}
@@ -27,6 +28,21 @@ def load_tensorflow() -> Any:
             "make_tf_dataset needs TensorFlow, which is not installed: pip install tensorflow-cpu (or tensorflow)",
             module="tensorflow",
         ) from error
+
+
+tf_tensors = refused_function("tf_tensors", "It is of TensorFlow 1: use make_petastorm_dataset.")
+
+
+def make_petastorm_dataset(reader: BatchReader) -> Any:
+    """Return a tf.data.Dataset of namedtuples of tensors, one for each batch of the reader, as `make_tf_dataset` has.
+
+    The rows of a batch are one by one in `dataset.unbatch()`. Further iterations read the reader's next epochs.
+
+    Raises:
+        MissingDependency: TensorFlow is not installed.
+        SchemaError: a column has no type in TensorFlow, or a name that is not a Python identifier.
+    """
+    return tf_dataset(reader, shuffle=None, prefetch=None)
 
 
 def tf_dataset(reader: BatchReader, *, shuffle: int | None, prefetch: int | None) -> Any:
@@ -58,7 +74,7 @@ def tf_dataset(reader: BatchReader, *, shuffle: int | None, prefetch: int | None
     return dataset.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
 
 
-def _tf_type(tf: Any, field: Field) -> Any:
+def _tf_type(tf: Any, field: UnischemaField) -> Any:
     kind = field.numpy_dtype
     if kind in {str, bytes, Decimal, np.str_, np.bytes_}:
         return tf.string

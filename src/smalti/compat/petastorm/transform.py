@@ -1,13 +1,20 @@
 """TransformSpec: a function on a pandas DataFrame of rows, and the columns of its result."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.attributes import setting
+from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 
 EditField = tuple[str, Any, Sequence[int | None], bool]
 """Name, numpy type, shape of one row's value, and whether it may be null."""
+
+
+def edit_field(name: str, numpy_dtype: Any, shape: Sequence[int | None], nullable: bool = False) -> EditField:  # noqa: FBT001, FBT002 -- Petastorm's signature
+    """Return an entry of `edit_fields`."""
+    return name, numpy_dtype, shape, nullable
 
 
 @dataclass(frozen=True)
@@ -91,3 +98,21 @@ def transform_of(spec: Any) -> RowTransform:
     if not hasattr(spec, "edit_fields"):
         raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(spec).__name__}.")
     return RowTransform(spec.func, spec.edit_fields, spec.removed_fields, spec.selected_fields)
+
+
+def transform_schema(schema: Unischema, transform_spec: Any) -> Unischema:
+    """Return the schema after a transform, as its spec declares it."""
+    spec = transform_of(transform_spec)
+    removed, edited = set(spec.removed_fields), {each[0] for each in spec.edit_fields}
+    if unknown := removed - set(schema.fields):
+        warnings.warn(f"`removed_fields` names unknown columns: {', '.join(sorted(unknown))}.", stacklevel=4)
+    fields = [field for name, field in schema.fields.items() if name not in removed | edited]
+    fields += [
+        UnischemaField(name, dtype, tuple(shape), None, nullable) for name, dtype, shape, nullable in spec.edit_fields
+    ]
+    if spec.selected_fields is None:
+        return Unischema("transformed", fields)
+    by_name = {field.name: field for field in fields}
+    if unknown := set(spec.selected_fields) - set(by_name):
+        warnings.warn(f"`selected_fields` names unknown columns: {', '.join(sorted(unknown))}.", stacklevel=4)
+    return Unischema("transformed", [by_name[name] for name in spec.selected_fields if name in by_name])

@@ -169,7 +169,7 @@ class Reader(Array, ABC):
         if any(zipped) and not self.compression:
             raise ValueError("Shard is invalid: compression was not used, but has a compressed form.")
         if self.compression and has_raw and has_zip != safe_keep_zip:
-            has_raw, has_zip = has_raw and not safe_keep_zip, False
+            has_raw, has_zip = not safe_keep_zip, False
         if any(raw) and not has_raw:
             self._evict_raw()
         if any(zipped) and not has_zip:

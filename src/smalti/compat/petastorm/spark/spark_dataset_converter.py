@@ -167,7 +167,14 @@ class SparkDatasetConverter:
             petastorm_reader_kwargs: further arguments of `make_batch_reader`.
         """
         options = self._reader_options(petastorm_reader_kwargs, num_epochs, workers_count)
-        return TorchDatasetContextManager(self, batch_size, shuffling_queue_capacity, data_loader_fn, options)
+        return TorchDatasetContextManager(
+            self.file_urls,
+            batch_size,
+            options,
+            shuffling_queue_capacity,
+            data_loader_fn,
+            open_reader=self.open_reader,
+        )
 
     def make_tf_dataset(
         self,
@@ -184,7 +191,9 @@ class SparkDatasetConverter:
         prefetches.
         """
         options = self._reader_options(petastorm_reader_kwargs, num_epochs, workers_count)
-        return TFDatasetContextManager(self, batch_size or _BATCH, prefetch, shuffling_queue_capacity, options)
+        return TFDatasetContextManager(
+            self.file_urls, batch_size, prefetch, options, shuffling_queue_capacity, open_reader=self.open_reader
+        )
 
     def delete(self) -> None:
         """Remove the folder; an equal DataFrame is written again when it is next converted.
@@ -231,14 +240,26 @@ class SparkDatasetConverter:
 
 
 class _ReaderContext:
-    """A context that opens a reader on entry and stops it on exit."""
+    """A context that opens a reader of files on entry and stops it on exit."""
 
-    def __init__(self, converter: SparkDatasetConverter, options: dict[str, Any]) -> None:
-        self._converter, self._options = converter, options
+    def __init__(
+        self,
+        parquet_file_url_list: Sequence[str],
+        batch_size: int | None,
+        petastorm_reader_kwargs: Mapping[str, Any],
+        open_reader: Callable[..., BatchReader] | None,
+    ) -> None:
+        self.parquet_file_url_list, self.batch_size = list(parquet_file_url_list), batch_size
+        self.petastorm_reader_kwargs = dict(petastorm_reader_kwargs)
+        self._open_reader = open_reader
         self.reader: BatchReader | None = None
 
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
-        reader = self._converter.open_reader(**self._options, **options)
+        options |= {"file_wait_seconds": _FILE_WAIT_SECONDS} | self.petastorm_reader_kwargs
+        if self._open_reader is None:
+            reader = make_batch_reader(self.parquet_file_url_list, **options)
+        else:
+            reader = self._open_reader(**options)
         try:
             made = make(reader)
         except BaseException:
@@ -254,58 +275,68 @@ class _ReaderContext:
 
 
 class TorchDatasetContextManager(_ReaderContext):
-    """A context whose value is a loader for torch."""
+    """A context whose value is a loader for torch.
+
+    `open_reader(**options)` replaces `make_batch_reader(parquet_file_url_list, **options)`.
+    """
 
     def __init__(
         self,
-        converter: SparkDatasetConverter,
-        batch_size: int,
-        capacity: int,
-        make: Callable[..., Any] | None,
-        options: dict[str, Any],
+        parquet_file_url_list: Sequence[str],
+        batch_size: int | None,
+        petastorm_reader_kwargs: Mapping[str, Any],
+        shuffling_queue_capacity: int,
+        data_loader_fn: Callable[..., Any] | None,
+        *,
+        open_reader: Callable[..., BatchReader] | None = None,
     ) -> None:
-        super().__init__(converter, options)
-        self._batch_size, self._capacity, self._make = batch_size, capacity, make
+        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs, open_reader)
+        self.shuffling_queue_capacity, self.data_loader_fn = shuffling_queue_capacity, data_loader_fn
         self.loader: Any = None
 
     def __enter__(self) -> Any:
         from smalti.compat.petastorm.pytorch import DataLoader
 
-        make: Callable[..., Any] = self._make or DataLoader
-        options = {"batch_size": self._batch_size, "shuffling_queue_capacity": self._capacity}
+        make: Callable[..., Any] = self.data_loader_fn or DataLoader
+        options = {
+            "batch_size": self.batch_size or _BATCH,
+            "shuffling_queue_capacity": self.shuffling_queue_capacity,
+        }
         self.loader = self._open(lambda reader: make(reader=reader, **options))
         return self.loader
 
 
 class TFDatasetContextManager(_ReaderContext):
-    """A context whose value is a tf.data.Dataset."""
+    """A context whose value is a tf.data.Dataset; `open_reader` as for `TorchDatasetContextManager`."""
 
     def __init__(
         self,
-        converter: SparkDatasetConverter,
-        batch_size: int,
+        parquet_file_url_list: Sequence[str],
+        batch_size: int | None,
         prefetch: int | None,
-        capacity: int | None,
-        options: dict[str, Any],
+        petastorm_reader_kwargs: Mapping[str, Any],
+        shuffling_queue_capacity: int | None,
+        *,
+        open_reader: Callable[..., BatchReader] | None = None,
     ) -> None:
-        super().__init__(converter, options)
-        self._batch_size, self._prefetch, self._capacity = batch_size, prefetch, capacity
+        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs, open_reader)
+        self.prefetch, self.shuffling_queue_capacity = prefetch, shuffling_queue_capacity
 
     def __enter__(self) -> Any:
         from smalti.compat.petastorm.tf_utils import load_tensorflow, tf_dataset
 
         load_tensorflow()
-        tf_options = {"shuffle": self._capacity, "prefetch": self._prefetch}
-        return self._open(lambda reader: tf_dataset(reader, **tf_options), batch_size=self._batch_size)
+        tf_options = {"shuffle": self.shuffling_queue_capacity, "prefetch": self.prefetch}
+        return self._open(lambda reader: tf_dataset(reader, **tf_options), batch_size=self.batch_size or _BATCH)
 
 
-_ROW_GROUP_BYTES = 32 << 20
+DEFAULT_ROW_GROUP_SIZE_BYTES = 32 << 20
 _SMALL_FILE_BYTES = 50 << 20
 
 
 def make_spark_converter(
     df: Any,
-    parquet_row_group_size_bytes: int = _ROW_GROUP_BYTES,
+    parquet_row_group_size_bytes: int = DEFAULT_ROW_GROUP_SIZE_BYTES,
     compression_codec: str | None = None,
     dtype: str | None = "float32",
     *,

@@ -1,0 +1,156 @@
+"""Petastorm's codecs: the bytes of arrays and images in columns of Parquet files, decoded and encoded as there.
+
+Readers return stored bytes; a TransformSpec decodes them with these classes. Images are read and written by Pillow.
+"""
+
+import io
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti.compat.petastorm.unischema import UnischemaField
+
+
+class DataframeColumnCodec(ABC):
+    """Base class of codecs."""
+
+    @abstractmethod
+    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """Return the value as it is stored."""
+
+    @abstractmethod
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """Return a value from what is stored."""
+
+    @abstractmethod
+    def spark_dtype(self) -> Any:
+        """Return the Spark type of the stored column."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class _BinaryCodec(DataframeColumnCodec):
+    """A codec whose column holds bytes."""
+
+    def spark_dtype(self) -> Any:
+        """Return the Spark type of the stored column."""
+        from pyspark.sql.types import BinaryType
+
+        return BinaryType()
+
+
+class NdarrayCodec(_BinaryCodec):
+    """An array as the bytes of a .npy file."""
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
+        """Return the bytes of an array, which must have the type and shape of the field."""
+        file = io.BytesIO()
+        np.save(file, _checked(unischema_field, value), allow_pickle=False)
+        return bytearray(file.getvalue())
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:  # noqa: ARG002 -- Petastorm's signature
+        """Return the array; a pickled one is refused with a ValueError."""
+        return np.load(io.BytesIO(value), allow_pickle=False)
+
+
+class CompressedNdarrayCodec(_BinaryCodec):
+    """An array as the bytes of a compressed .npz file."""
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
+        """Return the bytes of an array, which must have the type and shape of the field."""
+        file = io.BytesIO()
+        np.savez_compressed(file, arr=_checked(unischema_field, value))
+        return bytearray(file.getvalue())
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:  # noqa: ARG002 -- Petastorm's signature
+        """Return the array; a pickled one is refused with a ValueError."""
+        with np.load(io.BytesIO(value), allow_pickle=False) as file:
+            return file["arr"]
+
+
+class CompressedImageCodec(_BinaryCodec):
+    """An image of shape (height, width) or (height, width, 3) as the bytes of a PNG or JPEG file."""
+
+    def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
+        self._image_codec, self._quality = image_codec, quality
+
+    @property
+    def image_codec(self) -> str:
+        """Name of the image format."""
+        return self._image_codec
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
+        """Return the bytes of an image, which must have the type and shape of the field."""
+        image = _checked(unischema_field, value)
+        if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)):
+            raise ValueError(
+                f"{unischema_field.name}: unexpected image dimensions {image.shape}, expected (H, W) or (H, W, 3)."
+            )
+        file = io.BytesIO()
+        name = {"jpg": "jpeg"}.get(self._image_codec.lower(), self._image_codec)
+        options = {"quality": self._quality} if name.lower() == "jpeg" else {}
+        Image.fromarray(image).save(file, name, **options)
+        return bytearray(file.getvalue())
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """Return the pixels: RGB, or one plane of a grey image."""
+        with Image.open(io.BytesIO(value)) as image:
+            pixels = np.array(image)
+        if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+            raise ValueError(
+                f"{unischema_field.name}: unexpected image dimensions {pixels.shape}, expected (H, W) or (H, W, 3)."
+            )
+        return pixels
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self._image_codec!r}, {self._quality})"
+
+
+class ScalarCodec(DataframeColumnCodec):
+    """A scalar as a plain column of a Spark type."""
+
+    def __init__(self, spark_type: Any) -> None:
+        self._spark_type = spark_type
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """Return the Python scalar that Spark stores."""
+        if unischema_field.shape:
+            raise ValueError(
+                f"{unischema_field.name}: expected the shape () of a scalar, found {unischema_field.shape}."
+            )
+        if np.ndim(value) or isinstance(value, dict | set):
+            raise TypeError(f"{unischema_field.name}: expected a scalar, found {type(value).__name__}.")
+        return value.item() if isinstance(value, np.generic | np.ndarray) else value
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """Return the value as the field's numpy type."""
+        return unischema_field.numpy_dtype(value)
+
+    def spark_dtype(self) -> Any:
+        """Return the Spark type of the stored column."""
+        return self._spark_type
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({type(self._spark_type).__name__}())"
+
+
+def _checked(field: UnischemaField, value: Any) -> Any:
+    """Return the array.
+
+    Raises:
+        ValueError: it is not an array, or has not the type and shape of the field.
+    """
+    if not isinstance(value, np.ndarray):
+        found = type(value).__name__
+        raise ValueError(f"{field.name}: unexpected type {found}, expected an ndarray.")  # noqa: TRY004 -- Petastorm's
+    if value.dtype != np.dtype(field.numpy_dtype):
+        raise ValueError(f"{field.name}: unexpected type {value.dtype}, expected {np.dtype(field.numpy_dtype)}.")
+    fits = len(value.shape) == len(field.shape) and all(
+        expected is None or expected == found for expected, found in zip(field.shape, value.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{field.name}: unexpected dimensions {value.shape}, expected {field.shape}.")
+    return value
