@@ -13,7 +13,6 @@ from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter,
 from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer, encode_table
 from smalti.errors import StoreError
 from smalti.format import open_shard
-from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
@@ -26,7 +25,7 @@ ID = {"id": "int"}
 
 
 @pytest.fixture(scope="module")
-def written(peer, tmp_path_factory):  # noqa: F811
+def written(peer, tmp_path_factory):
     """Return the folders of the sets that MosaicML's writers and the alias wrote by the same program."""
     python, paths = peer
     there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")

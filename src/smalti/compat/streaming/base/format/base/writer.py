@@ -425,7 +425,7 @@ def check_layout(kind: str, columns: Mapping[str, str], newline: str, separator:
     """Return only if lines of these columns can be read back.
 
     Raises:
-        ValueError: there is no column, the ends of lines or separators cannot be told apart, or are too long.
+        ValueError: there is no column, a mark is empty or too long, or one mark contains the other.
     """
     names = sorted(columns)
     encodings = [columns[name] for name in names]
