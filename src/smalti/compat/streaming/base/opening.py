@@ -4,6 +4,8 @@ Copies of shards lie where MosaicML Streaming puts them, at `<local>/<split>/<na
 """
 
 import copy
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +29,8 @@ from smalti.stream import OpenStreams, ShardSet, options_of
 from smalti.stream.shard_set import find_shard_set
 
 Ints = NDArray[np.int64]
+_in_use: "weakref.WeakValueDictionary[Path, Samples]" = weakref.WeakValueDictionary()
+"""The samples whose copies lie in a folder, of all datasets of this process."""
 
 
 @dataclass
@@ -118,7 +122,10 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
             _place_index(stream, found)
         sets.append(found)
     # A set that is read where it lies is no copy, and nothing of it is evicted.
-    return Samples(streams, OpenStreams.of_sets(sets, cache_limit if any(map(_is_fetched, streams)) else None))
+    opened = OpenStreams.of_sets(sets, cache_limit if any(map(_is_fetched, streams)) else None)
+    samples = Samples(streams, opened)
+    _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
+    return samples
 
 
 def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
@@ -155,21 +162,32 @@ def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
 
 
 def _check_folders(streams: Sequence[Stream]) -> None:
-    """Return if no two streams have one folder for their copies.
+    """Return if no two streams have one folder, and none fetches into that of another dataset of this process.
 
     Raises:
-        ValueError: two have.
+        ValueError: two have, or one does: each would take the other's shards for its own.
     """
-    folders = [_index_path(stream).parent.absolute() for stream in streams]
+    folders = list(map(_folder_of, streams))
     twice = sorted({str(folder) for folder in folders if folders.count(folder) > 1})
     if twice:
+        raise ValueError(f"Reused local directory: {', '.join(twice)}. Provide a different one for each stream.")
+    fetched = set(map(_folder_of, filter(_is_fetched, streams)))
+    if not fetched.isdisjoint(_in_use):
+        gc.collect()  # a dataset that nothing refers to may still be waiting for it
+    used = sorted(map(str, fetched.intersection(_in_use)))
+    if used:
         raise ValueError(
-            f"Reused local directory: {', '.join(twice)} for several streams. Provide a different one for each."
+            f"Reused local directory: {', '.join(used)} is that of another dataset of this process. Provide a "
+            "different one, or delete that dataset first."
         )
 
 
 def _is_fetched(stream: Stream) -> bool:
     return bool(stream.remote) and stream.remote != stream.local
+
+
+def _folder_of(stream: Stream) -> Path:
+    return Path(stream.local, stream.split).absolute()
 
 
 def _index_path(stream: Stream) -> Path:
