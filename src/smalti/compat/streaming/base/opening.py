@@ -5,6 +5,7 @@ Copies of shards lie where MosaicML Streaming puts them, at `<local>/<split>/<na
 
 import copy
 import gc
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
+from smalti.compat.streaming.base.constant import TICK
+from smalti.compat.streaming.base.distributed import get_local_rank
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.planning import WorkReading
 from smalti.compat.streaming.base.prepared_shards import PreparedShards
@@ -25,6 +28,7 @@ from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError
 from smalti.dataset.lookahead import planned_ahead
 from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
+from smalti.storage.retry import Deadline
 from smalti.stream import OpenStreams, ShardSet, options_of
 from smalti.stream.shard_set import find_shard_set
 
@@ -115,6 +119,7 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     _check_folders(streams)
     sets = []
     for stream in streams:
+        _await_first_rank(stream)
         found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
             raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
@@ -126,6 +131,17 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     samples = Samples(streams, opened)
     _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
     return samples
+
+
+def _await_first_rank(stream: Stream) -> None:
+    """Wait until the first rank of this machine has made a temporary folder, which for it must not exist before.
+
+    With a process group its barrier has waited. Best effort: a rank that is alone goes on after the time limit.
+    """
+    if stream._local is None and get_local_rank() != 0:
+        deadline = Deadline(stream.download_timeout)
+        while not Path(stream.local).exists() and not deadline.passed():
+            time.sleep(TICK)
 
 
 def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
