@@ -136,7 +136,7 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
 def _await_first_rank(stream: Stream) -> None:
     """Wait until the first rank of this machine has made a temporary folder, which for it must not exist before.
 
-    With a process group its barrier has waited. Best effort: a rank that is alone goes on after the time limit.
+    With a process group its barrier has waited. Best effort: a rank that is alone continues after the time limit.
     """
     if stream._local is None and get_local_rank() != 0:
         deadline = Deadline(stream.download_timeout)
