@@ -1,6 +1,6 @@
 """Run with `streaming` in place, MosaicML's or the alias: write sets of every format and encoding; imports no Smalti.
 
-    python written_sets.py FOLDER
+python written_sets.py FOLDER
 """
 
 import io
@@ -44,7 +44,13 @@ def numbers(i):
 def odd_numbers(i):
     """Return values that numpy converts: bytes as stored, floats to integers, infinities, arrays of no axes."""
     row = numbers(i)
-    return row | {"int16": i + 0.7, "int32": np.int64(i), "float16": 1e9 * i, "float64": np.float32(i / 3), "uint8": bytes([i])}
+    return row | {
+        "int16": i + 0.7,
+        "int32": np.int64(i),
+        "float16": 1e9 * i,
+        "float64": np.float32(i / 3),
+        "uint8": bytes([i]),
+    }
 
 
 def texts(i):
@@ -113,11 +119,21 @@ def rows(make, count=12):
 
 
 def write_part(out, part):
-    write(MDSWriter(columns={"id": "int"}, out=f"{out}/{part:02}", size_limit=200), [{"id": part * 100 + i} for i in range(9)])
+    write(
+        MDSWriter(columns={"id": "int"}, out=f"{out}/{part:02}", size_limit=200),
+        [{"id": part * 100 + i} for i in range(9)],
+    )
 
 
 def write_mds(folder):
-    kinds = {"texts": TEXTS, "stored_texts": TEXTS, "arrays": ARRAYS, "images": IMAGES, "lists": LISTS, "objects": OBJECTS}
+    kinds = {
+        "texts": TEXTS,
+        "stored_texts": TEXTS,
+        "arrays": ARRAYS,
+        "images": IMAGES,
+        "lists": LISTS,
+        "objects": OBJECTS,
+    }
     kinds |= {"numbers": NUMBERS | FLOATS, "odd_numbers": NUMBERS | FLOATS}
     for name, columns in kinds.items():
         columns = dict(reversed(columns.items()))
@@ -158,7 +174,10 @@ def write_custom(folder):
     for name, kind in {"backwards": Reversed, "str": Reversed, "int": Tiny}.items():
         encodings._encodings[name] = kind
     columns = {"a": "backwards", "b": "str", "c": "int"}
-    write(MDSWriter(columns=columns, out=f"{folder}/custom", size_limit=400), rows(lambda i: {"a": f"a{i}", "b": f"b{i}", "c": i}))
+    write(
+        MDSWriter(columns=columns, out=f"{folder}/custom", size_limit=400),
+        rows(lambda i: {"a": f"a{i}", "b": f"b{i}", "c": i}),
+    )
 
 
 def main(folder):

@@ -10,16 +10,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from smalti.compat.petastorm.sources import FileSource
 from smalti.errors import FormatError, MissingDependency, StoreNotFound
 from smalti.storage import ObjectInfo
-
-if TYPE_CHECKING:
-    from smalti.compat.petastorm.parquet import FileSource
 
 LOG = "_delta_log/"
 _CHECKPOINT = f"{LOG}_last_checkpoint"
@@ -28,7 +26,7 @@ _CONVERT = 'Read it with Spark (spark.read.format("delta").load(...)) and give t
 _PURGE = f"Run REORG TABLE ... APPLY (PURGE) on the table. Or: {_CONVERT}"
 
 
-def live_files(source: "FileSource", infos: Sequence[ObjectInfo]) -> list[str]:
+def live_files(source: FileSource, infos: Sequence[ObjectInfo]) -> list[str]:
     """Return the keys of the files that belong to the newest version of the table, in order of their names.
 
     Raises:
@@ -64,7 +62,7 @@ def _deltalake(where: str) -> Any:
         ) from error
 
 
-def _copy_log(source: "FileSource", infos: Sequence[ObjectInfo], folder: Path) -> None:
+def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> None:
     """Copy the log into a folder, without what is older than its newest checkpoint."""
     sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(LOG)}
     oldest = _checkpoint_version(source, sizes)
@@ -76,7 +74,7 @@ def _copy_log(source: "FileSource", infos: Sequence[ObjectInfo], folder: Path) -
             copy.write_bytes(source.read(key, 0, num_bytes))
 
 
-def _checkpoint_version(source: "FileSource", sizes: Mapping[str, int]) -> int:
+def _checkpoint_version(source: FileSource, sizes: Mapping[str, int]) -> int:
     if _CHECKPOINT not in sizes:
         return 0
     try:

@@ -4,7 +4,15 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 `CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
 """
 
-from smalti.errors import IndexFileError, SchemaError, ShardNotFound, StoreNotFound
+from smalti.errors import (
+    CatalogError,
+    IndexFileError,
+    SchemaError,
+    ShardNotFound,
+    StoreAuthError,
+    StoreError,
+    StoreNotFound,
+)
 
 
 class MissingIndexError(StoreNotFound, RuntimeError):
@@ -27,5 +35,17 @@ class BadLine(SchemaError, AssertionError):
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
-class UnexpectedFiles(ValueError, AssertionError):
+class MergeError(CatalogError, RuntimeError):
+    """Index files that cannot be merged."""
+
+
+class GCSAuthError(StoreAuthError, ValueError):
+    """Missing or refused credentials of Google."""
+
+
+class ReadOnlyStoreError(StoreError, NotImplementedError):
+    """An upload that this kind of store does not allow."""
+
+
+class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""

@@ -212,7 +212,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please "
                 "raise `cache_limit`."
             )
-        largest = self._samples.max_shard_bytes
+        largest = np.int64(self._samples.max_shard_bytes)
         self.max_shard_size_across_all_streams = largest
         if limit < _CACHED_SHARDS * largest:
             raise ValueError(

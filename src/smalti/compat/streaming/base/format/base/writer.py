@@ -189,7 +189,7 @@ class Writer(ABC):
                 self.flush_shard()
                 self._reset_cache()
             config = self.get_config()
-            self._version.schema = _schema(config)
+            self._version.declare_schema(_schema(config))
             manifest = self._version.finish()
         except StoreError as error:
             self.event.set()
