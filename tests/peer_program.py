@@ -17,21 +17,26 @@ WAIT_SECONDS = 90.0
 
 
 def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
-    """Run the program and return its stdout; it must succeed within `seconds`."""
+    """Run one of MosaicML's programs and return its stdout; it must succeed within `seconds`."""
     with turn_of("peer", WAIT_SECONDS):
-        program = subprocess.Popen(
-            [str(word) for word in command],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            told, faults = program.communicate(timeout=seconds)
-        finally:
-            _end(program)
+        return run_beside(command, env, seconds)
+
+
+def run_beside(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
+    """Run a program that may run beside others, as `run_alone` does."""
+    program = subprocess.Popen(
+        [str(word) for word in command],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        told, faults = program.communicate(timeout=seconds)
+    finally:
+        _end(program)
     assert program.returncode == 0, f"{faults[-3000:]}\n(it ended with {program.returncode})"
     return told
 

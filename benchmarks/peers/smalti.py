@@ -24,7 +24,7 @@ class Smalti(Peer):
     """A set that Smalti wrote: versions and manifest."""
 
     # What `from smalti import StreamingDataset, StreamingDataLoader` imports.
-    imports = ("smalti.torch.dataset", "smalti.torch.loader")
+    imports: tuple[str, ...] = ("smalti.torch.dataset", "smalti.torch.loader")
     remote_imports = ("s3fs", "obstore.store")
     order_imports = ("smalti.order.mosaic",)
 
@@ -125,12 +125,13 @@ class Smalti(Peer):
 class TorchSmalti(Smalti):
     """The same dataset under torch's own DataLoader, which takes samples one by one."""
 
-    imports: tuple[str, ...] = (*Smalti.imports, "torch.utils.data")
+    imports = (*Smalti.imports, "torch.utils.data")
 
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Torch's loader in the place of Smalti's."""
-        from smalti import StreamingDataset
         from torch.utils.data import DataLoader
+
+        from smalti import StreamingDataset
 
         # Batches are torch's: the samples are decoded, as by the others.
         kind = decoded(StreamingDataset, "image") if options.decode else StreamingDataset

@@ -1,6 +1,7 @@
 """Shard sets opened for reading: samples and batches by id, verified before the first byte."""
 
 import json
+import pickle
 import subprocess
 import sys
 import threading
@@ -12,7 +13,9 @@ import pytest
 from smalti.catalog import merge_index
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, SchemaError
+from smalti.storage import LocalStore
 from smalti.stream import OpenStreams, Stream, StreamOptions
+from smalti.testing.logged import LoggedStore
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
 
@@ -42,6 +45,15 @@ def test_an_empty_remote_or_split_is_none_as_for_mosaicml(root, tmp_path, monkey
 
 def test_an_empty_local_means_the_users_cache_folder(root):
     assert Stream(remote=str(root), local="").options().cache.local is None
+
+
+def test_a_store_may_be_given_instead_of_its_address(root, tmp_path):
+    store = LoggedStore(LocalStore(root), tmp_path / "log")
+    options = Stream(remote=store, local=str(tmp_path / "local")).options()
+    assert options.root == f"logged+{root}"
+    streams = pickle.loads(pickle.dumps(OpenStreams([options])))
+    assert streams.sample(94)["id"] == 94
+    assert len(store.lines("fetch")) == 1
 
 
 @pytest.mark.parametrize("given", [{}, {"remote": ""}, {"local": ""}, {"remote": "", "local": ""}])

@@ -46,6 +46,7 @@ from smalti.cache.transfer import ConcurrencyTuner, EarlyReader, may_be_early
 from smalti.errors import SmaltiError, StoreTimeout
 from smalti.format import AnyShard
 from smalti.process import PerProcess
+from smalti.storage.retry import Deadline
 
 IDLE_SECONDS = 5.0
 """Time after which an idle thread ends."""
@@ -163,6 +164,35 @@ class ShardCache:
         missing = self._opened.missing(shard_ids)
         if missing:
             self._queue.get().ahead(missing)
+
+    def evict(self, shard_id: int) -> int:
+        """Evict the copies of a shard and return their bytes; a shard that is read where it lies has none.
+
+        Raises:
+            StoreTimeout: another process held the folder's lock until the deadline.
+        """
+        return self._space.get().evict(shard_id, self._deadline())
+
+    def evict_last_needed(self) -> int:
+        """Evict the copies of the shard that is needed last, and return their bytes; 0 if there are none."""
+        self._prepare_roots()
+        return self._space.get().evict_last_needed(self._deadline())
+
+    def kept_bytes(self) -> int:
+        """Return the bytes of all copies, whichever process fetched them."""
+        self._prepare_roots()
+        return self._space.get().kept_bytes(self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return Deadline(max(source.options.download_timeout for source in self._sources))
+
+    def _prepare_roots(self) -> None:
+        """Create the folders of copies: a process that has not fetched anything does not know them."""
+        first = 0
+        for source in self._sources:
+            if len(source.shards):
+                self._shards.copies(first)
+            first += len(source.shards)
 
     def _by_next_use(self, shard_ids: Iterable[int]) -> list[int]:
         """Return these shards and those that had no space before, first needed first; renew the leases on them."""

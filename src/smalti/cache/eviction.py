@@ -12,7 +12,8 @@ Intended behaviour; anything else is a bug:
 5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves space for one more shard, which a
    reader may be waiting for. For that one, everything is evicted but what its own step needs, which is mapped:
    unlinking it would free nothing.
-6. Nothing but files in the cache's own folders is evicted. Eviction does not depend on clocks.
+6. Nothing but files in the cache's own folders is evicted, and where copies lie in a folder of the user (`mirror`),
+   nothing but files of the shards. Eviction does not depend on clocks.
 """
 
 import shutil
@@ -222,6 +223,22 @@ class SpaceManager:
         locks = [lock for root in self._sources.roots() for lock in scan(root).locks]
         return any(shard not in shards_of_file(target_of(lock), tables) and is_held(lock) for lock in locks)
 
+    def evict(self, shard: int, deadline: Deadline) -> int:
+        """Evict the copies of one shard, whenever it is needed next; return their bytes."""
+        files = self._sources.copies_of_all_files(shard)
+        with self._locked(deadline, f"evicting shard {shard}"):
+            return self._evict(_Candidate([shard], files))
+
+    def evict_last_needed(self, deadline: Deadline) -> int:
+        """Evict the copies that are needed last; return their bytes, 0 if there are none."""
+        with self._locked(deadline, "evicting a shard"):
+            return self._evict_bytes(self._candidates(self._scan(), self.upcoming.current_step, -1, but=-1), 1)
+
+    def kept_bytes(self, deadline: Deadline) -> int:
+        """Return the bytes of all copies, whichever process fetched them."""
+        with self._locked(deadline, "listing copies"):
+            return sum(contents.kept_bytes for contents in self._scan())
+
     def record_use(self, shard: int) -> None:
         """Record that a shard was opened: where no order is known, the least recently opened is evicted first."""
         self._num_uses += 1
@@ -346,9 +363,11 @@ class SpaceManager:
 
     def _scan(self) -> list[Contents]:
         """Return the contents of all folders, after removing what dead processes left there."""
-        found = [scan(root, self._seen.setdefault(root, {})) for root in self._sources.roots()]
-        for contents in found:
+        roots = self._sources.roots()
+        found = [scan(root, self._seen.setdefault(root, {})) for root in roots]
+        for root, contents in zip(roots, found, strict=True):
             remove_stale(contents)
+            self._sources.keep_copies(root, contents)
         return found
 
     def _candidates(self, contents: list[Contents], step: int, shard: int, *, but: int) -> list[_Candidate]:

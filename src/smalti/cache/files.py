@@ -233,6 +233,20 @@ def open_root(local: Path, digest: str) -> Path:
     )
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder that the user chose, with the permissions that folders have by default.
+
+    Raises:
+        StoreError: it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"cannot make the folder {path}: {error.strerror}; give another one as `local`", path=str(path)
+        ) from error
+
+
 def make_parent(root: Path, target: Path) -> None:
     """Create the folders between the root and a file in it, each with mode 0700 and none of them a link.
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.attributes import whole_number
-from smalti.cache.files import check_filesystem, folder_name, open_root
+from smalti.cache.files import Contents, check_filesystem, folder_name, make_folder, open_root
+from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import CacheLimitError
@@ -28,8 +29,8 @@ from smalti.storage.retry import most_seconds
 class CacheOptions:
     """Options for fetching, verifying and keeping remote shards on this machine.
 
-    `StreamingDataset` takes each field but `local` as an argument, and `Stream` has each as a field, None for the
-    dataset's choice.
+    `StreamingDataset` takes each field but `local` and `mirror` as an argument, and `Stream` has each of these as a
+    field, None for the dataset's choice.
     """
 
     local: str | None = None
@@ -44,11 +45,16 @@ class CacheOptions:
     """Hash that the index must have for every file; None for whichever it has. All hashes in the index are checked."""
     keep_zip: bool = False
     """Keep the compressed file beside the unpacked one."""
+    mirror: bool = False
+    """Lay the copies out as the data set is, in `local` itself, where other programs find them by their names; and copy
+    shards of a set on this machine as well. Only one data set may use the folder."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
         if not self.download_timeout > 0:
             raise ValueError(f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds")
+        if self.mirror and not self.local:
+            raise ValueError("`mirror` needs `local`, the folder in which the copies of one data set lie")
 
     def overridden_by(self, choices: object) -> "CacheOptions":
         """Return these options, replaced by the attributes of `choices` that bear a field's name and are not None."""
@@ -84,6 +90,12 @@ class Source:
     def cache_folder(self) -> Path:
         """The folder in which the folders of copies lie: the user's choice, or the default one of this system."""
         return Path(self.options.local).expanduser() if self.options.local else detect_cache_folder()
+
+    @property
+    def is_own_mirror(self) -> bool:
+        """True if the copies' folder is that of the data set itself: only what must be unpacked is written there."""
+        place = self.store.local_path(INDEX) if self.options.mirror else None
+        return place is not None and place.parent.resolve() == self.cache_folder.resolve()
 
     def open(self, info: ShardInfo, paths: Sequence[Path]) -> AnyShard:
         """Map the files of one of the shards.
@@ -179,11 +191,15 @@ class CopyPaths:
         Raises:
             StoreError: it cannot be created, or a limit cannot be kept in it.
         """
-        has_hash = bool(file.raw.hashes)
+        source = self._source
+        has_hash = bool(file.raw.hashes) or source.options.mirror
         root = self._roots.get(has_hash)
         if root is None:
-            source = self._source
-            root = open_root(source.cache_folder, folder_name(source.digest, source.store.url, has_hash=has_hash))
+            root = source.cache_folder
+            if source.options.mirror:
+                make_folder(root)
+            else:
+                root = open_root(root, folder_name(source.digest, source.store.url, has_hash=has_hash))
             check_filesystem(root, self._limit)
             self._roots[has_hash] = root
         return root
@@ -198,6 +214,8 @@ class CopyPaths:
 
     def in_place(self, shard: ShardToFetch) -> tuple[Path, ...]:
         """Return the paths of a shard's uncompressed files in a local store; none if it does not have all of them."""
+        if self._source.options.mirror and not self._source.is_own_mirror:
+            return ()
         files = shard.files()
         found = [self._source.store.local_path(file.raw.basename) for file in files]
         paths = tuple(path for path in found if path is not None)
@@ -209,7 +227,8 @@ class CopyPaths:
     def are_copied(self) -> NDArray[np.bool_]:
         """Return by shard whether it is copied, not read where it lies; bool, shape (shards,)."""
         shards, zipped = self._source.shards, bytes_of(self._source.shards).zipped
-        if not len(shards) or self._source.store.local_path(shards[0].raw.basename) is None:
+        is_local = len(shards) > 0 and self._source.store.local_path(shards[0].raw.basename) is not None
+        if not is_local or (self._source.options.mirror and not self._source.is_own_mirror):
             return np.ones(zipped.size, np.bool_)
         found = np.zeros(zipped.size, np.bool_)
         for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
@@ -244,6 +263,13 @@ class ShardsByFile:
             for file in info.raw_files:
                 table.setdefault(file.basename, []).append(place)
         return table
+
+
+def drop_foreign(contents: Contents, tables: Sequence[tuple[Path, ShardsByFile]]) -> None:
+    """Remove files that belong to none of these shards from `contents`; those of a compressed shard bear its suffix."""
+    for path in list(contents.copies):
+        if not shards_of_file(path, tables) and not shards_of_file(path.with_suffix(""), tables):
+            del contents.copies[path]
 
 
 def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> list[int]:
@@ -294,6 +320,27 @@ class ShardSources:
         file = info.stored.basename
         name = f"shard {place} ({file}) of {source.store.url}, version digest {source.digest[:12]}"
         return ShardToFetch(shard_id, info, name)
+
+    def keep_copies(self, root: Path, contents: Contents) -> None:
+        """Remove from `contents` of a folder what may not be evicted: files of the user, and a data set itself."""
+        here = [each for each in self.sources if each.options.mirror and each.cache_folder == root]
+        if any(each.is_own_mirror for each in here):
+            contents.copies.clear()
+        elif here:
+            drop_foreign(contents, self.tables())
+
+    def copies_of_all_files(self, shard_id: int) -> dict[Path, int]:
+        """Return the paths of a shard's copies, compressed ones included, with their sizes."""
+        number, place = self.locate(shard_id)
+        shard, paths = ShardToFetch(shard_id, self.sources[number].shards[place], ""), self.paths[number]
+        if paths.in_place(shard):
+            return {}
+        found = {}
+        for file in shard.files():
+            found[paths.target(file)] = file.raw.num_bytes
+            if file.zip is not None:
+                found[paths.root(file) / file.zip.basename] = file.zip.num_bytes
+        return found
 
     def copies(self, shard_id: int) -> tuple[Path, ...]:
         """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""

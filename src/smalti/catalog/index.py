@@ -14,7 +14,8 @@ On other stores the file is replaced unconditionally, and the publisher then loo
 
 Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain hashes of the first bytes
 of shards, because other readers refuse unknown fields in a shard's entry. The digest does not cover these; it covers
-the hashes of the whole files, which are checked once a file is complete.
+the hashes of the whole files, which are checked once a file is complete. Hashes that a writer keeps out of the entries
+(`ShardOptions.unlisted_hashes`) are there too.
 """
 
 import json
@@ -34,6 +35,7 @@ from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index
+from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
 from smalti.storage.store import Tagged
@@ -48,6 +50,10 @@ _END = re.compile(r', "version": 2}\s*\Z')
 FIRST_HASHES = "first_hashes"
 """The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
 _HASH = re.compile("[0-9a-f]{16}", re.ASCII)
+UNLISTED_HASHES = "unlisted_hashes"
+"""The name below Smalti's key of hashes that a writer keeps out of the shards and their entries."""
+FILE_KINDS = ("raw", "zip", "meta", "zip_meta")
+"""The files of a shard, as `ShardInfo` names them."""
 INDEX_FORMAT = 1
 MAX_ROUNDS = 100
 """Rounds of writing index files while other publishers keep overtaking; after that the last of them does it."""
@@ -155,6 +161,49 @@ def _with_first_hash(shard: ShardInfo, encoded: object) -> ShardInfo:
     return replace(shard, raw=replace(shard.raw, first_hash=int(encoded, 16)))
 
 
+def encode_unlisted_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[dict[str, dict[str, str]]]]:
+    """Return what is added below Smalti's key for hashes that the entries of shards omit; nothing where none has any.
+
+    Each shard has an object from the kind of a file (`raw`, `zip`, `meta`, `zip_meta`) to its hashes by name.
+    """
+    found = [_unlisted(shard) for shard in shards]
+    return {UNLISTED_HASHES: found} if any(found) else {}
+
+
+def _unlisted(shard: ShardInfo) -> dict[str, dict[str, str]]:
+    names = shard.unlisted_hashes
+    files = {kind: getattr(shard, kind) for kind in FILE_KINDS if names}
+    return {kind: {name: file.hashes[name] for name in names} for kind, file in files.items() if file is not None}
+
+
+def decode_unlisted_hashes(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
+    """Return the shards with the hashes below Smalti's key; the caller compares the digest of the result.
+
+    Raises:
+        IndexFileError: the hashes are malformed.
+    """
+    encoded = extra.get(UNLISTED_HASHES)
+    if encoded is None:
+        return tuple(shards)
+    where = f"{INDEX}: $.{EXTRA}.{UNLISTED_HASHES}"
+    if not isinstance(encoded, list) or len(encoded) != len(shards):
+        raise IndexFileError(f"{where}: expected a list with an entry for each of {len(shards)} shards", key=INDEX)
+    return tuple(_with_unlisted(shard, each, where) for shard, each in zip(shards, encoded, strict=True))
+
+
+def _with_unlisted(shard: ShardInfo, encoded: object, where: str) -> ShardInfo:
+    changes: dict[str, Any] = {}
+    for kind in FILE_KINDS:
+        file, hashes = getattr(shard, kind), encoded.get(kind) if isinstance(encoded, dict) else None
+        if file is None or hashes is None:
+            continue
+        if not isinstance(hashes, dict):
+            raise IndexFileError(f"{where}: expected hashes by name for {kind}, found {hashes!r:.60}", key=INDEX)
+        changes[kind] = replace(file, hashes={**hashes, **file.hashes})
+        changes[kind].check(where, limit=MAX_STORED_BYTES)
+    return replace(shard, **changes) if changes else shard
+
+
 def refresh_index(store: Store, manifest: Manifest) -> None:
     """Make the index files show the newest version: `manifest`, or one that was published after it.
 
@@ -194,16 +243,16 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
         extra["logical"] = dict(manifest.logical)
     for split in manifest.partitions:
         below = manifest.select(split)
-        own = extra | {"split": split, "rows": int(sizes_of(below).sum())} | _first_hashes(below)
+        own = extra | {"split": split, "rows": int(sizes_of(below).sum())} | _hashes(below)
         put_index(store, f"{split}/{INDEX}", below, {EXTRA: own}, f"{split}/")
     for split in sorted(stale):
         _remove_older(store, f"{split}/{INDEX}", manifest.version)
-    put_index(store, INDEX, manifest.shards, {EXTRA: extra | _first_hashes(manifest.shards)})
+    put_index(store, INDEX, manifest.shards, {EXTRA: extra | _hashes(manifest.shards)})
 
 
-def _first_hashes(shards: Sequence[ShardInfo]) -> dict[str, Any]:
-    """Return the first hashes for the index file of a small set; larger sets are opened by their shard table."""
-    return encode_first_hashes(shards) if len(shards) < MANY_SHARDS else {}
+def _hashes(shards: Sequence[ShardInfo]) -> dict[str, Any]:
+    """Return the hashes below Smalti's key of a small set; larger sets are opened by their shard table."""
+    return encode_first_hashes(shards) | encode_unlisted_hashes(shards) if len(shards) < MANY_SHARDS else {}
 
 
 def _remove_older(store: Store, key: str, version: int) -> None:

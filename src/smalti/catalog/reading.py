@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.index import EXTRA, IndexSummary, decode_first_hashes, peek_index
+from smalti.catalog.index import EXTRA, IndexSummary, decode_first_hashes, decode_unlisted_hashes, peek_index
 from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.shard_table import digest_of, sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
@@ -213,7 +213,7 @@ def _from_index(newest: Newest, store: Store) -> Manifest | None:
     if header is None or index is None or index.top is None or (newest.extra or {}).get("digest") != header.digest:
         return None
     try:
-        shards, _ = shards_of(index.top, where=store.locate(INDEX))
+        shards = decode_unlisted_hashes(shards_of(index.top, where=store.locate(INDEX))[0], newest.extra or {})
     except IndexFileError:
         return None  # the index file is only a copy; the shard table decides
     found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
@@ -237,7 +237,8 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     else:
         # A file that was too large for `peek_index` to parse had its size checked there.
         top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
-        shards = decode_first_hashes(shards_of(top, where=where)[0], newest.extra or {})
+        shards = decode_unlisted_hashes(shards_of(top, where=where)[0], newest.extra or {})
+        shards = decode_first_hashes(shards, newest.extra or {})
         digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(

@@ -8,7 +8,12 @@ Stores, caches, ranks and orders are not known here. This folder holds what a sh
 
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.registry import parse_encoding, register_encoding
+from smalti.format.encodings.registry import (
+    built_in_encoding,
+    parse_encoding,
+    register_encoding,
+    unregister_encoding,
+)
 from smalti.format.hashing import (
     FIRST_BYTES,
     HASH_NAMES,
@@ -64,6 +69,7 @@ __all__ = [
     "TextShard",
     "TextShardBuilder",
     "batch_of",
+    "built_in_encoding",
     "check_basename",
     "check_hash_names",
     "check_readable",
@@ -84,5 +90,6 @@ __all__ = [
     "parse_size_limit",
     "register_encoding",
     "text_schema",
+    "unregister_encoding",
     "verify_file",
 ]

@@ -9,6 +9,7 @@ import bz2
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
@@ -65,6 +66,16 @@ class Compression(ABC):
         with src.open("rb") as file:
             self._unpack(file, out)
         return out.total
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """Return the content of the bytes of such a file, at most `limit` bytes.
+
+        Raises:
+            FormatError: As for `decompress_file`.
+        """
+        content = BytesIO()
+        self._unpack(BytesIO(data), BoundedOutput(content, limit, Path(f"{len(data)} bytes of {self.extension}")))
+        return content.getvalue()
 
     @abstractmethod
     def _unpack(self, file: BinaryIO, out: "BoundedOutput") -> None:

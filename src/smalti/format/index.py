@@ -15,6 +15,7 @@ from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
 from smalti.format.compression import parse_compression
+from smalti.format.encodings.registry import num_replaced
 from smalti.format.hashing import HASH_NAMES, hex_length
 from smalti.format.json_fields import Fields, fault, finite_float, is_deeper_than, refuse_constant, unique_keys
 from smalti.format.schema import MAX_COLUMNS, Schema
@@ -70,9 +71,10 @@ class FileInfo:
     unknown. Smalti's own, as `ShardInfo.partition` is; files are equal regardless of it, because it follows from the
     bytes."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as in an index file."""
-        return {"basename": self.basename, "bytes": self.num_bytes, "hashes": dict(self.hashes)}
+    def to_json(self, hash_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the entry as in an index file, with the hashes of these names; by default all."""
+        chosen = {name: digest for name, digest in self.hashes.items() if hash_names is None or name in hash_names}
+        return {"basename": self.basename, "bytes": self.num_bytes, "hashes": chosen}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str, limit: int = MAX_FILE_BYTES) -> "FileInfo":
@@ -114,6 +116,8 @@ class ShardInfo:
     zip: FileInfo | None = None
     compression: str | None = None
     hash_names: tuple[str, ...] = ()
+    """The hashes that the shard declares in its own header and in index files. Its files may have others, unlisted
+    ones, which the shard table of a version keeps."""
     size_limit: int | None = None
     partition: str | None = None
     """Smalti's own (the split, for example); not in an MDS index entry."""
@@ -150,6 +154,12 @@ class ShardInfo:
         return tuple({file.basename for file in (*self.raw_files, *self.stored_files)})
 
     @property
+    def unlisted_hashes(self) -> tuple[str, ...]:
+        """Names of the hashes that every file has and the shard does not declare, sorted."""
+        common = set.intersection(*(set(file.hashes) for file in (*self.raw_files, *self.stored_files)))
+        return tuple(sorted(common.difference(self.hash_names)))
+
+    @property
     def layout(self) -> TextLayout | None:
         """Layout of the lines of a text shard; None for other formats."""
         if self.newline is None:
@@ -158,15 +168,16 @@ class ShardInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of an index file, with exactly the keys that MosaicML's reader takes."""
+        names = self.hash_names
         entry: dict[str, Any] = {
-            "raw_data": self.raw.to_json(),
+            "raw_data": self.raw.to_json(names),
             "samples": self.samples,
-            "zip_data": self.zip.to_json() if self.zip else None,
+            "zip_data": self.zip.to_json(names) if self.zip else None,
         }
         layout = self.layout
         if layout is not None and self.meta is not None:
-            entry["raw_meta"] = self.meta.to_json()
-            entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
+            entry["raw_meta"] = self.meta.to_json(names)
+            entry["zip_meta"] = self.zip_meta.to_json(names) if self.zip_meta else None
             config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
             return {**config, **entry}
         config = mds_config(
@@ -303,7 +314,7 @@ def parse_schema(fields: Fields) -> Schema:
     if not _SIZE_TYPES.issuperset(map(type, sizes)):
         raise fault(fields.at("column_sizes"), "whole numbers and nulls", sizes)
     try:
-        return _checked_schema(names, encodings, tuple(sizes))
+        return _checked_schema(names, encodings, tuple(sizes), num_replaced())
     except SchemaError as error:
         raise IndexFileError(f"{fields.where}: {error.message}", where=fields.where, **error.facts) from error
 
@@ -335,7 +346,9 @@ def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries need one copy
-def _checked_schema(names: tuple[str, ...], encodings: tuple[str, ...], sizes: tuple[int | None, ...]) -> Schema:
+def _checked_schema(
+    names: tuple[str, ...], encodings: tuple[str, ...], sizes: tuple[int | None, ...], _: int
+) -> Schema:
     if not 1 <= len(names) <= MAX_COLUMNS or len(set(names)) != len(names):
         raise SchemaError(f"expected 1 to {MAX_COLUMNS} columns, each name once, found {len(names)} names.")
     schema = Schema(names, encodings, sizes)

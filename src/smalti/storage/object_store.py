@@ -356,6 +356,14 @@ class FsspecStore(Store):
             raise StoreNotFound(f"cannot look up {self.locate(key)}: it is a folder", key=key, url=self.url)
         return ObjectInfo(key, int(entry["size"]), mark_of(entry), time_of(entry))
 
+    def check_bucket(self) -> None:
+        """Look up the bucket, container or volume."""
+        # /Volumes/<catalog>/<schema>/<volume>; elsewhere a root that begins with "/" is a folder of a server.
+        depth = 5 if self.root.startswith("/Volumes/") else 1
+        bucket = "/".join(self.root.split("/")[:depth])
+        if bucket and self.scheme.name != "memory":
+            self._call("look up the bucket of", "", partial(self._run, "info", bucket))
+
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the uploads below the folder that were not completed; none if the store removes them itself."""
         folder = self._path(folder_of(prefix), allow_root=True)

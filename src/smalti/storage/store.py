@@ -317,6 +317,18 @@ class Store(ABC):
         """Return the full address of the key, for messages."""
         return f"{self.url.rstrip('/')}/{key}" if key else self.url
 
+    def check_bucket(self) -> None:
+        """Check that the bucket, container or volume of the store exists; a no-op for stores without one.
+
+        Folders need not exist: the first put creates them. Credentials may suffice for reads and writes of objects, and
+        not for this.
+
+        Raises:
+            StoreNotFound: it does not exist.
+            StoreAuthError: the credentials do not allow to look it up.
+        """
+        return
+
     def check_exclusive_puts(self, folder: str) -> None:
         """Test, with a small object that is removed again, that this store honours `put_if_absent`.
 

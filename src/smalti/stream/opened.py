@@ -53,6 +53,14 @@ class OpenStreams:
         sets = with_descriptors(lambda: tuple(map(find_shard_set, options)))
         self._lay_out(sets, with_descriptors(lambda: _cache_of(sets, cache_limit)))
 
+    @classmethod
+    def of_sets(cls, sets: Sequence[ShardSet], cache_limit: int | None = None) -> "OpenStreams":
+        """Return shard sets that were found before, opened together."""
+        opened = cls.__new__(cls)
+        found = tuple(sets)
+        opened._lay_out(found, with_descriptors(lambda: _cache_of(found, cache_limit)))
+        return opened
+
     def _lay_out(self, sets: tuple[ShardSet, ...], cache: ShardCache) -> None:
         self.sets = sets
         self.shards: Sequence[ShardInfo] = (

@@ -208,6 +208,7 @@ def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]
             f"{store.locate(INDEX)} lists no shards; the address is wrong, or the writer did not end well: write the "
             "set again",
             url=store.url,
+            num_shards=0,
         )
     for place in np.flatnonzero(sizes == 0).tolist():
         shard = shards[place]

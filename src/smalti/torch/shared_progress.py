@@ -48,6 +48,7 @@ _HEADER = struct.Struct("<QQQ")  # number of changes; offset and length of the c
 _LOCK_SECONDS = 60.0  # the lock is held for microseconds; a process that holds it longer was stopped
 _PAUSE_SECONDS = 0.001  # between two attempts to lock
 _MAX_ITERATIONS = 16  # kept on the board, so that a slow worker finds its iteration
+_CURSORS = ("resume", "adopted", "begun")
 _threads = itertools.count()
 _instances: "weakref.WeakSet[SharedProgress]" = weakref.WeakSet()
 
@@ -180,7 +181,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class SharedProgress(RunTracker):
-    """The progress of a dataset whose copies in loader workers share it."""
+    """The progress of a dataset whose copies in loader workers share it.
+
+    A subclass may have a `cursor_type` of its own, with `epoch`, `to_state` and `from_state` as those of a Cursor.
+    """
+
+    cursor_type: Any = Cursor
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,7 +263,7 @@ class SharedProgress(RunTracker):
         if not is_worker:
             with board.content() as content:
                 record = self._record(content)
-                place = _decoded(record["place"])
+                place = self._decoded(record)
                 start = settle(place)
                 self._place, self._seen = place.after_begin(start), None
                 record["place"] = _encoded(self._place)
@@ -288,10 +294,10 @@ class SharedProgress(RunTracker):
             raise _too_late()
         is_placed, is_first = self._is_placed, iteration["start"] is None
         if not is_placed and not is_first:
-            start = Cursor.from_state(iteration["start"])
-            self._place = _decoded(record["place"]).after_begin(start)
+            start = self.cursor_type.from_state(iteration["start"])
+            self._place = self._decoded(record).after_begin(start)
         else:
-            place = self._place if is_placed else _decoded(record["place"])
+            place = self._place if is_placed else self._decoded(record)
             start = settle(place)
             if iteration["is_placed"] and iteration["start"] != start.to_state():
                 raise CursorError(
@@ -318,6 +324,16 @@ class SharedProgress(RunTracker):
         self._place = self._place.after_begin(start)
         return start, True
 
+    def _decoded(self, record: Mapping[str, Any]) -> RunPlace:
+        place = record["place"]
+        cursors = {name: place[name] for name in _CURSORS}
+        decode = self.cursor_type.from_state
+        return RunPlace(
+            next_epoch=place["next_epoch"],
+            versions=_versions(place["versions"]),
+            **{name: None if state is None else decode(state) for name, state in cursors.items()},
+        )
+
     def _board(self) -> Board | None:
         """Return the board with this dataset's place; None if the dataset is in this process only."""
         if get_worker_info() is None:
@@ -327,7 +343,7 @@ class SharedProgress(RunTracker):
     def _read(self, board: Board, content: Mapping[str, Any]) -> None:
         seen = os.getpid(), board.changes
         if self._seen != seen:
-            self._place, self._seen = _decoded(self._record(content)["place"]), seen
+            self._place, self._seen = self._decoded(self._record(content)), seen
 
     def _record(self, content: Mapping[str, Any]) -> dict[str, Any]:
         record: dict[str, Any] | None = content.get(self._key)
@@ -431,18 +447,9 @@ def _describe(state: Mapping[str, Any]) -> str:
 
 
 def _encoded(place: RunPlace) -> dict[str, Any]:
-    cursors = {name: getattr(place, name) for name in ("resume", "adopted", "begun")}
+    cursors = {name: getattr(place, name) for name in _CURSORS}
     states = {name: None if cursor is None else cursor.to_state() for name, cursor in cursors.items()}
     return {"next_epoch": place.next_epoch, "versions": place.versions, **states}
-
-
-def _decoded(record: Mapping[str, Any]) -> RunPlace:
-    cursors = {name: record[name] for name in ("resume", "adopted", "begun")}
-    return RunPlace(
-        next_epoch=record["next_epoch"],
-        versions=_versions(record["versions"]),
-        **{name: None if state is None else Cursor.from_state(state) for name, state in cursors.items()},
-    )
 
 
 def _versions(pairs: Any) -> tuple[Version, ...]:

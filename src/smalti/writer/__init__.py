@@ -5,16 +5,27 @@ in `smalti.spark.writing`. Read `writers` first, then `uploader`.
 """
 
 from smalti.writer.compact import compact
-from smalti.writer.uploader import ShardUploader, UploadOptions
-from smalti.writer.writers import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+from smalti.writer.uploader import NoSamples, ShardUploader, UploadOptions
+from smalti.writer.writers import (
+    CSVWriter,
+    JSONWriter,
+    MDSWriter,
+    TSVWriter,
+    VersionWriter,
+    WriterOptions,
+    XSVWriter,
+)
 
 __all__ = [
     "CSVWriter",
     "JSONWriter",
     "MDSWriter",
+    "NoSamples",
     "ShardUploader",
     "TSVWriter",
     "UploadOptions",
+    "VersionWriter",
+    "WriterOptions",
     "XSVWriter",
     "compact",
 ]

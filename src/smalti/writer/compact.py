@@ -166,7 +166,7 @@ class ShardCopier:
 
 def builder_like(shard: ShardInfo, limit: int | None) -> SampleBuilder:
     """Return a builder of shards with the schema, format, compression and hashes of this one."""
-    options = ShardOptions(shard.compression, shard.hash_names, limit)
+    options = ShardOptions(shard.compression, shard.hash_names, limit, shard.unlisted_hashes)
     if shard.layout is None:
         return ShardBuilder(shard.schema, options, allow_unsafe_types=True)
     return LineBuilder(shard.layout, options)

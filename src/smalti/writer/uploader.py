@@ -259,6 +259,24 @@ class SampleBuilder(Protocol):
         """Return the last shards."""
 
 
+class NoSamples:
+    """A builder for writers that get whole shards (`ShardUploader.write_shard`): it refuses samples."""
+
+    def add(self, _: Any) -> NoReturn:
+        """Refuse the sample.
+
+        Raises:
+            SchemaError: Always.
+        """
+        raise SchemaError("this writer takes whole shards; give samples to the one that fills them.")
+
+    add_batch = add
+
+    def finish(self) -> Sequence[FilledShard]:
+        """Return no shards."""
+        return ()
+
+
 class ShardUploader:
     """A writer of shards below a prefix, which threads seal and upload. Not thread-safe: used by one thread.
 
@@ -333,6 +351,19 @@ class ShardUploader:
             for part in _parts(batch):
                 for shard in self._add_batch(part):
                     self._queue.put(shard)
+        except BaseException as error:
+            self._queue.record_interrupt(error)
+            raise
+
+    def write_shard(self, shard: FilledShard) -> None:
+        """Add a shard that the caller has filled, after the shards that are complete by now; otherwise as `write`.
+
+        Its name must be unique among the shards of this uploader.
+        """
+        if self._add == self._refuse:
+            self._refuse()
+        try:
+            self._queue.put(shard)
         except BaseException as error:
             self._queue.record_interrupt(error)
             raise

@@ -39,7 +39,7 @@ def describe_weights(package):
             derived = [[float(s.proportion).hex(), float(s.repeat).hex(), int(s.choose)] for s in streams]
             kinds = sorted({type(value).__name__ for s in streams for value in (s.proportion, s.repeat, s.choose)})
             found.append([total, type(total).__name__, derived, kinds])
-        except Exception as error:  # noqa: BLE001 - its class is the result
+        except Exception as error:
             found.append(type(error).__name__)
     return found
 
@@ -72,7 +72,9 @@ def describe_set(package, remote, split):
             stream.set_up_local(shards, usage)
             facts[f"usage {keep_zip}"] = usage.tolist()
             facts[f"files {keep_zip}"] = sorted(
-                os.path.relpath(os.path.join(folder, name), local) for folder, _, names in os.walk(local) for name in names
+                os.path.relpath(os.path.join(folder, name), local)
+                for folder, _, names in os.walk(local)
+                for name in names
             )
             facts["index bytes"] = stream.get_index_size()
             facts["readers"] = [describe_reader(shard, local) for shard in shards]

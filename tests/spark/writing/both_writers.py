@@ -6,12 +6,18 @@ from pathlib import Path
 
 from streaming.base.converters import dataframe_to_mds as theirs
 
+from smalti.compat.streaming.base.converters import dataframe_to_mds as alias
 from smalti.spark import SparkOptions, build_session, dataframe_to_mds
 
 
 def pairs(frame, times):
     for row in frame.to_dict("records"):
         yield {"x": int(row["number"]) * times, "data": bytes(row["data"])}
+
+
+def triples(frame):
+    for row in frame.to_dict("records"):
+        yield from ({"part": row["number"] / 3 * n, "name": f"{row['text']}/{n}", "left out": n} for n in range(3))
 
 
 def shards(out):
@@ -41,7 +47,35 @@ def main(folder: str) -> None:
             found.append((answer == (out, ""), shards(out)))
         assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
         print(f"{name}: {len(found[0][1])} equal shards")
+    through_the_alias(spark, folder)
     spark.stop()
+
+
+def through_the_alias(spark, folder):
+    """Write partitions of several and of less than one shard by MosaicML's function and by the alias."""
+    frame = spark.range(0, 90, 1, 3).selectExpr(
+        "id as number", "cast(id % 7 as tinyint) as small", "cast(id as smallint) as short",
+        "cast(id as float) as real", "concat('råd ', id) as text", "X'80044B072E' as pickle",
+        "cast(array(double(id)) as array<double>) as list",
+        "named_struct('b', int(id), 'a', concat('ö', id)) as nested",
+    )  # fmt: skip
+    columns = {"number": "int64", "small": "uint8", "short": "uint16", "real": "float32"}
+    pickles = {"pickle": "pkl", "text": "str"}
+    calls = {
+        "inferred": (frame.drop("nested"), {"size_limit": 1500}, None),
+        "chosen": (frame, {"size_limit": 1500, "hashes": ["sha1"], "columns": {**columns, "nested": "json"}}, None),
+        "pickled": (frame, {"size_limit": 1500, "columns": pickles}, None),
+        "small": (frame, {"columns": {"part": "float32", "name": "str"}}, triples),
+    }
+    for name, (rows, options, function) in calls.items():
+        found = []
+        for write in (theirs, alias):
+            out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
+            kwargs = {"compression": None, **options, "out": out}
+            answer = write(rows, mds_kwargs=kwargs, udf_iterable=function)
+            found.append((answer == (out, ""), shards(out)))
+        assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
+        print(f"{name} through the alias: {len(found[0][1])} equal shards")
 
 
 if __name__ == "__main__":

@@ -208,11 +208,18 @@ def test_places_are_parsed_as_local_and_remote(out, places):
 @pytest.mark.process
 @pytest.mark.slow
 def test_mosaicml_itself_makes_the_same_shards_by_the_same_calls(tmp_path):
-    """Both functions run in one process over the same frame, with and without a function of the user."""
+    """Both functions, and the alias of MosaicML's, run in one process over the same frames."""
     peer = Path(sys.prefix) / "peer"
     if not peer.is_dir():
         pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")
     paths = [str(HERE.parents[2]), str(HERE.parents[1] / "golden" / "peer_stubs"), str(peer)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
     output = run_alone([sys.executable, "-W", "ignore", HERE / "both_writers.py", tmp_path], env, seconds=150)
-    assert output.splitlines()[-2:] == ["plain: 4 equal shards", "function: 2 equal shards"]
+    assert [line for line in output.splitlines() if "equal shards" in line] == [
+        "plain: 4 equal shards",
+        "function: 2 equal shards",
+        "inferred through the alias: 6 equal shards",
+        "chosen through the alias: 6 equal shards",
+        "pickled through the alias: 3 equal shards",
+        "small through the alias: 3 equal shards",
+    ]

@@ -5,7 +5,7 @@ import secrets
 
 import pytest
 
-from smalti.errors import StoreAuthError, StoreError
+from smalti.errors import StoreAuthError, StoreError, StoreNotFound
 from smalti.storage import UnfinishedUpload, open_store
 from tests.storage.servers.s3_server import LEAST_RIGHTS, policy_for
 from tests.storage.servers.web_server import WebServer
@@ -138,6 +138,20 @@ def test_the_endpoint_of_oracle_follows_from_namespace_and_region(clean_environm
     assert "oraclecloud" in endpoint(), "S3's endpoint is another store's"
     with pytest.raises(StoreError, match="oci://bucket@namespace"):
         open_store("oci://bucket/set")
+
+
+def test_a_bucket_that_does_not_exist_is_found_missing_before_anything_is_written(s3_server, s3_bucket):
+    options = {"endpoint_url": s3_server}
+    open_store(f"s3://{s3_bucket}/no/folder/yet", options).check_bucket()
+    with pytest.raises(StoreNotFound, match=r"cannot look up the bucket of s3://no-such-bucket/x: no such"):
+        open_store("s3://no-such-bucket/x", options).check_bucket()
+
+
+def test_a_bucket_that_may_not_be_looked_up_is_an_authentication_error(user):
+    store = user(LEAST_RIGHTS)
+    store.put("a", b"1")
+    with pytest.raises(StoreAuthError, match="cannot look up the bucket"):
+        store.check_bucket()
 
 
 def test_unfinished_uploads_are_listed_and_aborted_only_below_the_folder(s3_server, s3_bucket):

@@ -1,5 +1,6 @@
 """Packages whose names and submodules are imported on first use, so that writing a shard set does not import torch."""
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -19,9 +20,11 @@ def lazy_package(
 
     def get(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(f"{package}.{homes[name]}"), name)
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+            setattr(sys.modules[package], name, value)  # also over a submodule of the same name
+            return value
         if name in modules:
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return get, lambda: sorted({*homes, *modules})
+    return get, lambda: sorted({*homes, *modules, *vars(sys.modules[package])})

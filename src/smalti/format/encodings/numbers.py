@@ -272,10 +272,14 @@ class NdArray(Encoding):
         self._check_shape(array.shape)
         return array
 
+    def accepts_shape(self, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this shape is written."""
+        return is_possible(shape)
+
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         if self.shape is not None and shape != self.shape:
             raise SchemaError(f"expected an array of shape {self.shape}, found {shape}.")
-        if not is_possible(shape):
+        if not self.accepts_shape(shape):
             raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {shape}.")
 
     def decode(self, data: bytes) -> Array:

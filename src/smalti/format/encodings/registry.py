@@ -42,25 +42,33 @@ _UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
 _RESERVED = frozenset({*_BUILT_IN, *_UNSAFE, "float"})  # names of MDS; `float` is a type of text shards
 _TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
 _FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
+_MAX_FAMILY_CHARS = 64
 _MAX_NAME_CHARS = 1024
 
 _registered: dict[str, MakeEncoding] = {}
+_overrides: dict[str, MakeEncoding] = {}
 _num_replacements: dict[str, int] = {}
 
 
-def register_encoding(name: str, make: MakeEncoding) -> None:
+def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) -> None:
     """Make `name`, and every `name:parameters`, an encoding of this process; thread-safe.
 
     Args:
         name: Lower-case letters, digits, `_`, `.` and `-`, starting with a letter, at most 64 characters.
         make: Called with the whole name and with the text after the first colon (empty without one); returns the
             encoding, whose `name` must be the whole name. A class whose constructor takes the two will do.
+        override: Whether to replace another factory, or an encoding of MDS itself, and to allow any name without a
+            colon. Columns of that name are then written and read by `make` alone, in this process: other programs
+            need the same encoding to read them.
 
     Raises:
         SchemaError: The name is one of MDS's own or malformed, or another factory has it. Registering the same factory
             again, as a module that is imported twice or a notebook cell that is run twice does, is allowed: the newest
             definition counts.
     """
+    if override:
+        _override(name, make)
+        return
     if not _FAMILY.fullmatch(name):
         raise SchemaError(
             f"encoding {name!r:.80}: the name of an encoding is lower-case letters, digits, `_`, `.` and `-`, starts "
@@ -79,7 +87,33 @@ def register_encoding(name: str, make: MakeEncoding) -> None:
             encoding=name,
         )
     _registered[name] = make
+    _count_replacement(name)
+
+
+def unregister_encoding(name: str) -> None:
+    """Remove the factory of `name`; an encoding of MDS itself takes its place again. A no-op without a factory."""
+    if _overrides.pop(name, None) is not None or _registered.pop(name, None) is not None:
+        _count_replacement(name)
+
+
+def _override(name: str, make: MakeEncoding) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_FAMILY_CHARS or ":" in name:
+        raise SchemaError(
+            f"encoding {name!r:.80}: expected a name of 1 to {_MAX_FAMILY_CHARS} characters without a colon, which "
+            "begins the parameters."
+        )
+    _registered.pop(name, None)
+    _overrides[name] = make
+    _count_replacement(name)
+
+
+def _count_replacement(name: str) -> None:
     _num_replacements[name] = _num_replacements.get(name, 0) + 1
+
+
+def _find_override(name: str) -> Encoding | None:
+    make = _overrides.get(name.partition(":")[0]) if _overrides else None
+    return None if make is None or len(name) > _MAX_NAME_CHARS else _make_custom(name, make)
 
 
 def find_custom(name: str) -> Encoding | None:
@@ -147,6 +181,8 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
     """
     if not isinstance(name, str):
         raise SchemaError(f"the name of an encoding must be text, found {type(name).__name__}.", encoding=name)
+    if (found := _find_override(name)) is not None:
+        return found
     if name in _UNSAFE:
         if allow_unsafe_types:
             return _UNSAFE[name]
@@ -155,8 +191,17 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             "or pass `allow_unsafe_types=True` to read data whose writer you trust.",
             encoding=name,
         )
-    # Built-in names come first: registering an encoding cannot change them.
+    # Built-in names come first: registering an encoding changes them with `override` alone.
     return _find_built_in(name) or find_custom(name) or _unknown(name)
+
+
+def built_in_encoding(name: str) -> Encoding:
+    """Return MDS's own encoding called `name`, also unsafe ones and those that were overridden.
+
+    Raises:
+        SchemaError: There is none.
+    """
+    return _UNSAFE.get(name) or _find_built_in(name) or _unknown(name)
 
 
 @lru_cache(maxsize=1024)

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Jpeg, has_good_head
-from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, is_possible, shape_header
+from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, shape_header
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.schema import Schema, refused_value
 from smalti.format.sizes import check_stored
@@ -39,8 +39,19 @@ class FastPath:
     code: str | None = None
 
 
+class OwnFastPath(Protocol):
+    """An encoding that declares its fast path itself."""
+
+    def fast_path(self) -> FastPath:
+        """Return the fast path, which gives the same bytes as `encode`."""
+
+
 def fast_path(codec: Encoding) -> FastPath:
     """Return the fast path of an encoding; its own `encode` if it has none."""
+    own = getattr(codec, "fast_path", None)
+    if own is not None:
+        path: FastPath = own()
+        return path
     if type(codec) in (Scalar, Int):
         assert isinstance(codec, Scalar)  # noqa: S101 - for the type checker
         return _number(codec)
@@ -51,7 +62,7 @@ def fast_path(codec: Encoding) -> FastPath:
     if type(codec) is Jpeg:
         return FastPath(kind=bytes, encode=_jpeg)
     if type(codec) is NdArray:
-        return FastPath(encode=_array_encoder(codec))
+        return FastPath(encode=array_encoder(codec))
     return FastPath(encode=codec.encode if codec.size is None else _fixed_size_encoder(codec))
 
 
@@ -94,7 +105,8 @@ def _jpeg(value: bytes) -> bytes:
     return value
 
 
-def _array_encoder(codec: NdArray) -> Callable[[Any], bytes]:
+def array_encoder(codec: NdArray) -> Callable[[Any], bytes]:
+    """Return the fast path of arrays, which declines what is no plain array of the type and shape."""
     dtype, shape, heads = codec.dtype, codec.shape, _Heads(codec)
 
     def fixed(value: Any) -> bytes:
@@ -116,12 +128,13 @@ class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
     def __init__(self, codec: NdArray) -> None:
         super().__init__()
         self._dtype = codec.dtype
+        self._accepts_shape = codec.accepts_shape
 
     def __missing__(self, key: tuple[Any, tuple[int, ...]]) -> bytes:
         dtype, shape = key
         if dtype.name not in DTYPE_CODES or dtype != dtype.newbyteorder("<") or dtype != (self._dtype or dtype):
             raise TypeError
-        if not is_possible(shape):
+        if not self._accepts_shape(shape):
             raise TypeError
         head = (b"" if self._dtype else bytes([DTYPE_CODES[dtype.name]])) + shape_header(shape)
         if len(self) < 4096:  # bounded: every sample of a column may have another shape
@@ -160,14 +173,16 @@ class CheckedEncoder:
         return b"".join([self._pack_lengths(*lengths), *parts])
 
 
-def make_fast_encoder(schema: Schema, codecs: tuple[Encoding, ...], fallback: Encode) -> Encode:
+def make_fast_encoder(
+    schema: Schema, codecs: tuple[Encoding, ...], fallback: Encode, *, takes_more: bool = False
+) -> Encode:
     """Return the fast path for a schema: generated code without a loop over columns, three times as fast.
 
-    `fallback` encodes the samples that the fast path declines.
+    `fallback` encodes the samples that the fast path declines: those with further columns too, unless `takes_more`.
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback
-    source, first = _EncoderSource(codecs), schema.names[0]
+    source, first = _EncoderSource(codecs, takes_more=takes_more), schema.names[0]
     space = {
         "columns": itemgetter(*schema.names) if len(codecs) > 1 else lambda sample: (sample[first],),
         "join": b"".join,
@@ -198,10 +213,12 @@ class _EncoderSource:
             return fallback(sample)
     """
 
-    def __init__(self, codecs: tuple[Encoding, ...]) -> None:
+    def __init__(self, codecs: tuple[Encoding, ...], *, takes_more: bool) -> None:
         self.space: dict[str, Any] = {}
         # A subclass of dict may invent columns that are looked up (`defaultdict`).
-        guard = f"if type(sample) is not dict or len(sample) != {len(codecs)}: raise TypeError"
+        guard = (
+            f"if type(sample) is not dict or len(sample) {'<' if takes_more else '!='} {len(codecs)}: raise TypeError"
+        )
         self._steps = [guard, "".join(f"v{place}, " for place in range(len(codecs))) + "= columns(sample)"]
         self._parts: list[str] = []
         variable = [place for place, codec in enumerate(codecs) if codec.size is None]

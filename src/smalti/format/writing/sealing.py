@@ -161,6 +161,8 @@ class ShardOptions:
     """Checksums to record for every file."""
     size_limit: int | str | None = 1 << 26
     """Largest shard before compression, in bytes or as `"64mb"`; None puts everything in one shard."""
+    unlisted_hashes: tuple[str, ...] = ()
+    """Checksums to record in the shard table of the version only: neither in the shard nor in index files."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,10 @@ class FileOptions:
 
     compression: Compression | None
     hashes: tuple[str, ...]
+    """Those that the shard declares."""
     size_limit: int | None
+    recorded_hashes: tuple[str, ...]
+    """All hashes of each file, with the unlisted ones."""
 
     @classmethod
     def of(cls, options: ShardOptions) -> "FileOptions":
@@ -178,10 +183,12 @@ class FileOptions:
         Raises:
             SchemaError: One of them cannot be used.
         """
+        listed = check_hash_names(options.hashes)
         return cls(
             parse_compression(options.compression),
-            check_hash_names(options.hashes),
+            listed,
             parse_size_limit(options.size_limit),
+            check_hash_names({*listed, *options.unlisted_hashes}),
         )
 
     @property
@@ -202,7 +209,7 @@ class FileOptions:
         return raw, self._describe(f"{name}.{self.compression.extension}", stored), stored
 
     def _describe(self, basename: str, data: Buffer) -> FileInfo:
-        return FileInfo(basename, len(data), digest_bytes(data, self.hashes))
+        return FileInfo(basename, len(data), digest_bytes(data, self.recorded_hashes))
 
 
 @dataclass(frozen=True)
@@ -237,7 +244,7 @@ class MdsSealer:
         files = self.files
         raw, zipped, stored = files.finish(f"shard.{number:05}.mds", data)
         if zipped is None:
-            raw = replace(raw, first_hash=hash_first(data, files.hashes))
+            raw = replace(raw, first_hash=hash_first(data, files.recorded_hashes))
         info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
         return BuiltShard(info, (stored,))
 

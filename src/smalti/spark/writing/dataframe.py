@@ -42,8 +42,11 @@ from smalti.storage import Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_NOT_IN_ID = ("transform", "progress", "write_id", "storage_options")
-"""Options that a derived write id leaves out: a write with a transform has none, the others change no row."""
+_NOT_IN_ID = (
+    "transform", "progress", "write_id", "storage_options", "unlisted_hashes", "joins_shards", "allow_unsafe_types",
+)  # fmt: skip
+"""Options that a derived write id leaves out: a write with a transform, or with one of the last three, has none; the
+others change no row."""
 _REPLACING = ("create", "overwrite", "rollback")
 """Operations after which rows of earlier versions are not shown any more."""
 
@@ -177,18 +180,19 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         metadata=metadata,
         storage_options=storage_options,
     )
-    call = None
     if isinstance(out, bool) or any(each is not None for each in (mds_kwargs, udf_iterable, udf_kwargs, merge_index)):
         _check_mosaic(out, merge_index, options)
         merges = (out if isinstance(out, bool) else merge_index) is not False
-        call = parse_call(mds_kwargs, udf_iterable, udf_kwargs, merges=merges)
-        out, options = call.remote or call.local, call.options
+        return write_call(df, parse_call(mds_kwargs, udf_iterable, udf_kwargs, merges=merges))
     if out is None:
         raise ValueError("`out`: expected a path or URL to write to; none was given")
-    store = open_store(out, storage_options)
-    manifest = _write(df, store, options, call)
-    if call is None:
-        return manifest
+    return _write(df, open_store(out, storage_options), options)
+
+
+def write_call(df: "DataFrame", call: MosaicCall) -> tuple[str, str]:
+    """Do what a call by MosaicML's arguments asks for; return its local and its remote path, "" for none."""
+    store = open_store(call.remote or call.local)
+    manifest = _write(df, store, call.options, call)
     if manifest is not None and call.copy_to is not None:
         copy_set(store, manifest, open_store(call.copy_to))
     return call.local, call.remote

@@ -109,7 +109,8 @@ class Packed:
 def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: WriteOptions) -> Packed:
     """Return the shards of all tasks in order, with small last ones joined; blocks while these are written.
 
-    `answers` is emptied: with a million shards it is large. With `target_shards`, no shards are joined.
+    `answers` is emptied: with a million shards it is large. No shards are joined with `target_shards`, or
+    without `joins_shards`.
 
     Raises:
         SchemaError: There are no rows, and the mode is not `append`.
@@ -120,7 +121,7 @@ def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: Writ
     answers.clear()
     if not parts and options.mode != "append":
         raise SchemaError("the DataFrame has no rows; nothing was published")
-    runs = find_runs(parts) if options.target_shards is None else []
+    runs = find_runs(parts) if options.joins_shards and options.target_shards is None else []
     return Packed(parts, runs, join_runs(spark, plan, runs), row_hash)
 
 

@@ -37,7 +37,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15  # any odd number: derives the second key's seed
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults."""
+    """The keyword arguments of `dataframe_to_mds`, which documents each, with their defaults, and three more."""
 
     columns: Mapping[str, str | None] | None = None
     nulls: str | Mapping[str, Any] = "reject"
@@ -54,6 +54,12 @@ class WriteOptions:
     lineage: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] | None = None
     storage_options: Mapping[str, Any] | None = None
+    unlisted_hashes: tuple[str, ...] = ()
+    """Checksums that only the version's shard table records; of MosaicML's call only."""
+    joins_shards: bool = True
+    """False leaves the last shard of every Spark partition as it is, however small; of MosaicML's call only."""
+    allow_unsafe_types: bool = False
+    """True allows columns of pickles; of MosaicML's call only."""
 
     def __post_init__(self) -> None:
         require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
@@ -75,7 +81,7 @@ class WriteOptions:
     @property
     def shard_options(self) -> ShardOptions:
         """The options that concern shard files."""
-        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit)
+        return ShardOptions(self.compression, tuple(self.hashes), self.size_limit, self.unlisted_hashes)
 
     @property
     def seed(self) -> int | None:
@@ -130,6 +136,8 @@ class WritePlan:
     """The disk that the driver sees: a task that sees the same one leaves syncing its shards to the driver."""
     samples: SampleFunction | None = None
     """Function that makes samples of the rows, instead of `columns` and `transform`."""
+    allow_unsafe_types: bool = False
+    """True allows columns of pickles."""
 
     def input_columns(self) -> tuple[str, ...]:
         """Return the columns that Spark sends, in order: those to store, and those that decide where a row goes."""
@@ -193,10 +201,12 @@ def plan_write(
         nulls=options.nulls,
         uploads=uploads or UploadOptions(hash_rows=True),
         samples=samples,
+        allow_unsafe_types=options.allow_unsafe_types,
     )
     if samples is not None:
-        schema = Schema.from_columns({name: str(encoding) for name, encoding in (options.columns or {}).items()})
-        _check_options(schema, plan.options)
+        columns = {name: str(encoding) for name, encoding in (options.columns or {}).items()}
+        schema = Schema.from_columns(columns, allow_unsafe_types=plan.allow_unsafe_types)
+        _check_options(schema, plan.options, allow_unsafe_types=plan.allow_unsafe_types)
         return replace(plan, schema=schema, inputs=tuple(df.columns))
     if options.transform is None:
         _check_partition_column(df, options.partition_by)
@@ -209,15 +219,15 @@ def plan_write(
         transform = as_transform(options.transform)
         return replace(plan, bad_images=policy, transform=transform, inputs=tuple(df.columns))
     requested = options.columns if options.columns is not None else default_columns(df.columns, policy)
-    columns = plan_table(df.schema, requested, options.nulls)
-    schema = Schema.from_columns(columns.encodings)
+    table = plan_table(df.schema, requested, options.nulls)
+    schema = Schema.from_columns(table.encodings)
     _check_options(schema, plan.options)
-    return replace(plan, schema=schema, bad_images=policy, columns=columns, logical=columns.logical)
+    return replace(plan, schema=schema, bad_images=policy, columns=table, logical=table.logical)
 
 
-def _check_options(schema: Schema, options: ShardOptions) -> None:
+def _check_options(schema: Schema, options: ShardOptions, *, allow_unsafe_types: bool = False) -> None:
     """Refuse unusable options before the first task does."""
-    ShardBuilder(schema, options)
+    ShardBuilder(schema, options, allow_unsafe_types=allow_unsafe_types)
 
 
 def _check_partition_column(df: "DataFrame | LocalFrame", name: str | None) -> None:

@@ -164,7 +164,7 @@ class _TaskWriter:
         if found is None:
             plan = self._plan
             _check_split(plan.partition_by, split, len(self._uploaders))
-            builder = ShardBuilder(schema, plan.options, spare=_SPARE)
+            builder = ShardBuilder(schema, plan.options, allow_unsafe_types=plan.allow_unsafe_types, spare=_SPARE)
             prefix = plan.prefix(split, self._attempt)
             found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
             self._uploaders[split] = found

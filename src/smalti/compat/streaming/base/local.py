@@ -9,6 +9,7 @@ from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import readers_of
 from smalti.compat.streaming.copied_set import find_copied_set
+from smalti.errors import CatalogError, StoreNotFound
 from smalti.stream import OpenStreams, StreamOptions
 from smalti.torch.dataset import LocalDataset as EngineDataset
 
@@ -30,14 +31,17 @@ class LocalDataset(EngineDataset, Array):
     def __init__(self, local: str, split: str | None = None) -> None:
         copied = find_copied_set(local, split)
         if copied is None:
-            super().__init__(local, split, logical=False)
+            try:
+                super().__init__(local, split, logical=False)
+            except CatalogError as error:  # MosaicML's reader finds no index file in the split's folder
+                raise StoreNotFound(error.message, **error.facts) from error
         else:
             self._smalti = OpenStreams([StreamOptions(str(local), store=copied, logical=False)])
         vars(self).update(local=local, split=split or "")
 
     # Attributes of each instance, as in MosaicML Streaming; the base class computes them.
-    local = cached_property(lambda self: self._smalti.sets[0].options.root)  # type: ignore[assignment]
-    split = cached_property(lambda self: self._smalti.sets[0].options.split or "")  # type: ignore[assignment]
+    local = cached_property(lambda self: self._smalti.sets[0].options.root)
+    split = cached_property(lambda self: self._smalti.sets[0].options.split or "")
 
     @cached_property
     def shards(self) -> list[Reader]:  # type: ignore[override]

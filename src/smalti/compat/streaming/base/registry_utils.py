@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 __all__ = ["TypedRegistry", "construct_from_registry", "create_registry", "import_file", "save_registry"]
 
 T = TypeVar("T")
-S = TypeVar("S")
 TypeBoundT = TypeVar("TypeBoundT", bound=type)
 
 _entries: dict[tuple[str, ...], Any] = {}
@@ -108,10 +107,10 @@ class TypedRegistry(Generic[T]):
 
 def create_registry(
     *namespace: str,
-    generic_type: type[S],  # noqa: ARG001 - MosaicML's signature: for type checkers
+    generic_type: Any,  # noqa: ARG001 - MosaicML's signature: for type checkers
     entry_points: bool = False,
     description: str = "",
-) -> TypedRegistry[S]:
+) -> TypedRegistry[Any]:
     """Return a new registry.
 
     Args:

@@ -12,31 +12,38 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
 from smalti.cache import CacheOptions
+from smalti.compat.streaming.base.distributed import barrier, get_local_rank
 from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
+from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.registry_utils import create_registry
+from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
+from smalti.compat.streaming.base.util import retry
+from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.copied_set import find_copied_set
 from smalti.cursor import WEIGHT_NAMES
-from smalti.errors import ChecksumMismatch, StoreAuthError, StoreError, StoreNotFound
+from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
 from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
 from smalti.order.mosaic import StreamWeight, weigh_streams
-from smalti.storage import Store, open_store
+from smalti.storage import Store
 from smalti.storage.opening import check_address
-from smalti.storage.retry import Deadline, RetryOptions, TransferDeadline
+from smalti.storage.retry import Deadline
 from smalti.storage.store import join_key, temporary_name
 from smalti.stream import ShardSet
 from smalti.stream import Stream as EngineStream
 
 __all__ = ["Stream", "streams_registry"]
 
+_LIBRARY = __name__.partition(".")[0]
 _TICK_SECONDS = 0.07  # between looks for the index that another process fetches
 _OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
@@ -88,7 +95,7 @@ class Stream:
         validate_hash: str | None = None,
         keep_zip: bool | None = None,
     ) -> None:
-        self.remote = os.fspath(remote) if isinstance(remote, Path) else remote
+        self.remote = None if remote is None else os.fspath(remote)
         self.split = split or ""
         self.validate_hash = validate_hash
         self._local = local
@@ -103,8 +110,7 @@ class Stream:
         for name, value in (self._given_weights | fetching).items():
             _check_number(name, value)
             setattr(self, name, value)
-        if self.remote:
-            _check_remote(self.remote)
+        self._downloader = _downloader_of(self.remote)
         self.local = self._make_temporary_folder() if local is None else os.fspath(local)
         self._set_safe_keep_zip()
 
@@ -129,10 +135,7 @@ class Stream:
         split = self.split or None
         if remote is None and (copied := find_copied_set(self.local, split)) is not None:
             remote, split = copied, None  # the store begins at the split
-        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
-            from smalti.compat.streaming.base.world import World
-            from smalti.compat.streaming.prepared_shards import PreparedShards
-
+        if self._fetches_its_own_way():
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
@@ -219,11 +222,11 @@ class Stream:
             stream.proportion, stream.repeat, stream.choose = np.float64(each.proportion), repeat, choose
         return int(chosen.sum())
 
-    def get_shards(self, world: Any, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
+    def get_shards(self, world: World, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
         """Load the index, from `local` or else from `remote`, and return the reader of each shard.
 
         Args:
-            world: a `World`; its first process of a machine fetches the index, the others wait for it.
+            world: its first process of a machine fetches the index, the others wait for it.
             allow_unsafe_types: accept `pkl` columns, whose reading runs code.
 
         Raises:
@@ -276,15 +279,11 @@ class Stream:
         path = self._path_of(to_basename or from_basename)
         if path.exists():
             return str(path)
-        if not self.remote:
-            raise ValueError(
-                f"{path} does not exist: in the absence of local dataset, path to remote dataset must be provided"
-            )
-        retry = RetryOptions(
-            attempts=max(1, getattr(self, "download_retry", CacheOptions.download_retry)),
-            timeout=getattr(self, "download_timeout", CacheOptions.download_timeout),
-        )
-        _fetch(open_store(self.remote), join_key(self.split, from_basename), path, retry)
+        address = f"{self.remote.rstrip('/')}/{join_key(self.split, from_basename)}" if self.remote else None
+        attempts = max(1, getattr(self, "download_retry", CacheOptions.download_retry))
+        timeout = getattr(self, "download_timeout", CacheOptions.download_timeout)
+        download = retry(clean_up_fn=self._downloader.clean_up, num_attempts=attempts)(self._downloader.download)
+        download(address, str(path), timeout)
         return str(path)
 
     def _prepare_shard_part(
@@ -364,6 +363,18 @@ class Stream:
                 )
             time.sleep(_TICK_SECONDS)
 
+    def _fetches_its_own_way(self) -> bool:
+        """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""
+        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
+            return True
+        if not type(self._downloader).__module__.startswith(f"{_LIBRARY}."):
+            return True
+        try:
+            check_address(self.remote or self.local)
+        except StoreError:  # such as a password in the address, which the downloader accepts
+            return True
+        return False
+
     def _weights(self) -> dict[str, Any]:
         """Return the weight that was given, or set since, by name; empty without one."""
         present = {name: getattr(self, name) for name in WEIGHT_NAMES if hasattr(self, name)}
@@ -382,8 +393,6 @@ class Stream:
         return os.path.join(tempfile.gettempdir(), name, self.split)  # noqa: PTH118 - MosaicML's path, to the character
 
     def _make_temporary_folder(self) -> str:
-        from smalti.compat.streaming.base.distributed import barrier, get_local_rank
-
         folder = self._get_temporary_directory()
         if get_local_rank() == 0:
             try:
@@ -413,24 +422,11 @@ def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:
     return [reader_from_json(local, split, each.to_json()) for each in shards]
 
 
-def _fetch(store: Store, key: str, path: Path, retry: RetryOptions) -> None:
-    """Fetch an object to a file that appears when it is complete, within a number of attempts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(temporary_name(path.name))
-    try:
-        for attempt in range(1, retry.attempts + 1):
-            deadline = TransferDeadline(retry.timeout, None, what=store.locate(key))
-            try:
-                with temporary.open("wb") as out:
-                    store.fetch(key, out, on_chunk=lambda chunk, deadline=deadline: deadline.progress(len(chunk)))
-                break
-            except StoreError as error:
-                if attempt == retry.attempts or isinstance(error, StoreNotFound | StoreAuthError):
-                    raise
-                time.sleep(retry.pause_before(attempt))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+class EngineDownloader(LocalDownloader):
+    """Downloads from every store that the engine knows."""
+
+    def _validate_remote_path(self, remote: str) -> None:
+        check_address(remote)
 
 
 def _present(**values: Any) -> dict[str, Any]:
@@ -445,11 +441,19 @@ def _check_number(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be non-negative, found {value}.")
 
 
-def _check_remote(remote: str) -> None:
+def _downloader_of(remote: str | None) -> CloudDownloader:
+    """Return the downloader of an address, which may be one of the user's.
+
+    Raises:
+        ValueError: neither a downloader nor the engine knows the address.
+    """
+    if not remote or urlsplit(remote).scheme in DOWNLOADER_MAPPINGS:
+        return CloudDownloader.get(remote)
     try:
         check_address(remote)
     except StoreError as error:  # an OSError, and MosaicML raises ValueError
         raise ValueError(f"Unsupported remote path: {error.message}") from error
+    return EngineDownloader()
 
 
 streams_registry = create_registry(

@@ -1,15 +1,16 @@
-"""Formats of shards: MDS, JSON, CSV, TSV and XSV, each name imported on first use.
+"""Formats of shards: MDS, JSON, CSV, TSV and XSV; the writers are imported on first use.
 
 `reader_from_json` returns the reader of a shard from its entry in an index file.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
+from smalti.compat.streaming.base.format.index import get_index_basename
+from smalti.compat.streaming.base.format.json.reader import JSONReader
+from smalti.compat.streaming.base.format.mds.reader import MDSReader
+from smalti.compat.streaming.base.format.xsv.reader import CSVReader, TSVReader, XSVReader
 from smalti.compat.streaming.lazy import lazy_package
-
-if TYPE_CHECKING:
-    from smalti.compat.streaming.base.format.base.reader import Reader
 
 __all__ = [
     "CSVWriter",
@@ -23,29 +24,29 @@ __all__ = [
     "reader_from_json",
 ]
 
-_READERS = {
-    "csv": ("xsv", "CSVReader"),
-    "json": ("json", "JSONReader"),
-    "mds": ("mds", "MDSReader"),
-    "tsv": ("xsv", "TSVReader"),
-    "xsv": ("xsv", "XSVReader"),
+_readers: dict[str, type[Reader]] = {
+    "csv": CSVReader,
+    "json": JSONReader,
+    "mds": MDSReader,
+    "tsv": TSVReader,
+    "xsv": XSVReader,
 }
-"""Name of a format in index files to the folder and the class of its reader."""
+"""Name of a format in index files to the class of its reader."""
 
 __getattr__, __dir__ = lazy_package(
     __name__,
     {
-        **{name: f"{folder}.reader" for folder, name in _READERS.values()},
-        **{name.replace("Reader", "Writer"): f"{folder}.writer" for folder, name in _READERS.values()},
-        "FileInfo": "base.reader",
-        "Reader": "base.reader",
-        "get_index_basename": "index",
+        "CSVWriter": "xsv.writer",
+        "JSONWriter": "json.writer",
+        "MDSWriter": "mds.writer",
+        "TSVWriter": "xsv.writer",
+        "XSVWriter": "xsv.writer",
     },
     ("base", "index", "json", "mds", "xsv"),
 )
 
 
-def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> "Reader":
+def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Reader:
     """Return the reader of a shard.
 
     Args:
@@ -57,8 +58,6 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> "R
         ValueError: the entry is of another version, or of an unknown format, or a file's name is unsafe.
     """
     kind = obj["format"]
-    if kind not in _READERS:
-        raise ValueError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_READERS)}.")
-    folder, name = _READERS[kind]
-    reader: type[Reader] = getattr(import_module(f"{__name__}.{folder}.reader"), name)
-    return reader.from_json(dirname, split, obj)
+    if kind not in _readers:
+        raise ValueError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")
+    return _readers[kind].from_json(dirname, split, obj)

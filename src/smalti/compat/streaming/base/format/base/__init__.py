@@ -1,4 +1,4 @@
-"""What the readers and the writers of all formats share, each name imported on first use."""
+"""Base classes of the readers and writers of all formats, each name imported on first use."""
 
 from smalti.compat.streaming.lazy import lazy_package
 

@@ -7,17 +7,27 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import BinaryIO, Protocol
 
 from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.errors import StoreError, StoreNotFound
 from smalti.format import emit_index
+from smalti.process import PerProcess
 from smalti.storage import LocalStore, Store
+from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key
 
-if TYPE_CHECKING:
-    from smalti.compat.streaming.base.stream import Stream
+
+class PreparesShards(Protocol):
+    """A `Stream`, as far as it is used here."""
+
+    remote: str | None
+    local: str
+    split: str
+
+    def prepare_shard(self, shard: Reader) -> int:
+        """Make the uncompressed files of a shard available in `local`."""
 
 
 class PreparedShards(Store):
@@ -30,19 +40,13 @@ class PreparedShards(Store):
         shards: the stream's shards.
     """
 
-    def __init__(self, stream: "Stream", shards: list[Reader]) -> None:
-        self.url = f"{stream.remote or stream.local}/{stream.split}".rstrip("/")
+    def __init__(self, stream: PreparesShards, shards: list[Reader]) -> None:
+        self.url = redact_address(f"{stream.remote or stream.local}/{stream.split}".rstrip("/"))
         self._stream = stream
         entries = (replace(shard.to_smalti(), zip=None, zip_meta=None, compression=None) for shard in shards)
         self._index = emit_index(list(entries))
         self._shard_of = {file.basename: shard for shard in shards for file, _ in shard.file_pairs}
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        self._lock = PerProcess(threading.Lock)
 
     def get(self, key: str) -> bytes:
         """Return the whole object."""
@@ -52,12 +56,12 @@ class PreparedShards(Store):
         """Return the bytes [begin, end), fewer if the object ends before."""
         if key == INDEX:
             return self._index[begin:end]
-        with self._lock:
+        with self._lock.get():
             return self._prepared(key).get_range(key, begin, end)
 
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
         """Write the whole object to `out` in chunks; the stream's own copy is removed if it can be fetched again."""
-        with self._lock:
+        with self._lock.get():
             num_bytes = self._prepared(key).fetch(key, out, on_chunk=on_chunk)
             if self._stream.remote not in {None, "", self._stream.local}:
                 self._shard_of[key].evict()

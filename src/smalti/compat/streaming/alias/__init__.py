@@ -1,0 +1,117 @@
+"""The name `streaming` for this package, in this process and in those that it starts.
+
+`install` adds an import hook, so that `streaming.base.util` is the very module `smalti.compat.streaming.base.util`.
+It also puts this folder on `sys.path`, which `multiprocessing` passes on to spawned processes, and on PYTHONPATH, which
+every program started from here inherits. A process that finds this folder there registers the alias itself: at its
+start by `sitecustomize.py`, and otherwise when it first imports `streaming.py`. The `dist-info` beside them answers
+`importlib.metadata.version("mosaicml-streaming")`.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import cast
+
+_NAME, _PACKAGE = "streaming", "smalti.compat.streaming"
+
+FOLDER = str(Path(__file__).parent)
+"""The folder that holds the alias for processes that do not call `install` themselves."""
+
+
+class _AliasLoader(InspectLoader):
+    """Gives a module under its second name, without loading it again."""
+
+    def __init__(self, target: ModuleSpec) -> None:
+        self._target = target
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002 - the import system's interface
+        return import_module(self._target.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Undo the one change that the import system made: the module keeps the spec of its own name."""
+        module.__spec__ = self._target
+
+    def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002
+        """Return the module's code, for `python -m streaming...`."""
+        return self._loader().get_code(self._target.name)
+
+    def get_source(self, fullname: str) -> str | None:  # noqa: ARG002
+        """Return the module's source."""
+        return self._loader().get_source(self._target.name)
+
+    def _loader(self) -> InspectLoader:
+        return cast(InspectLoader, self._target.loader)
+
+
+class _AliasFinder(MetaPathFinder):
+    """Finds `streaming` and the modules below it in `smalti.compat.streaming`."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if fullname != _NAME and not fullname.startswith(f"{_NAME}."):
+            return None
+        found = find_spec(_PACKAGE + fullname.removeprefix(_NAME))
+        if found is None:
+            return None
+        is_package = found.submodule_search_locations is not None
+        return spec_from_loader(fullname, _AliasLoader(found), origin=found.origin, is_package=is_package)
+
+
+def install() -> None:
+    """Register `smalti.compat.streaming` as `streaming`, here and in processes that are started from now on.
+
+    A MosaicML Streaming that is installed but not yet imported is hidden. Calling it again has no effect.
+
+    Raises:
+        ImportError: another `streaming` is imported already.
+    """
+    present = sys.modules.get(_NAME)
+    package = import_module(_PACKAGE)
+    if present not in {None, package} and getattr(present, "__file__", None) != f"{FOLDER}/{_NAME}.py":
+        raise ImportError(
+            f"cannot register smalti.compat.streaming as `streaming`: another module of this name is imported already,"
+            f" from {getattr(present, '__file__', None)}. Call smalti.compat.streaming.install() before anything"
+            f" imports `streaming`, or run the program by `python -m smalti.compat.streaming`"
+        )
+    if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AliasFinder())
+    sys.modules[_NAME] = package
+    if FOLDER not in sys.path:
+        sys.path.insert(1, FOLDER)  # the first is the program's own folder
+    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    _tell_spark()
+
+
+def uninstall() -> None:
+    """Undo `install`; modules that imported `streaming` keep what they have."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder)]
+    sys.path[:] = [folder for folder in sys.path if folder != FOLDER]
+    for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
+        del sys.modules[name]
+    kept = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in {"", FOLDER}]
+    os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+
+
+def _tell_spark() -> None:
+    """Pass PYTHONPATH on to the Python workers of a session that runs already; a later one inherits it."""
+    sql = sys.modules.get("pyspark.sql")
+    session = sql.SparkSession.getActiveSession() if sql is not None else None
+    context = getattr(session, "sparkContext", None)  # a session of Spark Connect has none
+    if context is not None:
+        context.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+
+
+def python_path(present: str | None) -> str:
+    """Return a PYTHONPATH that begins with the alias's folder, followed by the present ones."""
+    folders = (present or "").split(os.pathsep)
+    return os.pathsep.join([FOLDER, *(folder for folder in folders if folder not in {"", FOLDER})])

@@ -1,0 +1,441 @@
+"""StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
+
+The attributes are plain, as there: what they are when an epoch begins determines its order. Samples and their shards
+come from `opening`, the order from `planning`, the place in an epoch from `progress`.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset, get_worker_info
+
+from smalti.compat.streaming.base import partition, planning, progress, shuffle
+from smalti.compat.streaming.base.array import Array
+from smalti.compat.streaming.base.batching import batching_methods
+from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
+from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.opening import open_samples
+from smalti.compat.streaming.base.registry_utils import construct_from_registry
+from smalti.compat.streaming.base.spanner import Spanner
+from smalti.compat.streaming.base.stream import Stream, streams_registry
+from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
+from smalti.compat.streaming.base.world import World
+from smalti.order.mosaic import SAMPLINGS, default_mosaic_nodes
+from smalti.torch.worker_processes import end_with_program
+
+__all__ = ["StreamingDataset"]
+
+logger = logging.getLogger(__name__)
+_CACHED_SHARDS = 4  # the fewest of the largest shards that a cache must hold
+
+
+class StreamingDataset(Array, IterableDataset[Any]):
+    """Samples of one stream or a mixture of several, by id or iterated in one of MosaicML Streaming's orders.
+
+    Each iteration is one epoch, or after `load_state_dict` the rest of one. Everything is opened in the constructor.
+    A subclass may override `__getitem__` and `get_item`, and may have any attributes of its own.
+
+    Args:
+        streams: streams to mix; instead of `remote` and `local`.
+        remote: URL or folder of the set; None to read `local` in place.
+        local: folder for fetched shards; by default a temporary one.
+        split: folder of the split, below both.
+        download_retry: attempts for one shard.
+        download_timeout: seconds without progress after which fetching a shard fails.
+        validate_hash: hash that the index must have for every file; all hashes that it has are checked in any case.
+        keep_zip: keep compressed shards after unpacking.
+        epoch_size: samples of an epoch, such as 64000 or "64k", with relative weights or none.
+        predownload: samples that a worker looks ahead; by default eight batches.
+        cache_limit: bytes that local copies may take, such as "100gb".
+        sampling_method: `balanced` or `fixed`, for a stream of which an epoch takes a part.
+        sampling_granularity: samples that are drawn from a shard together.
+        partition_algo: `relaxed` or `orig`.
+        num_canonical_nodes: runs that the order is woven from; None for 64 times the nodes with `py1s` and `py2s`, else
+            as many as nodes.
+        batch_size: samples per rank and step; needed to iterate.
+        shuffle: shuffle the samples.
+        shuffle_algo: `py1e`, `py1br`, `py1s`, `py2s` or `naive`.
+        shuffle_seed: base seed, from 0.
+        shuffle_block_size: samples within which a canonical node is shuffled; None for max(4,000,000 / canonical nodes,
+            2^18).
+        batching_method: `random`, `stratified`, `per_stream` or `device_per_stream`.
+        allow_unsafe_types: read `pkl` columns, which can run code.
+        replication: consecutive ranks that read the same samples.
+        stream_name: name in `streams_registry` of the class that `remote` and `local` are given to.
+        stream_config: further arguments for that class.
+
+    Raises:
+        ValueError: an argument is out of range, or contradicts others or the data.
+        RuntimeError: a stream has no samples, or no index file.
+        FileNotFoundError: a remote stream has no index file.
+    """
+
+    def __init__(  # noqa: PLR0913 - MosaicML's signature
+        self,
+        *,
+        streams: Sequence[Stream] | None = None,
+        remote: str | None = None,
+        local: str | None = None,
+        split: str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = DEFAULT_TIMEOUT,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
+        num_canonical_nodes: int | None = None,
+        batch_size: int | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | None = None,
+        batching_method: str = "random",
+        allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: dict[str, Any] | None = None,
+    ) -> None:
+        self.sampling_method = sampling_method
+        self.sampling_granularity = sampling_granularity
+        self.partition_algo = partition_algo
+        self.num_canonical_nodes = num_canonical_nodes
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.shuffle_algo = shuffle_algo
+        self.shuffle_seed = shuffle_seed
+        self.shuffle_block_size = shuffle_block_size
+        self.batching_method = batching_method
+        self.allow_unsafe_types = allow_unsafe_types
+        self.replication = replication
+        self.initial_physical_nodes: int | None = None
+        self.epoch_seed_change = shuffle and sampling_method == "balanced"
+        if bool(streams) == (bool(remote) or bool(local)):
+            raise ValueError("You must provide either `streams` or `remote`/`local`, but not both.")
+        self._check_options()
+        self.predownload = _checked_predownload(predownload, batch_size)
+        self._chooses_lookahead = predownload is None
+        size = None if not epoch_size else number_abbrev_to_int(epoch_size)
+        if size is not None and size < 0:
+            raise ValueError(f"Epoch size cannot be negative. Received {size}.")
+        self._detect_worlds()
+        default = {
+            "remote": remote,
+            "local": local,
+            "split": split,
+            "download_retry": download_retry,
+            "download_timeout": download_timeout,
+            "validate_hash": validate_hash,
+            "keep_zip": keep_zip,
+        }
+        if streams:
+            for stream in streams:
+                stream.apply_default(default)
+        else:
+            config = (stream_config or {}) | default
+            streams = [construct_from_registry(stream_name, streams_registry, partial_function=False, kwargs=config)]
+        Stream.validate_weights(streams)
+        self.streams = streams
+        self.num_streams = len(streams)
+        limit = bytes_to_int(cache_limit) if isinstance(cache_limit, str) else cache_limit
+        self.cache_limit = limit
+        self._open(limit)
+        self.epoch_size = Stream.apply_weights(self.streams, self.samples_per_stream, size, shuffle_seed)
+        self.length = ceil(self.epoch_size / self._parallel_rank_world.num_ranks)
+        self._progress = progress.EpochProgress()
+
+    def _check_options(self) -> None:
+        """Check the options that need no data.
+
+        Raises:
+            ValueError: one of them is out of range.
+        """
+        _check_name("sampling method", self.sampling_method, SAMPLINGS)
+        if self.sampling_granularity <= 0:
+            raise ValueError(
+                f"`sampling_granularity` must be a positive integer, but got: {self.sampling_granularity}."
+            )
+        _check_name("batching method", self.batching_method, batching_methods)
+        if self.shuffle_seed < 0:
+            raise ValueError(f"`shuffle_seed` must be a non-negative integer, but got: {self.shuffle_seed}.")
+        _check_name("partition algorithm", self.partition_algo, partition.algos)
+        if self.shuffle:
+            _check_name("shuffle algorithm", self.shuffle_algo, shuffle.algos)
+
+    def _detect_worlds(self) -> None:
+        """Set the worlds in which this process is a rank: as it is, and with replica groups as ranks."""
+        world = World.detect()
+        self._unique_rank_world = world
+        self._parallel_rank_world = world.copy() if self.replication is None else world.replicate(self.replication)
+        self._unique_worker_world, self._parallel_worker_world = world, self._parallel_rank_world
+
+    def _open(self, limit: int | None) -> None:
+        """Open the streams, and set all attributes that follow from their indexes.
+
+        Raises:
+            ValueError: the cache limit is too low, or two streams have one local folder.
+        """
+        self._samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
+        sizes = self._samples.shard_sizes
+        self.samples_per_shard = np.concatenate(sizes)
+        self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
+        self.shards_per_stream = np.array([each.size for each in sizes], np.int64)
+        self.shard_offset_per_stream = self.shards_per_stream.cumsum() - self.shards_per_stream
+        self.samples_per_stream = np.array([each.sum() for each in sizes], np.int64)
+        self.sample_offset_per_stream = self.samples_per_stream.cumsum() - self.samples_per_stream
+        self.stream_per_shard = np.repeat(np.arange(self.num_streams, dtype=np.int64), self.shards_per_stream)
+        self.num_shards = self.samples_per_shard.size
+        self.num_samples = int(self.samples_per_shard.sum())
+        self.spanner = Spanner(self.samples_per_shard)
+        if limit:
+            self._check_cache_limit(limit)
+
+    def _check_cache_limit(self, limit: int) -> None:
+        """Check that the cache can hold the index files and a few shards.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        index_bytes = sum(stream.get_index_size() for stream in self.streams)
+        if limit <= index_bytes:
+            raise ValueError(
+                f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please "
+                "raise `cache_limit`."
+            )
+        largest = np.int64(self._samples.max_shard_bytes)
+        self.max_shard_size_across_all_streams = largest
+        if limit < _CACHED_SHARDS * largest:
+            raise ValueError(
+                f"Cache limit ({limit} bytes) is too low. Increase the `cache_limit` to at-least four times the "
+                f"largest shard size ({largest} bytes) which includes raw (decompressed) and zip (compressed) file "
+                "size."
+            )
+
+    # ------------------------------------------------------------------ samples and shards
+
+    @property
+    def size(self) -> int:
+        """Samples of all streams, each counted once."""
+        return self.num_samples
+
+    def __len__(self) -> int:
+        """Return the samples per rank and epoch."""
+        return self.length
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return the sample with an id, negative ones from the end; else a list of samples, as the ids are nested.
+
+        Raises:
+            IndexError: there is no such sample.
+            ValueError: `at` is no id, slice, list or array.
+        """
+        if type(at) is int and at >= 0:  # the usual case
+            return self.get_item(at)
+        return super().__getitem__(at)
+
+    def get_item(self, sample_id: int, retry: int = 7) -> Any:  # noqa: ARG002 - MosaicML's signature
+        """Return one sample, whose shard is fetched if it is not local.
+
+        Args:
+            sample_id: id of the sample, in [0, size).
+            retry: has no effect; `download_retry` is the number of attempts.
+
+        Raises:
+            IndexError: there is no such sample.
+            RuntimeError: its shard is gone.
+        """
+        if not 0 <= sample_id < self.num_samples:
+            raise IndexError(f"Invalid sample index `{sample_id}`: 0 <= {sample_id} < {self.num_samples}")
+        return self._samples.sample(int(sample_id))
+
+    @cached_property
+    def shards(self) -> list[Reader]:
+        """The shards of all streams; made when they are first asked for, as iteration does not need them."""
+        return self._samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
+
+    @property
+    def cache_usage(self) -> int:
+        """Bytes of the shards and index files that are local, whichever process fetched them."""
+        return self._samples.kept_bytes()
+
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: FBT001, FBT002 - MosaicML's signature
+        """Fetch a shard.
+
+        Args:
+            shard_id: number of the shard over all streams.
+            blocking: wait until it is local; otherwise it is fetched in the background.
+        """
+        self._samples.prepare(int(shard_id), blocking=blocking)
+
+    def evict_shard(self, shard_id: int) -> None:
+        """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
+        self._samples.opened.cache.evict(int(shard_id))
+
+    def evict_coldest_shard(self) -> None:
+        """Remove the local copies of the shard that is needed last.
+
+        Raises:
+            ValueError: no shard is local.
+        """
+        if not self._samples.opened.cache.evict_last_needed():
+            raise ValueError(
+                "Attempted shard eviction, but there are no shards present locally to evict. Your cache limit may be "
+                "too low."
+            )
+
+    # ------------------------------------------------------------------ epochs and states
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration reads, unless a loaded state is of a later one."""
+        return self._progress.get().next_epoch
+
+    @next_epoch.setter
+    def next_epoch(self, next_epoch: int) -> None:
+        self._progress.set(replace(self._progress.get(), next_epoch=int(next_epoch)))
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:  # noqa: FBT001 - MosaicML's signature
+        """Return the state after `num_samples` samples of the current epoch, counted over all ranks.
+
+        Args:
+            num_samples: samples that all ranks together have read; each replica group counts as one rank.
+            from_beginning: count from the epoch's start; otherwise from where this iteration began.
+        """
+        world = self._parallel_rank_world
+        epoch, offset = self._resume(world, self.next_epoch - 1)
+        nodes = self.initial_physical_nodes
+        return {
+            "epoch": epoch,
+            "sample_in_epoch": num_samples if from_beginning else offset + num_samples,
+            "num_canonical_nodes": self.num_canonical_nodes,
+            "shuffle_seed": self.shuffle_seed,
+            "initial_physical_nodes": world.num_nodes if nodes is None else nodes,
+        }
+
+    def load_state_dict(self, obj: dict[str, Any]) -> None:
+        """Make the next iteration continue from a saved state, also one of MosaicML Streaming.
+
+        A state of an epoch before `next_epoch` has no effect, as there; set `next_epoch` to go back.
+
+        Raises:
+            CursorError: `obj` is no such state.
+        """
+        loaded, place = progress.loaded_position(obj), self._progress.get()
+        if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
+            logger.warning(
+                "The loaded state is of epoch %d, and this dataset is at epoch %d: it has no effect. To go back, set "
+                "`next_epoch` first.",
+                loaded.epoch,
+                place.next_epoch,
+            )
+        self._progress.load(loaded)
+
+    def _resume(self, world: World, epoch: int) -> tuple[int, int]:
+        """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
+
+        Options that nobody has chosen get their defaults for `world`.
+        """
+        place = self._progress.get()
+        start = progress.start_of(replace(place, next_epoch=epoch))
+        loaded: Any = place.adopted
+        if loaded is not None and loaded.epoch >= epoch:
+            self.num_canonical_nodes = loaded.state["num_canonical_nodes"]
+            self.shuffle_seed = loaded.state["shuffle_seed"]
+            self.initial_physical_nodes = loaded.state.get("initial_physical_nodes")
+        elif not self.num_canonical_nodes:
+            self.num_canonical_nodes = default_mosaic_nodes(self.shuffle_algo, world.num_nodes)
+        self._set_shuffle_block_size(world)
+        return start.epoch, start.samples
+
+    def _set_shuffle_block_size(self, world: World) -> None:
+        del world
+        if self.shuffle_block_size is None:
+            nodes = self.num_canonical_nodes
+            self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
+
+    def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what an epoch takes of the streams.
+
+        Args:
+            epoch: number of the epoch.
+            stream_id: number of the only stream to take; None for all.
+
+        Returns:
+            Sizes of the shards and parts of shards, and the sample id of each sample; both int64.
+        """
+        taken = planning.sampling_of(self).resampled(epoch, stream_id)
+        ids = taken.sample_ids(np.arange(len(taken), dtype=np.int64))
+        return taken.units.astype(np.int64), ids.astype(np.int64)
+
+    # ------------------------------------------------------------------ iteration
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples of this rank and worker, for one epoch or the rest of one."""
+        number = None
+        if get_worker_info() is not None:
+            end_with_program()
+            number = self._progress.enter()
+        return self._each_sample(number)
+
+    def _each_sample(self, iteration: int | None) -> Iterator[Any]:
+        self._unique_worker_world = self._unique_rank_world.detect_workers()
+        self._parallel_worker_world = self._parallel_rank_world.detect_workers()
+        epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
+        if not isinstance(self.batch_size, int):
+            raise ValueError(  # noqa: TRY004 - MosaicML's class
+                "Please pass `batch_size` to StreamingDataset. It should be set the same as the DataLoader, and is the "
+                "number of samples per batch, for each device."
+            )
+        world = self._parallel_worker_world
+        work = planning.work_of(self, world)
+        if self._unique_worker_world.is_local_leader:
+            self._warn(work, epoch, sample_in_epoch)
+        reading = planning.reading_of(work, world, epoch, sample_in_epoch)
+        ahead = None if self._chooses_lookahead else self.predownload
+        for ids in self._samples.planned(reading, world.worker_of_rank, world.workers_per_rank, ahead):
+            for sample_id in ids:
+                yield self[sample_id]
+
+    def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
+        """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
+        start = self._progress.begin_epoch(iteration)
+        return self._resume(self._parallel_worker_world, start.epoch)
+
+    def _warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:
+        if self.replication is not None and self.replication > 1 and sample_in_epoch:
+            logger.warning(
+                "`replication` is %d and the epoch continues from sample %d: count the samples of each replica group "
+                "once when you call `state_dict`.",
+                self.replication,
+                sample_in_epoch,
+            )
+        work.warn(epoch, sample_in_epoch)
+
+
+def _check_name(what: str, name: str, allowed: Any) -> None:
+    if name not in allowed:
+        names = ", ".join(f"`{each}`" for each in allowed)
+        raise ValueError(f"Invalid {what}: {name}. Must be one of {names}.")
+
+
+def _checked_predownload(predownload: int | None, batch_size: int | None) -> int:
+    """Return the samples to look ahead, with a warning where they are less than a batch."""
+    if predownload is None:
+        return 64 if batch_size is None else 8 * batch_size
+    if batch_size is not None and predownload < batch_size:
+        warnings.warn(
+            f"predownload < batch_size ({predownload} < {batch_size}). This may result in slower batch time. "
+            "Recommendation is to set predownload to at-least batch_size.",
+            stacklevel=3,
+        )
+    return predownload

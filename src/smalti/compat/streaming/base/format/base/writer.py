@@ -1,0 +1,408 @@
+"""Writer, the base of the writers of all formats, and JointWriter and SplitWriter, of shards of one or two files.
+
+A subclass turns samples into bytes, and the bytes of a shard's samples into files; the engine's `VersionWriter` hashes,
+compresses and uploads the files in threads, and publishes the set when the writer finishes.
+"""
+
+import json
+import logging
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from typing_extensions import Self
+
+from smalti.compat.streaming.base.compression import get_compression_extension, is_compression
+from smalti.compat.streaming.base.hashing import is_hash
+from smalti.compat.streaming.base.storage.upload import CloudUploader
+from smalti.compat.streaming.base.util import bytes_to_int
+from smalti.errors import StoreError
+from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
+from smalti.format.hashing import hash_first, hash_rows
+from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
+from smalti.writer import NoSamples, VersionWriter, WriterOptions
+
+__all__ = ["JointWriter", "SplitWriter"]
+
+logger = logging.getLogger(__name__)
+
+_OPTIONS = frozenset({"progress_bar", "max_workers", "retry", "exist_ok"})
+Out = str | tuple[str, str]
+
+
+class Writer(ABC):
+    """A writer of one data set. Not thread-safe.
+
+    The set appears at `out` all at once when the writer finishes, its shards below a folder of their own. If the `with`
+    block raises, nothing appears.
+
+    Args:
+        out: Local folder, which must be empty; or URL; or both as (local, remote).
+        keep_local: With a URL, whether the set is written to the local folder too.
+        compression: Name such as `zstd` or `zstd:7`, or None.
+        hashes: Names of the checksums that the shards and the index list, sorted. Without any, the version of the set
+            records xxh3_64 all the same, by which readers of Smalti verify the shards.
+        size_limit: Largest shard in bytes, or as text such as "64mb"; None for one shard.
+        extra_bytes_per_shard: Bytes of a shard without samples.
+        extra_bytes_per_sample: Bytes of a sample in addition to its own.
+        **kwargs: `progress_bar`, False by default; `max_workers`, shards being uploaded at the same time; `retry`,
+            attempts at each upload, by default 2; `exist_ok`, whether a local folder with contents is emptied.
+
+    Raises:
+        ValueError: an argument is wrong or unknown.
+        FileExistsError: the local folder has contents, or the remote one has a set that Smalti did not write.
+        StoreError: the remote folder cannot be read.
+    """
+
+    format: str = ""
+    """Name of the format in the index."""
+
+    def __init__(
+        self,
+        *,
+        out: Out,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        extra_bytes_per_shard: int = 0,
+        extra_bytes_per_sample: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self.keep_local = keep_local
+        self.compression = _checked_compression(compression)
+        self.hashes = _checked_hashes(hashes)
+        self.size_limit = _checked_size_limit(size_limit)
+        self.extra_bytes_per_shard = extra_bytes_per_shard
+        self.extra_bytes_per_sample = extra_bytes_per_sample
+        unknown = [name for name in kwargs if name not in _OPTIONS]
+        if unknown:
+            raise ValueError(f"Invalid Writer argument(s): {unknown}; expected some of {sorted(_OPTIONS)}.")
+        self.shards: list[dict[str, Any]] = []
+        """Entries of the shards so far, as in the index; the names of files get their folder at the end."""
+        self._options = ShardOptions(
+            self.compression, tuple(self.hashes), self.size_limit, () if self.hashes else ("xxh3_64",)
+        )
+        self._files = FileOptions.of(self._options)
+        if kwargs.get("exist_ok", False):
+            _empty(out if isinstance(out, str) else out[0])
+        progress_bar, retry = kwargs.get("progress_bar", False), kwargs.get("retry", 2)
+        self.cloud_writer = CloudUploader.get(out, keep_local, progress_bar, retry)
+        self.local: str = self.cloud_writer.local
+        self.remote: str | None = self.cloud_writer.remote
+        self._version = VersionWriter(
+            Schema.from_columns({}),
+            NoSamples(),
+            WriterOptions(
+                self.local if self.remote is None else (self.local, self.remote),
+                keep_local=keep_local,
+                max_workers=kwargs.get("max_workers"),
+                retry=retry,
+                progress_bar=progress_bar,
+                mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
+            ),
+        )
+        self.event = Event()
+        """Set when an upload has failed."""
+        self.new_samples: list[bytes]
+        """The encoded samples of the shard that is being filled."""
+        self.new_shard_size: int
+        """The size of its file so far."""
+        self._reset_cache()
+
+    def _reset_cache(self) -> None:
+        """Begin a new shard."""
+        self.new_samples = []
+        self.new_shard_size = self.extra_bytes_per_shard
+
+    @abstractmethod
+    def encode_sample(self, sample: dict[str, Any]) -> bytes:
+        """Return the stored bytes of a sample."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the description of the shards that stands in each of them and in the index, as JSON."""
+        return {
+            "version": 2,
+            "format": self.format,
+            "compression": self.compression,
+            "hashes": self.hashes,
+            "size_limit": self.size_limit,
+        }
+
+    @abstractmethod
+    def flush_shard(self) -> None:
+        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+
+    def write(self, sample: dict[str, Any]) -> None:
+        """Add one sample; keys that are no columns are ignored.
+
+        Raises:
+            KeyError: a column is missing, or has a value of another size than its encoding.
+            AttributeError: a value is of another type than its column.
+            ValueError: a value does not fit its column, or the writer was finished.
+            StoreError: an upload failed.
+        """
+        if self.event.is_set():
+            self.cancel_future_jobs()
+            raise StoreError("One of the threads failed, and nothing more can be written; see its error above.")
+        new_sample = self.encode_sample(sample)
+        num_bytes = len(new_sample) + self.extra_bytes_per_sample
+        if self.size_limit and self.size_limit < self.new_shard_size + num_bytes:
+            self.flush_shard()
+            self._reset_cache()
+        self.new_samples.append(new_sample)
+        self.new_shard_size += num_bytes
+
+    def _store(self, parts: Mapping[str, bytes]) -> None:
+        """Upload a shard of these files, by kind: data, meta; blocks while too many are being uploaded."""
+        name = f"shard.{len(self.shards):05}.{self.format}"
+        shard = _WholeShard(
+            self.get_config(),
+            self._files,
+            {kind: (name if kind == "data" else f"{name}.{kind}", content) for kind, content in parts.items()},
+            np.fromiter(map(len, self.new_samples), np.int64, len(self.new_samples)),
+        )
+        try:
+            self._version.write_shard(shard)
+        except StoreError as error:
+            self.event.set()
+            raise StoreError(f"One of the threads failed: {error.message}", **error.facts) from error
+        self.shards.append(shard.provisional_entry())
+
+    def finish(self) -> None:
+        """Store the last shard, wait for all, and publish the set. Leaving the `with` block calls it.
+
+        Raises:
+            StoreError: an upload failed; nothing was published.
+            FileExistsError: another program has written a set there in the meantime.
+            ValueError: the writer was finished already.
+        """
+        try:
+            if self.new_samples:
+                self.flush_shard()
+                self._reset_cache()
+            config = self.get_config()
+            self._version.declare_schema(_schema(config))
+            manifest = self._version.finish()
+        except StoreError as error:
+            self.event.set()
+            if "One of the threads failed" in error.message:
+                raise
+            raise StoreError(f"One of the threads failed: {error.message}", **error.facts) from error
+        finally:
+            self._clear_local()
+        self.shards[:] = [{**config, **info.to_json()} for info in manifest.shards]
+
+    def _clear_local(self) -> None:
+        if self.remote is not None and not self.keep_local:
+            shutil.rmtree(self.local, ignore_errors=True)
+
+    def cancel_future_jobs(self) -> None:
+        """Stop, and remove what was uploaded; nothing is published."""
+        self._version.abort()
+        self._clear_local()
+
+    def exception_callback(self, future: "Future[Any]") -> None:
+        """Make the writer stop if the task of the user that `future` stands for has failed."""
+        error = future.exception()
+        if error is not None:
+            self.event.set()
+            logger.error("A task of the writer failed: %s", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc is not None:
+            self.cancel_future_jobs()
+        else:
+            self.finish()
+
+
+class JointWriter(Writer):
+    """A writer of shards of one file each; arguments as for `Writer`."""
+
+    def __init__(
+        self,
+        *,
+        out: Out,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        extra_bytes_per_shard: int = 0,
+        extra_bytes_per_sample: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            out=out,
+            keep_local=keep_local,
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            extra_bytes_per_shard=extra_bytes_per_shard,
+            extra_bytes_per_sample=extra_bytes_per_sample,
+            **kwargs,
+        )
+
+    @abstractmethod
+    def encode_joint_shard(self) -> bytes:
+        """Return the file of a shard of the samples in `new_samples`."""
+
+    def flush_shard(self) -> None:
+        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+        self._store({"data": self.encode_joint_shard()})
+
+
+class SplitWriter(Writer):
+    """A writer of shards of two files each, lines of text and their offsets; arguments as for `Writer`."""
+
+    extra_bytes_per_shard = 0
+    extra_bytes_per_sample = 0
+
+    def __init__(
+        self,
+        *,
+        out: Out,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            out=out,
+            keep_local=keep_local,
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            extra_bytes_per_shard=self.extra_bytes_per_shard,
+            extra_bytes_per_sample=self.extra_bytes_per_sample,
+            **kwargs,
+        )
+
+    @abstractmethod
+    def encode_split_shard(self) -> tuple[bytes, bytes]:
+        """Return the files of a shard of the samples in `new_samples`: lines of text, and their offsets."""
+
+    def flush_shard(self) -> None:
+        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+        data, meta = self.encode_split_shard()
+        self._store({"data": data, "meta": meta})
+
+
+@dataclass(frozen=True)
+class _WholeShard:
+    """The files of one shard, to be hashed, compressed and described by a thread that stores them."""
+
+    config: dict[str, Any]
+    files: FileOptions
+    parts: dict[str, tuple[str, bytes]]
+    """Name and content of each file, by kind: data, meta."""
+    lengths: "np.ndarray[Any, np.dtype[np.int64]]"
+    """Bytes of each sample, int64, shape (N,); they end the data file."""
+
+    def row_hash(self) -> int:
+        """Return the sum of the hashes of its samples."""
+        data = self.parts["data"][1]
+        ends = np.concatenate([[0], np.cumsum(self.lengths)]) + (len(data) - int(self.lengths.sum()))
+        return hash_rows(memoryview(data), ends)
+
+    def provisional_entry(self) -> dict[str, Any]:
+        """Return the entry of the index as far as it is known before the files are hashed and compressed."""
+        extension = get_compression_extension(self.files.compression_name) if self.files.compression else None
+        entry: dict[str, Any] = {"samples": len(self.lengths)}
+        for kind, (name, content) in self.parts.items():
+            entry[f"raw_{kind}"] = FileInfo(name, len(content)).to_json()
+            entry[f"zip_{kind}"] = FileInfo(f"{name}.{extension}", 0).to_json() if extension else None
+        return {**entry, **self.config}
+
+    def seal(self) -> BuiltShard:
+        """Return the finished shard."""
+        entry: dict[str, Any] = {**self.config, "samples": len(self.lengths)}
+        payloads = []
+        first_hash = None
+        for kind, (name, content) in self.parts.items():
+            raw, zipped, stored = self.files.finish(name, content)
+            entry[f"raw_{kind}"] = raw.to_json()
+            entry[f"zip_{kind}"] = None if zipped is None else zipped.to_json()
+            payloads.append(stored)
+            if kind == "data" and zipped is None:
+                first_hash = hash_first(content, self.files.recorded_hashes)
+        info = ShardInfo.from_json(entry, where=f"the new shard {self.parts['data'][0]}")
+        return BuiltShard(replace(info, raw=replace(info.raw, first_hash=first_hash)), tuple(payloads))
+
+
+def encode_table(lengths: Iterable[int], config: bytes, first: int) -> bytes:
+    """Return the number of samples, the offset of each and of the end as uint32, and the description of the shard.
+
+    `first` is the offset of the first sample.
+
+    Raises:
+        ValueError: an offset exceeds uint32.
+    """
+    ends = np.cumsum([first, *lengths], dtype=np.int64)
+    if ends[-1] > MAX_FILE_BYTES:
+        raise ValueError(f"a shard of {ends[-1]} bytes exceeds the {MAX_FILE_BYTES} of uint32; give a `size_limit`.")
+    return (len(ends) - 1).to_bytes(4, "little") + ends.astype("<u4").tobytes() + config
+
+
+def encode_json(obj: Mapping[str, Any]) -> bytes:
+    """Return the JSON that stands in shards."""
+    return json.dumps(obj, sort_keys=True).encode("utf-8")
+
+
+def _checked_compression(compression: str | None) -> str | None:
+    if compression and not is_compression(compression):
+        raise ValueError(
+            f'Invalid compression: {compression}. Expected br, bz2, gz, snappy or zstd, with a level such as "zstd:7".'
+        )
+    return compression or None
+
+
+def _checked_hashes(hashes: list[str] | None) -> list[str]:
+    hashes = list(hashes or [])
+    if hashes != sorted(set(hashes)):
+        raise ValueError(f"Hashes must be unique and in sorted order, found {hashes}.")
+    for name in hashes:
+        if not is_hash(name):
+            raise ValueError(f"Invalid hash: {name}. `streaming.base.hashing.get_hashes` lists all.")
+    return hashes
+
+
+def _checked_size_limit(size_limit: int | str | None) -> int | None:
+    if not size_limit:
+        return None
+    num_bytes = bytes_to_int(size_limit)
+    if num_bytes < 0:
+        raise ValueError(f"`size_limit` must be greater than zero, instead, found as {num_bytes}.")
+    if num_bytes > MAX_FILE_BYTES:
+        raise ValueError(
+            f"`size_limit` must be less than 2**32, instead, found as {num_bytes}: the offsets of samples are uint32."
+        )
+    return num_bytes
+
+
+def _empty(local: str) -> None:
+    """Remove a local folder with its contents, which is what `exist_ok` asks for."""
+    folder = Path(local).expanduser()
+    if folder.exists():
+        logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
+        shutil.rmtree(folder)
+
+
+def _schema(config: Mapping[str, Any]) -> Schema:
+    """Return the columns that the description of the shards names."""
+    columns = config.get("columns") or dict(zip(config["column_names"], config["column_encodings"], strict=True))
+    sizes = config.get("column_sizes") or [None] * len(columns)
+    names = sorted(columns)
+    return Schema(tuple(names), tuple(columns[name] for name in names), tuple(sizes))

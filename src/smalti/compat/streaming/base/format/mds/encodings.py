@@ -1,0 +1,589 @@
+"""Encodings of MDS columns as classes with MosaicML's names, and the table `_encodings`, to which code adds its own.
+
+Stored bytes are those of `smalti.format.encodings`, which decodes. Encoding follows MosaicML where it is less strict:
+numbers are cast by numpy, so a Python float is rounded to the type of its column, and bytes are stored as they are.
+A class that is put into `_encodings`, under a new name or one of MDS, encodes and decodes the columns of that name in
+the whole process, also for the readers and writers of `smalti`.
+"""
+
+import json
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, MutableMapping, Sequence
+from decimal import Decimal
+from functools import partial
+from io import BytesIO
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from typing_extensions import Self
+
+from smalti import format as engine
+from smalti.compat.streaming.errors import BadColumn
+from smalti.errors import FormatError, SchemaError
+from smalti.format import register_encoding, unregister_encoding
+from smalti.format.encodings.numbers import DTYPE_CODES, DTYPES
+
+__all__ = [
+    "get_mds_encoded_size",
+    "get_mds_encodings",
+    "is_mds_encoding",
+    "is_mds_encoding_safe",
+    "mds_decode",
+    "mds_encode",
+]
+
+
+class Encoding(ABC):
+    """The way in which values of one type become bytes and come back."""
+
+    size: int | None = None
+    """Bytes of every value, or None if values differ in length."""
+
+    @abstractmethod
+    def encode(self, obj: Any) -> bytes:
+        """Return the bytes of the value.
+
+        Raises:
+            AttributeError: it is of another type.
+        """
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """Return the value of the bytes.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+
+    @staticmethod
+    def _validate(data: Any, expected_type: Any) -> None:
+        if not isinstance(data, expected_type):
+            raise AttributeError(f"data should be of type {expected_type}, but instead, found as {type(data)}")
+
+
+def _decode(name: str, data: bytes) -> Any:
+    """Decode by an encoding of MDS itself, whatever has taken its name."""
+    return engine.built_in_encoding(name).decode(data)
+
+
+class Bytes(Encoding):
+    """Bytes as they are."""
+
+    def encode(self, obj: bytes) -> bytes:
+        """Return the bytes."""
+        self._validate(obj, bytes)
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        """Return the bytes."""
+        return data
+
+
+class Str(Encoding):
+    """Text as UTF-8."""
+
+    def encode(self, obj: str) -> bytes:
+        """Return the text as UTF-8."""
+        self._validate(obj, str)
+        return obj.encode("utf-8")
+
+    def decode(self, data: bytes) -> str:
+        """Return the text."""
+        return data.decode("utf-8")
+
+
+class Int(Encoding):
+    """A Python int in 8 bytes."""
+
+    size = 8
+
+    def encode(self, obj: int) -> bytes:
+        """Return the number as int64; OverflowError if that is too small."""
+        self._validate(obj, int)
+        return np.int64(obj).tobytes()
+
+    def decode(self, data: bytes) -> int:
+        """Return a Python int."""
+        number: int = _decode("int", data)
+        return number
+
+
+class NDArray(Encoding):
+    """An array, whose element type and shape stand each in the name of the column or in front of the values.
+
+    Args:
+        dtype: element type of all arrays; None if it may differ.
+        shape: shape of all arrays; None if it may differ.
+    """
+
+    def __init__(self, dtype: str | None = None, shape: tuple[int] | None = None) -> None:
+        if dtype is not None and dtype not in DTYPE_CODES:
+            raise BadColumn(f"arrays of {dtype!r:.80} cannot be stored; expected {', '.join(DTYPE_CODES)}.")
+        if shape is not None and any(dim < 1 for dim in shape):
+            raise BadColumn(f"arrays of shape {shape} cannot be stored; expected at least 1 along every axis.")
+        self.dtype = dtype
+        self.shape = shape
+        dims = ",".join(map(str, shape)) if dtype and shape else None
+        self._codec = engine.built_in_encoding(":".join(filter(None, ["ndarray", dtype, dims])))
+        self.size = self._codec.size
+
+    @classmethod
+    def from_str(cls, text: str) -> Self:
+        """Return the encoding with the parameters `DTYPE` or `DTYPE:d0,d1,...`.
+
+        Raises:
+            ValueError: they are malformed; it is an AssertionError too.
+        """
+        dtype, _, dims = text.partition(":")
+        try:
+            shape = tuple(map(int, dims.split(","))) if dims else None
+        except ValueError as error:
+            raise BadColumn(
+                f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224."
+            ) from error
+        return cls(dtype or None, shape)  # type: ignore[arg-type] - MosaicML's annotation
+
+    def encode(self, obj: "np.ndarray[Any, Any]") -> bytes:
+        """Return the bytes of the array; ValueError if it is empty, or of another type or shape."""
+        self._validate(obj, np.ndarray | np.generic)
+        if not obj.shape:
+            raise ValueError("Attempting to encode a scalar with NDArray encoding. Please use a scalar encoding.")
+        if not obj.size:
+            raise ValueError("Attempting to encode a numpy array with 0 elements, which no reader takes.")
+        if self.shape is not None and self.dtype is None:
+            return self._codec.encode(obj)[:1] + NDArray(obj.dtype.name, self.shape).encode(obj)
+        return self._codec.encode(obj)
+
+    def decode(self, data: bytes) -> "np.ndarray[Any, Any]":
+        """Return a fresh array."""
+        if self.shape is not None and self.dtype is None:
+            if not data or data[0] not in DTYPES:
+                raise FormatError(f"expected the code of an element type, found {data[:1].hex() or 'nothing'}.")
+            return NDArray(DTYPES[data[0]].name, self.shape).decode(data[1:])
+        array: np.ndarray[Any, Any] = self._codec.decode(data)
+        return array
+
+
+class Scalar(Encoding):
+    """A number of one numpy type.
+
+    Args:
+        dtype: the type, such as `numpy.int16`.
+    """
+
+    def __init__(self, dtype: type) -> None:
+        self.dtype = dtype
+        self.size = dtype().nbytes
+
+    def encode(self, obj: Any) -> bytes:
+        """Return the bytes of the number after numpy's conversion, which rounds floats."""
+        data: bytes = self.dtype(obj).tobytes()
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """Return a numpy scalar."""
+        return np.frombuffer(data, self.dtype)[0]
+
+
+class UInt8(Scalar):
+    """uint8."""
+
+    def __init__(self) -> None:
+        super().__init__(np.uint8)
+
+
+class UInt16(Scalar):
+    """uint16."""
+
+    def __init__(self) -> None:
+        super().__init__(np.uint16)
+
+
+class UInt32(Scalar):
+    """uint32."""
+
+    def __init__(self) -> None:
+        super().__init__(np.uint32)
+
+
+class UInt64(Scalar):
+    """uint64."""
+
+    def __init__(self) -> None:
+        super().__init__(np.uint64)
+
+
+class Int8(Scalar):
+    """int8."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int8)
+
+
+class Int16(Scalar):
+    """int16."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int16)
+
+
+class Int32(Scalar):
+    """int32."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int32)
+
+
+class Int64(Scalar):
+    """int64."""
+
+    def __init__(self) -> None:
+        super().__init__(np.int64)
+
+
+class Float16(Scalar):
+    """float16."""
+
+    def __init__(self) -> None:
+        super().__init__(np.float16)
+
+
+class Float32(Scalar):
+    """float32."""
+
+    def __init__(self) -> None:
+        super().__init__(np.float32)
+
+
+class Float64(Scalar):
+    """float64."""
+
+    def __init__(self) -> None:
+        super().__init__(np.float64)
+
+
+class StrEncoding(Encoding):
+    """Base of numbers of any precision, stored as text."""
+
+
+class StrInt(StrEncoding):
+    """An int of any size, as digits."""
+
+    def encode(self, obj: int) -> bytes:
+        """Return the digits."""
+        self._validate(obj, int)
+        return str(obj).encode("utf-8")
+
+    def decode(self, data: bytes) -> int:
+        """Return a Python int."""
+        number: int = _decode("str_int", data)
+        return number
+
+
+class StrFloat(Encoding):
+    """A float, as the shortest digits that give it back."""
+
+    def encode(self, obj: float) -> bytes:
+        """Return the digits."""
+        self._validate(obj, float)
+        return str(obj).encode("utf-8")
+
+    def decode(self, data: bytes) -> float:
+        """Return a Python float."""
+        number: float = _decode("str_float", data)
+        return number
+
+
+class StrDecimal(Encoding):
+    """A decimal number, with its scale."""
+
+    def encode(self, obj: Decimal) -> bytes:
+        """Return the digits."""
+        self._validate(obj, Decimal)
+        return str(obj).encode("utf-8")
+
+    def decode(self, data: bytes) -> Decimal:
+        """Return a Decimal."""
+        number: Decimal = _decode("str_decimal", data)
+        return number
+
+
+class PIL(Encoding):
+    """Raw pixels of a PIL image; of mode P without the palette."""
+
+    def encode(self, obj: Image.Image) -> bytes:
+        """Return width, height and length of the mode as uint32, the mode, and the pixels."""
+        self._validate(obj, Image.Image)
+        mode = obj.mode.encode("utf-8")
+        return np.array([*obj.size, len(mode)], np.uint32).tobytes() + mode + obj.tobytes()
+
+    def decode(self, data: bytes) -> Image.Image:
+        """Return a PIL image."""
+        image: Image.Image = _decode("pil", data)
+        return image
+
+
+class JPEG(Encoding):
+    """A JPEG file; an image that was opened from one is stored as that file."""
+
+    def encode(self, obj: Image.Image) -> bytes:
+        """Return the bytes of the file."""
+        self._validate(obj, Image.Image)
+        return _image_file("jpeg", obj)
+
+    def decode(self, data: bytes) -> Image.Image:
+        """Return a PIL image, whose pixels are read when first used."""
+        image: Image.Image = _decode("jpeg", data)
+        return image
+
+
+class PNG(Encoding):
+    """A PNG file."""
+
+    def encode(self, obj: Image.Image) -> bytes:
+        """Return the bytes of the file."""
+        self._validate(obj, Image.Image)
+        return _image_file("png", obj)
+
+    def decode(self, data: bytes) -> Image.Image:
+        """Return a PIL image, whose pixels are read when first used."""
+        image: Image.Image = _decode("png", data)
+        return image
+
+
+def _image_file(name: str, image: Image.Image) -> bytes:
+    try:
+        return engine.built_in_encoding(name).encode(image)
+    except SchemaError:  # PIL raises its own error for a mode without such files, or the file is none that is checked
+        out = BytesIO()
+        image.save(out, format=name)
+        return out.getvalue()
+
+
+class Pickle(Encoding):
+    """Anything that Python can pickle; reading it runs code from the data."""
+
+    def encode(self, obj: Any) -> bytes:
+        """Return a pickle of Python's default protocol."""
+        return pickle.dumps(obj)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the unpickled value; code in `data` runs."""
+        return _decode("pkl", data)
+
+
+class JSON(Encoding):
+    """Anything that Python writes as JSON; an array becomes a list."""
+
+    def encode(self, obj: Any) -> bytes:
+        """Return JSON; NaN is written as Python writes it. TypeError if JSON cannot hold the value."""
+        return json.dumps(obj.tolist() if isinstance(obj, np.ndarray) else obj).encode("utf-8")
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value."""
+        return _decode("json", data)
+
+
+class List(Encoding):
+    """A list of values of one encoding."""
+
+    @abstractmethod
+    def underlying_encoder(self) -> Encoding:
+        """Return the encoding of the elements."""
+
+    def encode(self, obj: list[Any]) -> bytes:
+        """Return 0, the number of elements and their sizes as uint32, and the elements."""
+        self._validate(obj, list)
+        return bytes(4) + _join(list(map(self.underlying_encoder().encode, obj)))
+
+    def decode(self, data: bytes) -> list[Any]:
+        """Return the elements."""
+        return [self.underlying_encoder().decode(element) for element in _split(data, 4)]
+
+
+def _join(elements: Sequence[Any]) -> bytes:
+    """Return the number of elements and their sizes, and the elements."""
+    return np.array([len(elements), *map(len, elements)], np.uint32).tobytes() + b"".join(elements)
+
+
+def _split(data: bytes, begin: int) -> Iterable[bytes]:
+    """Return the elements that `_join` put together, from byte `begin` on."""
+    count = int.from_bytes(data[begin : begin + 4], "little")
+    first = begin + 4 + 4 * count
+    if len(data) < first:
+        raise FormatError(f"a list of {count} elements does not fit {len(data)} bytes.")
+    ends = np.cumsum([first, *np.frombuffer(data, np.uint32, count, begin + 4).tolist()]).tolist()
+    if ends[-1] != len(data):
+        raise FormatError(f"a list of {count} elements takes {ends[-1]} bytes, found {len(data)}.")
+    return [data[low:high] for low, high in pairwise(ends)]
+
+
+class PILList(List):
+    """A list of images as raw pixels."""
+
+    def underlying_encoder(self) -> Encoding:
+        """Return the encoding of the images."""
+        return PIL()
+
+
+class JPEGList(List):
+    """A list of JPEG files."""
+
+    def underlying_encoder(self) -> Encoding:
+        """Return the encoding of the images."""
+        return JPEG()
+
+
+class PNGList(List):
+    """A list of PNG files."""
+
+    def underlying_encoder(self) -> Encoding:
+        """Return the encoding of the images."""
+        return PNG()
+
+
+class JPEGArray(Encoding):
+    """JPEG files, given as bytes and decoded to PIL images."""
+
+    def encode(self, obj: Sequence[bytearray]) -> bytes:
+        """Return the number of files and their sizes as uint32, and the files."""
+        return _join(obj)
+
+    def decode(self, data: bytes) -> list[Image.Image]:
+        """Return PIL images; ValueError if there are none."""
+        images: list[Image.Image] = _decode("jpeg_array", data)
+        return images
+
+
+_BUILT_IN: dict[str, type[Encoding]] = {
+    "bytes": Bytes, "str": Str, "int": Int, "ndarray": NDArray, "uint8": UInt8, "uint16": UInt16, "uint32": UInt32,
+    "uint64": UInt64, "int8": Int8, "int16": Int16, "int32": Int32, "int64": Int64, "float16": Float16,
+    "float32": Float32, "float64": Float64, "str_int": StrInt, "str_float": StrFloat, "str_decimal": StrDecimal,
+    "pil": PIL, "jpeg": JPEG, "jpeg_array": JPEGArray, "jpegarray": JPEGArray, "png": PNG, "list[pil]": PILList,
+    "list[jpeg]": JPEGList, "list[png]": PNGList, "pkl": Pickle, "json": JSON,
+}  # fmt: skip
+"""MDS's own."""
+
+
+class EncodingTable(dict[str, type[Encoding]]):
+    """Classes of encodings by name; a class that is put in encodes and decodes all columns of that name from then on.
+
+    Taking it out again, or putting back MDS's own class, restores MDS's encoding of that name, if there is one.
+    """
+
+    def __setitem__(self, name: str, kind: type[Encoding]) -> None:
+        if _BUILT_IN.get(name) is kind:
+            unregister_encoding(name)
+        else:
+            register_encoding(name, partial(TableEncoding, kind), override=True)
+        super().__setitem__(name, kind)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        unregister_encoding(name)
+
+    # `dict` has its own, which would leave the engine's table as it is.
+    clear = MutableMapping.clear
+    pop = MutableMapping.pop  # type: ignore[assignment]
+    popitem = MutableMapping.popitem
+    setdefault = MutableMapping.setdefault  # type: ignore[assignment]
+    update = MutableMapping.update  # type: ignore[assignment]
+
+    def __ior__(self, others: Any) -> Self:  # type: ignore[override,misc]
+        self.update(others)
+        return self
+
+
+class TableEncoding(engine.Encoding):
+    """A class of `_encodings` as an encoding of the engine."""
+
+    def __init__(self, kind: type[Encoding], name: str, parameters: str) -> None:
+        self._coder = _make_coder(kind, name, parameters)
+        super().__init__(name, self._coder.size)
+
+    def encode(self, value: Any) -> bytes:
+        """Return what the class returns; bytes are taken for stored ones, as MosaicML does."""
+        return value if isinstance(value, bytes) else self._coder.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Return what the class returns."""
+        return self._coder.decode(data)
+
+
+_encodings: dict[str, type[Encoding]] = EncodingTable(_BUILT_IN)
+
+_unsafe_encodings = {"pkl"}
+
+
+def get_mds_encodings() -> set[str]:
+    """Return the names of all encodings."""
+    return set(_encodings)
+
+
+def _make_coder(kind: type[Encoding], name: str, parameters: str) -> Encoding:
+    if ":" not in name:
+        return kind()
+    from_str = getattr(kind, "from_str", None)
+    if from_str is None:
+        raise BadColumn(f"encoding {name!r:.80}: {kind.__name__} takes no parameters.")
+    coder: Encoding = from_str(parameters)
+    return coder
+
+
+def _get_coder(encoding: str) -> Encoding | None:
+    """Return the encoding called `encoding`; None if there is none."""
+    family, _, parameters = encoding.partition(":")
+    kind = _encodings.get(family)
+    return None if kind is None else _make_coder(kind, encoding, parameters)
+
+
+def _known_coder(encoding: str) -> Encoding:
+    coder = _get_coder(encoding)
+    if coder is None:
+        raise ValueError(f"Unsupported encoding: {encoding}. Expected one of {', '.join(sorted(_encodings))}.")
+    return coder
+
+
+def is_mds_encoding(encoding: str) -> bool:
+    """Return whether there is an encoding of this name.
+
+    Raises:
+        AssertionError: its parameters are malformed; it is a ValueError too.
+    """
+    return _get_coder(encoding) is not None
+
+
+def is_mds_encoding_safe(encoding: str) -> bool:
+    """Return whether values of the encoding can be read without running code from the data."""
+    return encoding not in _unsafe_encodings
+
+
+def mds_encode(encoding: str, obj: Any) -> bytes:
+    """Return the stored bytes of a value; bytes are returned as they are.
+
+    Raises:
+        AttributeError: the value is of another type.
+        ValueError: it does not fit, or there is no such encoding.
+    """
+    return obj if isinstance(obj, bytes) else _known_coder(encoding).encode(obj)
+
+
+def mds_decode(encoding: str, data: bytes) -> Any:
+    """Return the value whose stored bytes are `data`.
+
+    Raises:
+        ValueError: they are damaged, or there is no such encoding.
+    """
+    return _known_coder(encoding).decode(data)
+
+
+def get_mds_encoded_size(encoding: str) -> int | None:
+    """Return the bytes of every value of an encoding; None if values differ in length.
+
+    Raises:
+        ValueError: there is no such encoding.
+    """
+    return _known_coder(encoding).size

@@ -1,0 +1,190 @@
+"""The streams of a StreamingDataset, opened by the engine.
+
+Copies of shards lie where MosaicML Streaming puts them, at `<local>/<split>/<name>`, with the index file beside them.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.cache import CacheOptions
+from smalti.catalog.header import INDEX
+from smalti.catalog.table.shard_table import bytes_of
+from smalti.compat.streaming.base.format.base.reader import Reader
+from smalti.compat.streaming.base.planning import WorkReading
+from smalti.compat.streaming.base.prepared_shards import PreparedShards
+from smalti.compat.streaming.base.stream import Stream, readers_of
+from smalti.compat.streaming.base.world import World
+from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError
+from smalti.dataset.lookahead import planned_ahead
+from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
+from smalti.stream import OpenStreams, ShardSet, options_of
+from smalti.stream.shard_set import find_shard_set
+
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Samples:
+    """The samples of all streams, and the local copies of their shards."""
+
+    streams: Sequence[Stream]
+    opened: OpenStreams
+
+    @property
+    def shard_sizes(self) -> list[Ints]:
+        """Of every stream, the samples of each of its shards."""
+        return [np.asarray(each.shard_sizes, np.int64) for each in self.opened.sets]
+
+    @property
+    def max_shard_bytes(self) -> int:
+        """Bytes of the largest shard, unpacked and compressed together."""
+        sizes = [bytes_of(each.shards) for each in self.opened.sets]
+        return max(int((each.raw + each.zipped).max()) for each in sizes)
+
+    def readers(self, world: World, *, unsafe: bool) -> list[Reader]:
+        """Return a reader of each shard."""
+        found: list[Reader] = []
+        for stream, each in zip(self.streams, self.opened.sets, strict=True):
+            if type(stream).get_shards is Stream.get_shards:
+                found += readers_of(each, stream.local, stream.split)
+            else:
+                found += stream.get_shards(world, unsafe)
+        return found
+
+    def sample(self, sample_id: int) -> dict[str, Any]:
+        """Return one sample.
+
+        Raises:
+            MissingShardError: its shard is gone.
+        """
+        try:
+            return self.opened.sample(sample_id)
+        except ShardNotFound as error:
+            raise MissingShardError(
+                f"{error.message}. Check if the shard file exists in your remote location or have you deleted the "
+                "shard file from the local directory?",
+                **error.facts,
+            ) from error
+
+    def planned(
+        self, reading: WorkReading, worker: int, num_workers: int, predownload: int | None
+    ) -> Iterator[list[int]]:
+        """Yield the sample ids of one worker, step by step, while shards of later steps are fetched."""
+        steps = planned_ahead(
+            reading, self.opened, worker=worker, num_workers=num_workers, num_readers=1, predownload=predownload
+        )
+        for _, ids in steps:
+            yield ids.tolist()
+
+    def prepare(self, shard_id: int, *, blocking: bool) -> None:
+        """Fetch a shard; without `blocking`, start to fetch it."""
+        if blocking:
+            self.opened.cache.shard(shard_id)
+        else:
+            self.opened.cache.prefetch([shard_id])
+
+    def kept_bytes(self) -> int:
+        """Return the bytes of all shards and index files that are local, whichever process fetched them."""
+        total = self.opened.cache.kept_bytes()
+        for stream, each in zip(self.streams, self.opened.sets, strict=True):
+            total += stream.get_index_size()
+            if not _is_fetched(stream):
+                total += int(bytes_of(each.shards).raw.sum())
+        return total
+
+
+def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: bool) -> Samples:
+    """Open the streams.
+
+    Raises:
+        MissingIndexError: a stream has no index file.
+        EmptyStreamError: a stream has no samples.
+        ValueError: two streams have one folder; an index file cannot be trusted; a column has an unsafe type; or the
+            limit is less than a shard needs.
+    """
+    _check_folders(streams)
+    sets = []
+    for stream in streams:
+        found = _find(stream, unsafe=unsafe)
+        if not found.num_samples:
+            raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
+        if _is_fetched(stream):
+            _place_index(stream, found)
+        sets.append(found)
+    # A set that is read where it lies is no copy, and nothing of it is evicted.
+    return Samples(streams, OpenStreams.of_sets(sets, cache_limit if any(map(_is_fetched, streams)) else None))
+
+
+def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
+    try:
+        found = _find_declared(stream, unsafe=unsafe)
+    except (StoreNotFound, VersionNotFound) as missing:
+        path = _index_path(stream)
+        if not _is_fetched(stream):
+            raise MissingIndexError(
+                f"No `remote` provided, but local file {path} does not exist either", path=str(path)
+            ) from missing
+        if not path.exists():
+            raise MissingIndexError(f"{missing} Check `remote` and `split`.", path=str(path)) from missing
+        complete = copy.copy(stream)  # MosaicML reads copies that are complete without their remote
+        complete.remote = None
+        found = _find_declared(complete, unsafe=unsafe)
+    # The index at the root of a set with splits names files from there, one in a split's folder from that folder.
+    is_below = bool(stream.split) and not any(found.manifest.partitions)
+    folder = str(_index_path(stream).parent if is_below else Path(stream.local))
+    cache = replace(found.options.cache, local=folder, mirror=True)
+    if not _is_fetched(stream):
+        cache = replace(cache, keep_zip=CacheOptions.keep_zip)
+    return replace(found, options=replace(found.options, cache=cache))
+
+
+def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
+    options = options_of(stream.to_smalti(allow_unsafe_types=unsafe), allow_unsafe_types=unsafe)
+    try:
+        return find_shard_set(options)
+    except IndexFileError as error:
+        if error.facts.get("num_shards") != 0:
+            raise
+        raise EmptyStreamError(f"Stream contains no samples: {error.message}", **error.facts) from error
+
+
+def _check_folders(streams: Sequence[Stream]) -> None:
+    """Return if no two streams have one folder for their copies.
+
+    Raises:
+        ValueError: two have.
+    """
+    folders = [_index_path(stream).parent.absolute() for stream in streams]
+    twice = sorted({str(folder) for folder in folders if folders.count(folder) > 1})
+    if twice:
+        raise ValueError(
+            f"Reused local directory: {', '.join(twice)} for several streams. Provide a different one for each."
+        )
+
+
+def _is_fetched(stream: Stream) -> bool:
+    return bool(stream.remote) and stream.remote != stream.local
+
+
+def _index_path(stream: Stream) -> Path:
+    return Path(stream.local, stream.split, INDEX)
+
+
+def _place_index(stream: Stream, found: ShardSet) -> None:
+    """Copy the index file beside the copies of the shards, where other programs expect it."""
+    target = _index_path(stream)
+    is_its_own = found.store.local_path(INDEX) == target  # a set that is read from its copies
+    is_listed = stream.split and any(found.manifest.partitions)
+    if isinstance(found.store, PreparedShards):
+        return  # the stream has fetched it by itself
+    if is_its_own or (target.exists() and (is_listed or target.stat().st_size == found.store.size(INDEX))):
+        return
+    if target.exists():  # of an earlier version
+        target.unlink()
+    stream._download_file(INDEX)

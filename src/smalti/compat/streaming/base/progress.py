@@ -1,0 +1,88 @@
+"""The place of a dataset in its epochs, counted as MosaicML Streaming counts it.
+
+An epoch that was read to its end is not the next one yet: a state that was saved there continues with an empty rest.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from smalti.cursor import WINDOW
+from smalti.dataset.resume import RunPlace, RunTracker
+from smalti.errors import CursorError
+from smalti.torch.shared_progress import SharedProgress
+
+_KEYS = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in an epoch."""
+
+    epoch: int
+    """Number of the epoch, from 0; -1 in a state that was saved before the first one."""
+    samples: int
+    """Samples of the epoch that all ranks together have read."""
+    state: Mapping[str, Any] | None = None
+    """The loaded state, for a place that was loaded."""
+
+    def to_state(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {"epoch": self.epoch, "sample_in_epoch": self.samples, "state": self.state}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Position":
+        """Return the position that `to_state` wrote."""
+        return cls(state["epoch"], state["sample_in_epoch"], state["state"])
+
+
+class EpochProgress(SharedProgress):
+    """The position of a dataset, shared with its copies in loader workers.
+
+    The loaded state is the place's `adopted` one: it applies to its epoch whenever that is read.
+    """
+
+    cursor_type = Position
+
+    def load(self, loaded: Position) -> None:
+        """Make the next iteration continue from a loaded state, unless that is of an earlier epoch."""
+        self.set(replace(self.get(), adopted=cast("Any", loaded)))
+
+    def begin_epoch(self, iteration: int | None) -> Position:
+        """Begin an iteration, and return its start; `iteration` is what `enter` returned."""
+        start, _ = self.begin(cast("Any", start_of), iteration)
+        return cast("Position", start)
+
+    def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
+        """Begin an iteration of a dataset that was made in a loader worker: as there, it counts its epochs alone."""
+        return cast("tuple[Position, bool]", RunTracker.begin(self, cast("Any", settle)))
+
+
+def start_of(place: RunPlace) -> Position:
+    """Return the start of the next iteration: in the loaded state, unless that is of an earlier epoch."""
+    loaded: Any = place.adopted
+    if loaded is None or loaded.epoch < place.next_epoch:
+        return Position(place.next_epoch, 0)
+    return Position(loaded.epoch, loaded.samples)
+
+
+def loaded_position(state: Mapping[str, Any]) -> Position:
+    """Return the position of a saved state: of MosaicML Streaming, or of Smalti in one of MosaicML's orders.
+
+    Raises:
+        CursorError: a key is missing, or the state was saved in Smalti's own order.
+    """
+    missing = [key for key in _KEYS if key not in state]
+    if missing:
+        raise CursorError(
+            f"saved state: no {', '.join(map(repr, missing))} in it, found {', '.join(map(repr, state)) or 'nothing'}; "
+            "give what `state_dict` returned.",
+            missing=missing,
+        )
+    own = state.get("smalti")
+    if isinstance(own, Mapping) and own.get("algorithm") == WINDOW:
+        raise CursorError(
+            "saved state: it was saved in Smalti's `window` order, which MosaicML Streaming does not have: continue it "
+            "with `smalti.StreamingDataset`."
+        )
+    return Position(int(state["epoch"]), int(state["sample_in_epoch"]), dict(state))

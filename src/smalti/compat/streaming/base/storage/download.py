@@ -1,0 +1,329 @@
+"""Downloaders of single files, one class for each kind of store; the stores of `smalti.storage` do the work.
+
+A file appears under its name only when it is complete. Errors are those of stores: `FileNotFoundError` for a file that
+is not there, `PermissionError`, `TimeoutError`, else `OSError`; not those of the stores' client libraries.
+"""
+
+import importlib.util
+import os
+import secrets
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import SplitResult, unquote, urlparse, urlsplit
+
+from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
+from smalti.compat.streaming.errors import GCSAuthError
+from smalti.errors import MissingDependency, StoreAuthError
+from smalti.storage import Store, open_store
+from smalti.storage.redact import redact_address
+from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
+
+__all__ = [
+    "CloudDownloader",
+    "S3Downloader",
+    "SFTPDownloader",
+    "GCSDownloader",
+    "OCIDownloader",
+    "AzureDownloader",
+    "AzureDataLakeDownloader",
+    "HFDownloader",
+    "DatabricksUnityCatalogDownloader",
+    "DBFSDownloader",
+    "AlipanDownloader",
+    "LocalDownloader",
+]
+
+UNITY_CATALOG = "dbfs:/Volumes"
+NO_ALIPAN = "alipan:// is not supported: Smalti has no store for it; copy the data set to a folder or another store"
+
+
+class CloudDownloader(ABC):
+    """Base of the downloaders.
+
+    A subclass of yours has `_client_identifier`, `_download_file_impl` and `clean_up`, and an entry in
+    `DOWNLOADER_MAPPINGS`.
+    """
+
+    @classmethod
+    def get(cls, remote_dir: str | None = None) -> "CloudDownloader":
+        """Return a downloader for addresses such as this one; for local files without one.
+
+        Raises:
+            ValueError: the address has an unknown scheme.
+            ImportError: the client that it needs is not installed.
+        """
+        if remote_dir is None:
+            return _LOCAL_DOWNLOADER()
+        prefix = "dbfs-uc" if remote_dir.startswith(UNITY_CATALOG) else urlparse(remote_dir).scheme
+        if prefix not in DOWNLOADER_MAPPINGS:
+            raise ValueError(
+                f"Unsupported remote path: {redact_address(remote_dir)}; expected a path or one of the schemes "
+                f"{', '.join(filter(None, DOWNLOADER_MAPPINGS))}."
+            )
+        return DOWNLOADER_MAPPINGS[prefix]()
+
+    @classmethod
+    def direct_download(cls, remote: str | None, local: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Download one file with a downloader that is not used again; see `download`."""
+        downloader = cls.get(remote)
+        downloader.download(remote, local, timeout)
+        downloader.clean_up()
+
+    def download(self, remote: str | None, local: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+        """Download one file; a no-op if the local one exists.
+
+        Args:
+            remote: Address of the file.
+            local: Path of the copy; its folder is made.
+            timeout: Longest time without bytes, seconds.
+
+        Raises:
+            ValueError: there is neither a local file nor an address, or the address is of another scheme.
+            OSError: the file is not there, or the store failed.
+        """
+        if os.path.exists(local):  # noqa: PTH110 - a path as MosaicML's callers pass it
+            return
+        if not remote:
+            raise ValueError(
+                "In the absence of local dataset, path to remote dataset must be provided: there is no file "
+                f"{local!r}, and no address to download it from."
+            )
+        Path(local).parent.mkdir(parents=True, exist_ok=True)
+        self._validate_remote_path(remote)
+        self._download_file_impl(remote, local, timeout)
+
+    @staticmethod
+    @abstractmethod
+    def _client_identifier() -> str:
+        """Return the scheme of the addresses."""
+
+    @abstractmethod
+    def clean_up(self) -> None:
+        """Release the connections; the downloader can be used again."""
+
+    @abstractmethod
+    def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
+        """Download one file, whose address was checked."""
+
+    def _validate_remote_path(self, remote: str) -> None:
+        scheme = urlparse(remote).scheme
+        if scheme != self._client_identifier():
+            raise ValueError(
+                f"Expected remote path to start with url scheme of `{self._client_identifier()}`, got "
+                f"{redact_address(remote)}."
+            )
+
+
+class _StoreDownloader(CloudDownloader):
+    """A downloader from the stores of one scheme."""
+
+    _scheme: ClassVar[str] = ""
+    """Name of the engine's scheme, whose client must be installed; "" needs none."""
+
+    def __init__(self) -> None:
+        if self._scheme:
+            check_client(self._scheme)
+        self._stores: dict[tuple[str, float], Store] = {}
+
+    def clean_up(self) -> None:
+        """Release the connections; the downloader can be used again."""
+        self._stores.clear()
+
+    def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
+        folder, slash, name = remote.rpartition("/")
+        place = (folder or slash or ".", timeout)
+        if place not in self._stores:
+            self._stores[place] = self._open(*place)
+        part = Path(f"{local}.{secrets.token_hex(4)}.tmp")
+        try:
+            with part.open("xb") as file:
+                self._stores[place].fetch(name, file)
+            part.replace(local)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _open(self, folder: str, timeout: float) -> Store:
+        return open_store(folder, {"request_timeout": timeout})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stores": {}}
+
+
+def check_client(scheme: str) -> None:
+    """Check that the client of a scheme is installed, without importing it.
+
+    Raises:
+        MissingDependency: it is not; the message has the pip command.
+    """
+    for package in SCHEME_BY_NAME[scheme].packages:
+        if importlib.util.find_spec(package.partition(".")[0]) is None:
+            load_extra(package)
+
+
+class S3Downloader(_StoreDownloader):
+    """Downloads from AWS S3, and from stores with its protocol."""
+
+    _scheme = "s3"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "s3"
+
+
+class SFTPDownloader(_StoreDownloader):
+    """Downloads from SFTP servers; a password in the address is handed on as an option, so that no message shows it."""
+
+    _scheme = "sftp"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "sftp"
+
+    def _validate_remote_path(self, remote: str) -> None:
+        super()._validate_remote_path(remote)
+        url = urlsplit(remote)
+        if url.hostname is None:
+            raise ValueError("If specifying a URI, the URI must include the hostname; found none.")
+        if url.query or url.fragment:
+            raise ValueError("Query and fragment parameters are not supported as part of a URI; remove them.")
+
+    def _open(self, folder: str, timeout: float) -> Store:
+        url = urlsplit(folder)
+        options: dict[str, Any] = {"request_timeout": timeout}
+        if url.password is not None:
+            options["password"] = unquote(url.password)
+        return open_store(_without_password(url), options)
+
+
+def _without_password(url: SplitResult) -> str:
+    user, at, host = url.netloc.rpartition("@")
+    return url._replace(netloc=f"{user.partition(':')[0]}{at}{host}").geturl()
+
+
+class GCSDownloader(_StoreDownloader):
+    """Downloads from Google Cloud Storage."""
+
+    _scheme = "gs"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "gs"
+
+    def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
+        try:
+            super()._download_file_impl(remote, local, timeout)
+        except StoreAuthError as error:
+            raise GCSAuthError(error.message, **error.facts) from error
+
+
+class OCIDownloader(_StoreDownloader):
+    """Downloads from Oracle Cloud Infrastructure, through its protocol of S3."""
+
+    _scheme = "oci"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "oci"
+
+
+class HFDownloader(_StoreDownloader):
+    """Downloads from data sets on the Hugging Face Hub."""
+
+    _scheme = "hf"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "hf"
+
+
+class AzureDownloader(_StoreDownloader):
+    """Downloads from Azure Blob Storage: azure://<account>.blob.core.windows.net/<container>/<blob>."""
+
+    _scheme = "abfs"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "azure"
+
+
+class AzureDataLakeDownloader(_StoreDownloader):
+    """Downloads from Azure Data Lake: azure-dl://<container>/<file>."""
+
+    _scheme = "abfs"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "azure-dl"
+
+
+class DatabricksUnityCatalogDownloader(_StoreDownloader):
+    """Downloads from volumes of Databricks Unity Catalog."""
+
+    _scheme = "dbfs"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "dbfs-uc"
+
+    def _validate_remote_path(self, remote: str) -> None:
+        if not f"{remote}/".startswith(f"{UNITY_CATALOG}/"):
+            raise ValueError(
+                f"Expected path prefix to be `{UNITY_CATALOG}` if it is a Databricks Unity Catalog, instead, got "
+                f"{redact_address(remote)}."
+            )
+
+
+class DBFSDownloader(_StoreDownloader):
+    """Downloads from the Databricks File System."""
+
+    _scheme = "dbfs"
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "dbfs"
+
+
+class AlipanDownloader(_StoreDownloader):
+    """A downloader that refuses: there is no store for Alipan."""
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return "alipan"
+
+    def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:  # noqa: ARG002 - the base's
+        check_alipan(remote)
+        raise MissingDependency(f"{remote}: {NO_ALIPAN}.")
+
+
+def check_alipan(remote: str) -> None:
+    """Check the form of an address alipan:///path.
+
+    Raises:
+        ValueError: it has another scheme, or a host.
+    """
+    url = urlparse(remote)
+    if url.scheme != "alipan":
+        raise ValueError(f"Expected obj.scheme to be `alipan`, instead, got {url.scheme} for remote={remote}")
+    if url.netloc:
+        raise ValueError(f"Expected remote to be alipan:///path/to/some, instead, got remote={remote}")
+
+
+class LocalDownloader(_StoreDownloader):
+    """Copies from local folders."""
+
+    @staticmethod
+    def _client_identifier() -> str:
+        return ""
+
+
+DOWNLOADER_MAPPINGS: dict[str, type[CloudDownloader]] = {
+    kind._client_identifier(): kind for kind in _StoreDownloader.__subclasses__()
+}
+"""The downloaders by scheme; `dbfs-uc` stands for dbfs:/Volumes."""
+_LOCAL_DOWNLOADER = LocalDownloader
+
+
+def download_file(remote: str | None, local: str, timeout: float = DEFAULT_TIMEOUT) -> None:
+    """Download one file, as `CloudDownloader.direct_download` does; the name in earlier releases of MosaicML's."""
+    CloudDownloader.direct_download(remote, local, timeout)

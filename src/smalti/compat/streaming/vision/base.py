@@ -1,0 +1,100 @@
+"""`StreamingVisionDataset`: samples with an image `x` and a label `y`, transformed as torchvision's datasets do.
+
+It is a `VisionDataset` of torchvision where that is installed. Nothing else here needs torchvision.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import torch
+
+from smalti.compat.streaming.base.arguments import VisionArguments, with_defaults, with_signature
+from smalti.compat.streaming.base.dataset import StreamingDataset
+
+if TYPE_CHECKING or find_spec("torchvision") is None:
+
+    class VisionDataset:
+        """Base in place of torchvision's, which is not installed."""
+else:
+    from torchvision.datasets import VisionDataset
+
+__all__ = ["StreamingVisionDataset"]
+
+_DTYPES = {"I": np.int32, "I;16": np.int16, "F": np.float32}
+"""Number types of modes that are not bytes, as torchvision's `to_tensor` has them."""
+
+
+def to_tensor(image: Any) -> torch.Tensor:
+    """Return a PIL image, or an array of height, width and channels, as a tensor whose channels come first.
+
+    Bytes become floats from 0 to 1, other numbers stay as they are: the values are those of torchvision's `to_tensor`.
+    """
+    if isinstance(image, np.ndarray):
+        pixels = np.array(image)
+    else:
+        pixels = np.array(image, dtype=_DTYPES.get(image.mode, np.uint8))
+        if image.mode == "1":
+            pixels *= 255
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    tensor = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
+    return tensor.to(torch.get_default_dtype()).div(255) if tensor.dtype is torch.uint8 else tensor
+
+
+class StandardTransform:
+    """One function for the image and one for the label, called together; images become tensors by default."""
+
+    def __init__(
+        self, transform: Callable[[Any], Any] | None = None, target_transform: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __call__(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the transformed image and label."""
+        x = self.transform(x) if self.transform else to_tensor(x)
+        return x, self.target_transform(y) if self.target_transform else y
+
+
+class StreamingVisionDataset(StreamingDataset, VisionDataset):
+    """A dataset of images and labels; a sample is the pair that `transforms` returns.
+
+    Args:
+        batch_size: Samples of a batch on one device.
+        transforms: Function of image and label that returns both.
+        transform: Function of the image; without it, images become tensors.
+        target_transform: Function of the label.
+        arguments: Arguments of `StreamingDataset`.
+
+    Raises:
+        ValueError: `transforms` is given beside one of the others.
+    """
+
+    transform: Callable[[Any], Any] | None = None  # not the engine's option of this name, which takes whole samples
+
+    @with_signature
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        transforms: Callable[[Any, Any], Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        **arguments: Unpack[VisionArguments],
+    ) -> None:
+        if transforms is not None and (transform is not None or target_transform is not None):
+            raise ValueError(
+                "Only transforms or transform/target_transform can be passed as an argument: they would be applied "
+                "one after the other; leave one of them out"
+            )
+        StreamingDataset.__init__(self, **with_defaults({**arguments, "batch_size": batch_size}))
+        self.transform = transform
+        self.target_transform = target_transform
+        self.transforms = transforms if transforms is not None else StandardTransform(transform, target_transform)
+
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number: image and label, transformed."""
+        sample = super().get_item(idx)
+        return self.transforms(sample["x"], sample["y"])

@@ -1,0 +1,9 @@
+"""`StreamingImageNet`."""
+
+from smalti.compat.streaming.vision.base import StreamingVisionDataset
+
+__all__ = ["StreamingImageNet"]
+
+
+class StreamingImageNet(StreamingVisionDataset):
+    """Images and labels of ImageNet, as `vision.convert.imagenet` writes them."""

@@ -1,0 +1,147 @@
+"""`streaming` as a name of smalti.compat.streaming: in this process, in its children, and beside another one."""
+
+import importlib
+import importlib.metadata
+import json
+import os
+import pickle
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import smalti.compat.streaming
+from smalti.compat.streaming import alias, install, uninstall
+
+PROGRAM = Path(__file__).parent / "alias_program.py"
+ALIAS = {
+    "same": True,
+    "name": "smalti.compat.streaming.base.constant",
+    "tick": 0.007,
+    "version": ["0.13.0", "0.13.0"],
+}
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """The alias, until the end of the test."""
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    install()
+    yield
+    uninstall()
+    assert not [name for name in sys.modules if name.split(".")[0] == "streaming"]
+    assert os.environ["PYTHONPATH"] == "/elsewhere"
+
+
+def run(*arguments, **options):
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+@pytest.mark.process
+def test_children_of_every_kind_have_the_alias():
+    done = run("-m", "smalti.compat.streaming", PROGRAM, "main", "--flag")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("argv") == ["main", "--flag"]
+    assert found == dict.fromkeys(["here", "spawn", "forkserver", "fork", "program"], ALIAS)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_module_has_one_copy_under_both_names():
+    there = importlib.import_module("streaming.base.constant")
+    assert there is importlib.import_module("smalti.compat.streaming.base.constant")
+    assert there.__spec__.name == there.__name__ == "smalti.compat.streaming.base.constant"
+    assert sys.modules["streaming"] is smalti.compat.streaming
+    assert importlib.reload(there) is there
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_class_pickles_by_its_own_name_and_loads_by_either():
+    from streaming.base.format.index import get_index_basename
+
+    assert pickle.loads(pickle.dumps(get_index_basename)) is get_index_basename
+    assert pickle.loads(b"cstreaming.base.format.index\nget_index_basename\n.") is get_index_basename
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_module_that_does_not_exist_is_said_to_be_missing_under_its_alias():
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'streaming.base.nothing'"):
+        importlib.import_module("streaming.base.nothing")
+
+
+@pytest.mark.usefixtures("installed")
+def test_installing_twice_changes_nothing():
+    before = list(sys.meta_path), list(sys.path), os.environ["PYTHONPATH"]
+    install()
+    assert (sys.meta_path, sys.path, os.environ["PYTHONPATH"]) == before
+    assert os.environ["PYTHONPATH"] == os.pathsep.join([alias.FOLDER, "/elsewhere"])
+    assert importlib.metadata.version("mosaicml-streaming") == "0.13.0"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_module_runs_as_a_program_under_its_alias():
+    found = runpy.run_module("streaming.base.constant", run_name="as_program")
+    assert (found["__name__"], found["TICK"]) == ("as_program", 0.007)
+
+
+def test_another_streaming_that_is_imported_already_is_an_error_that_names_its_file(monkeypatch):
+    other = ModuleType("streaming")
+    other.__file__ = "/site-packages/streaming/__init__.py"
+    monkeypatch.setitem(sys.modules, "streaming", other)
+    with pytest.raises(ImportError, match=r"from /site-packages/streaming/__init__\.py\. Call .*install\(\) before"):
+        install()
+    assert sys.modules["streaming"] is other
+
+
+@pytest.mark.process
+def test_the_alias_goes_before_an_installed_package_and_one_in_the_current_folder(tmp_path):
+    (tmp_path / "streaming").mkdir()
+    (tmp_path / "streaming/__init__.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "program.py").write_text("import streaming; print(streaming.__name__)")
+    done = run("-u", "-W", "error", "-m", "smalti.compat.streaming", "-m", "program", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("smalti.compat.streaming\n", "")
+
+
+@pytest.mark.process
+def test_the_sitecustomize_of_the_environment_still_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = __name__")
+    code = "import os, streaming; print(os.environ['THEIRS'], streaming.__name__)"
+    path = run("-m", "smalti.compat.streaming", "--path").stdout.strip()
+    done = run("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join([path, str(tmp_path)])})
+    assert (done.stdout, done.stderr) == ("sitecustomize smalti.compat.streaming\n", "")
+
+
+@pytest.mark.process
+def test_the_command_says_how_it_is_used():
+    done = run("-m", "smalti.compat.streaming")
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: python -m smalti.compat.streaming SCRIPT [ARGUMENT...]")
+    refused = run("-E", "-m", "smalti.compat.streaming", "script.py")
+    assert "PYTHONPATH, which -E and -I ignore: omit them" in refused.stderr
+
+
+SPARK = """
+from pyspark.sql import SparkSession
+
+def there(rows):
+    import streaming
+    yield streaming.__name__
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+from smalti.compat.streaming import install
+install()
+print(spark.sparkContext.parallelize([1], 1).mapPartitions(there).collect())
+spark.stop()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.spark
+@pytest.mark.nightly
+def test_python_workers_of_a_spark_session_that_runs_already_have_the_alias():
+    done = run("-c", SPARK, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
+    assert done.stdout == "['smalti.compat.streaming']\n", done.stderr
