@@ -47,5 +47,5 @@ class ReadOnlyStoreError(StoreError, NotImplementedError):
     """An upload that this kind of store does not allow."""
 
 
-class UnexpectedFiles(ValueError, AssertionError):
+class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""
