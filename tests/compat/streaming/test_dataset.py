@@ -21,6 +21,7 @@ from smalti.dataset import StreamingDataset as EngineDataset
 from smalti.errors import CursorError, ShardNotFound
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
+from tests.typed_sets import plain, stored, write_typed_set
 
 pytestmark = pytest.mark.torch
 
@@ -282,6 +283,12 @@ def test_json_columns_are_collated_as_a_dict(tmp_path):
     dataset = StreamingDataset(local=str(tmp_path / "set"), batch_size=4)
     (batch,) = StreamingDataLoader(dataset, batch_size=4)
     assert batch["meta"]["width"].tolist() == [0, 1, 2, 3]
+
+
+def test_values_of_a_logical_type_are_returned_as_they_are_stored(tmp_path):
+    dataset = StreamingDataset(remote=write_typed_set(tmp_path / "typed", 5), local=str(tmp_path / "local"))
+    for read in (dataset[3], dataset.shards[0][3]):
+        assert plain(read) == plain(stored(3))
 
 
 def test_samples_are_indexed_like_an_array(remote):

@@ -168,7 +168,8 @@ def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
 
 
 def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
-    options = options_of(stream.to_smalti(allow_unsafe_types=unsafe), allow_unsafe_types=unsafe)
+    declared = stream.to_smalti(allow_unsafe_types=unsafe)
+    options = options_of(declared, allow_unsafe_types=unsafe, logical=False)  # values as MosaicML returns them
     try:
         return find_shard_set(options)
     except IndexFileError as error:
