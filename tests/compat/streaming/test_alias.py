@@ -60,7 +60,6 @@ def test_a_module_has_one_copy_under_both_names():
     assert importlib.reload(there) is there
 
 
-@pytest.mark.spark
 @pytest.mark.usefixtures("installed")
 def test_a_function_with_the_name_of_its_module_stays_a_function():
     importlib.import_module("streaming.base.converters.dataframe_to_mds")
