@@ -61,6 +61,13 @@ def test_a_module_has_one_copy_under_both_names():
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_function_with_the_name_of_its_module_stays_a_function():
+    importlib.import_module("streaming.base.converters.dataframe_to_mds")
+    converters = importlib.import_module("streaming.base.converters")
+    assert converters.dataframe_to_mds.__module__ == "smalti.compat.streaming.base.converters.dataframe_to_mds"
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_class_pickles_by_its_own_name_and_loads_by_either():
     from streaming.base.format.index import get_index_basename
 

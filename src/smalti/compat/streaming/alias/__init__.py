@@ -34,8 +34,15 @@ class _AliasLoader(InspectLoader):
         return import_module(self._target.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Undo the one change that the import system made: the module keeps the spec of its own name."""
+        """Keep the spec of the module's own name, and functions of a package that have the name of a module below it.
+
+        The import system would assign the module to that name when it is loaded by its alias: it is loaded now.
+        """
         module.__spec__ = self._target
+        for name, value in list(vars(module).items()):
+            below = sys.modules.get(f"{self._target.name}.{name}", value)
+            if below is not value:
+                sys.modules[f"{_NAME}{self._target.name.removeprefix(_PACKAGE)}.{name}"] = below
 
     def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002
         """Return the module's code, for `python -m streaming...`."""
