@@ -78,6 +78,16 @@ def test_without_local_the_folder_is_mosaicmls_temporary_one(remote, tmp_path, m
         StreamingDataset(remote=remote)
 
 
+def test_a_folder_is_of_one_dataset_of_the_process_at_a_time(remote, local):
+    dataset = StreamingDataset(remote=remote, local=local, batch_size=4)
+    with pytest.raises(ValueError, match="Reused local directory"):
+        StreamingDataset(remote=remote, local=local, batch_size=4)
+    assert dataset[0]["id"] == 0
+    del dataset
+    assert StreamingDataset(remote=remote, local=local, batch_size=4)[0]["id"] == 0
+    assert StreamingDataset(local=remote)[0]["id"] == StreamingDataset(local=remote)[0]["id"], "what is read in place"
+
+
 def test_complete_copies_are_read_when_the_remote_is_gone(tmp_path, local):
     remote = tmp_path / "remote"
     write_set(remote, 30)

@@ -17,7 +17,6 @@ stopped after 320 samples
 704 samples were left; 1024 in all, from smalti.compat.streaming
 smalti.compat.streaming
 0.13.0 1024
-672 samples were left
 """
 
 

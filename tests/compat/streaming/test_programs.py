@@ -66,15 +66,18 @@ class Bench:
 def bench(peer, tmp_path_factory):
     """The programs' logs: whole runs, runs that were stopped, and the rest after each side's checkpoint."""
     bench = Bench(tmp_path_factory.mktemp("programs"), peer)
-    for side in ("there", "here"):
-        tasks = [["prepare_data", bench.folder / "data"]] if side == "there" else []
-        tasks.append(["convert_pool", bench.folder / f"{side}-pool"])
-        for name in TRAINERS:
-            tasks.append(bench.training(side, name, "whole"))
-            tasks.append(bench.training(side, name, "begun", save=f"{side}-{name}.state"))
-        bench.run(side, tasks)
-    bench.run("here", rest_of("here", bench))
+    bench.run("there", [["prepare_data", bench.folder / "data"], *first_of("there", bench)])
+    bench.run("here", [*first_of("here", bench), *rest_of("here", bench)])
     return bench
+
+
+def first_of(side, bench):
+    """Return the tasks that convert, train without a stop, and train until a checkpoint."""
+    tasks = [["convert_pool", bench.folder / f"{side}-pool"]]
+    for name in TRAINERS:
+        tasks.append(bench.training(side, name, "whole"))
+        tasks.append(bench.training(side, name, "begun", save=f"{side}-{name}.state"))
+    return tasks
 
 
 def rest_of(side, bench):

@@ -27,11 +27,11 @@ class MissingShardError(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
 
 
-class BadColumn(SchemaError, TypeError, AssertionError):
+class BadColumn(SchemaError, TypeError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
 
 
-class BadLine(SchemaError, AssertionError):
+class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 

@@ -99,7 +99,10 @@ def uninstall() -> None:
     for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
         del sys.modules[name]
     kept = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in {"", FOLDER}]
-    os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    if kept:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
 
 
 def _tell_spark() -> None:

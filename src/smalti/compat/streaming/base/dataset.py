@@ -343,7 +343,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
 
-        Options that nobody has chosen get their defaults for `world`.
+        Options that were not given get their defaults for `world`.
         """
         place = self._progress.get()
         start = progress.start_of(replace(place, next_epoch=epoch))
