@@ -4,6 +4,7 @@ python written_sets.py FOLDER
 """
 
 import io
+import pickle
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -38,7 +39,7 @@ OBJECTS = {"json": "json", "list": "json", "pkl": "pkl"}
 
 
 def numbers(i):
-    return {name: i for name in NUMBERS} | {name: i / 3 for name in FLOATS} | {"further": "dropped"}
+    return dict.fromkeys(NUMBERS, i) | dict.fromkeys(FLOATS, i / 3) | {"further": "dropped"}
 
 
 def odd_numbers(i):
@@ -76,7 +77,7 @@ def lists(i):
 
 
 def objects(i):
-    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else b"as it is"}
+    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else pickle.dumps([i])}
 
 
 class Reversed(encodings.Encoding):
@@ -135,8 +136,8 @@ def write_mds(folder):
         "objects": OBJECTS,
     }
     kinds |= {"numbers": NUMBERS | FLOATS, "odd_numbers": NUMBERS | FLOATS}
-    for name, columns in kinds.items():
-        columns = dict(reversed(columns.items()))
+    for name, kind in kinds.items():
+        columns = dict(reversed(kind.items()))
         if name == "stored_texts":
             columns["d"] = "str"
         write(MDSWriter(columns=columns, out=f"{folder}/{name}", size_limit=3000), rows(globals()[name]))

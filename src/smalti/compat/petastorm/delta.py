@@ -8,6 +8,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from smalti.storage import ObjectInfo
 
 LOG = "_delta_log/"
 _CHECKPOINT = f"{LOG}_last_checkpoint"
+_THREADS = 16
 _VERSION = re.compile(r"(\d{20})\.")
 _CONVERT = 'Read it with Spark (spark.read.format("delta").load(...)) and give the DataFrame to make_spark_converter.'
 _PURGE = f"Run REORG TABLE ... APPLY (PURGE) on the table. Or: {_CONVERT}"
@@ -64,14 +66,23 @@ def _deltalake(where: str) -> Any:
 
 def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> None:
     """Copy the log into a folder, without what is older than its newest checkpoint."""
-    sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(LOG)}
+    sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(LOG) and not _leaves(info.key)}
     oldest = _checkpoint_version(source, sizes)
-    for key, num_bytes in sizes.items():
-        version = _VERSION.match(key.removeprefix(LOG))
-        if version is None or int(version[1]) >= oldest:
-            copy = folder / key
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read(key, 0, num_bytes))
+
+    def copy(key: str) -> None:
+        target = folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read(key, 0, sizes[key]))
+
+    versions = {key: _VERSION.match(key.removeprefix(LOG)) for key in sizes}
+    newer = [key for key, version in versions.items() if version is None or int(version[1]) >= oldest]
+    with ThreadPoolExecutor(_THREADS, "smalti-delta") as pool:
+        list(pool.map(copy, newer))
+
+
+def _leaves(key: str) -> bool:
+    """Return whether a key is an address, or leads out of the folder."""
+    return key.startswith("/") or ".." in key.split("/") or re.match(r"[A-Za-z][\w+.-]*:", key) is not None
 
 
 def _checkpoint_version(source: FileSource, sizes: Mapping[str, int]) -> int:
@@ -101,7 +112,7 @@ def _has_deletion_vectors(table: Any) -> bool:
 
 
 def _check_inside(paths: Sequence[str], where: str) -> None:
-    outside = [path for path in paths if path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path)]
+    outside = [path for path in paths if _leaves(path) or _leaves(unquote(path))]
     if outside:
         raise FormatError(
             f"{where}: {outside[0]} of this Delta table (a shallow clone) is not in its folder, which is not "

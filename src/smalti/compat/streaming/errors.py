@@ -27,11 +27,11 @@ class MissingShardError(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
 
 
-class BadColumn(SchemaError, TypeError, AssertionError):
+class BadColumn(SchemaError, TypeError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
 
 
-class BadLine(SchemaError, AssertionError):
+class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
@@ -47,5 +47,5 @@ class ReadOnlyStoreError(StoreError, NotImplementedError):
     """An upload that this kind of store does not allow."""
 
 
-class UnexpectedFiles(ValueError, AssertionError):
+class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""
