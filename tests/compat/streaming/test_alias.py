@@ -163,3 +163,7 @@ spark.stop()
 def test_python_workers_of_a_spark_session_that_runs_already_have_the_alias():
     done = run("-c", SPARK, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
     assert done.stdout == "['smalti.compat.streaming']\n", done.stderr
+
+
+def test_the_version_stands_in_mosaicmls_private_module_too():
+    assert importlib.import_module("smalti.compat.streaming._version").__version__ == "0.13.0"
