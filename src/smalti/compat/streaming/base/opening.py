@@ -44,8 +44,7 @@ class Samples:
     @property
     def max_shard_bytes(self) -> int:
         """Bytes of the largest shard, unpacked and compressed together."""
-        sizes = [bytes_of(each.shards) for each in self.opened.sets]
-        return max(int((each.raw + each.zipped).max()) for each in sizes)
+        return _max_shard_bytes(self.opened.sets)
 
     def readers(self, world: World, *, unsafe: bool) -> list[Reader]:
         """Return a reader of each shard."""
@@ -117,8 +116,21 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
         if _is_fetched(stream):
             _place_index(stream, found)
         sets.append(found)
+    return Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
+
+
+def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_limit: int | None) -> int | None:
+    """Return the bytes that copies of shards may take, beside the index files, which count as in MosaicML Streaming."""
     # A set that is read where it lies is no copy, and nothing of it is evicted.
-    return Samples(streams, OpenStreams.of_sets(sets, cache_limit if any(map(_is_fetched, streams)) else None))
+    if cache_limit is None or not any(map(_is_fetched, streams)):
+        return None
+    left = cache_limit - sum(stream.get_index_size() for stream in streams)
+    return left if left >= _max_shard_bytes(sets) else cache_limit  # the dataset refuses most limits that are too low
+
+
+def _max_shard_bytes(sets: Sequence[ShardSet]) -> int:
+    sizes = [bytes_of(each.shards) for each in sets]
+    return max(int((each.raw + each.zipped).max()) for each in sizes)
 
 
 def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
