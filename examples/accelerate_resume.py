@@ -1,10 +1,10 @@
-"""Hugging Face Accelerate: stop in the middle of an epoch, go on there on another number of processes.
+"""Hugging Face Accelerate: stop in the middle of an epoch, and resume there on another number of processes.
 
     python examples/accelerate_resume.py
     accelerate launch --cpu --num_processes 2 my_script.py
 
-`prepare` takes the model, the optimizer and the scheduler, not the loader: it divides its batches over the ranks
-already. `register_for_checkpointing(loader)` puts its place into every `save_state` and back with `load_state`.
+`prepare` takes the model, the optimizer and the scheduler, not the loader, which divides its batches over the ranks
+already. With `register_for_checkpointing(loader)`, `save_state` and `load_state` include its position.
 """
 
 import json
@@ -34,7 +34,7 @@ class Life:
 
 
 def write_set(folder: Path, count: int = 50) -> None:
-    """A small set of points on a line."""
+    """Write a small set of points on a line."""
     columns = {"id": "int", "x": "ndarray:float32:1", "y": "ndarray:float32:1"}
     with MDSWriter(out=str(folder / "set"), columns=columns, size_limit=600) as writer:
         for number in range(count):
@@ -43,7 +43,7 @@ def write_set(folder: Path, count: int = 50) -> None:
 
 
 def run(life: Life) -> str:
-    """Trains for one life; the folder of its checkpoint."""
+    """Train for one life, and return the folder of its checkpoint."""
     accelerator = Accelerator(cpu=True)
     model = torch.nn.Linear(1, 1)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -72,12 +72,12 @@ def run(life: Life) -> str:
 
 
 def seen_by(folder: Path, name: str, rank: int = 0) -> list[list[int]]:
-    """The batches of sample ids that a rank was given in a life."""
+    """Return the samples of each step of a rank in a life."""
     return list(json.loads((folder / f"{name}-{rank}.json").read_text()))
 
 
 def main() -> None:
-    """Two lives of one epoch."""
+    """Stop after 6 of 13 steps, and resume."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_set(folder)

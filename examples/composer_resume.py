@@ -2,9 +2,9 @@
 
     python examples/composer_resume.py
 
-Composer saves `dataset.state_dict(samples_of_the_epoch, True)` of the dataset in a plain torch DataLoader, and gives it
-back to `dataset.load_state_dict`. Give dataset and loader the same batch size. For code that imports `streaming`, see
-docs/mosaicml.md: nothing else changes.
+The dataset is that of `smalti.compat.streaming`, which has MosaicML Streaming's interface and order. Composer saves
+`dataset.state_dict(samples_of_the_epoch, True)` of the dataset in a plain torch DataLoader, and passes it to
+`dataset.load_state_dict`; `smalti.StreamingDataset` has both methods, too. Give dataset and loader the same batch size.
 """
 
 import tempfile
@@ -16,7 +16,8 @@ import torch
 from composer import ComposerModel, Trainer
 from torch.utils.data import DataLoader
 
-from smalti import MDSWriter, StreamingDataset
+from smalti import MDSWriter
+from smalti.compat.streaming import StreamingDataset
 
 
 class Line(ComposerModel):
@@ -51,7 +52,8 @@ def train(
     url: str, folder: Path, *, checkpoint: str | None = None, duration: str = "3ep", num_workers: int = 0
 ) -> list[list[int]]:
     """Train from a checkpoint, if there is one, until the duration is reached; return the samples of each step."""
-    dataset = StreamingDataset(remote=url, shuffle=True, batch_size=4)
+    local = f"{folder}-cache"
+    dataset = StreamingDataset(remote=url, local=local, shuffle=True, batch_size=4, num_canonical_nodes=1)
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=4, num_workers=num_workers)
     model = Line()
     trainer = Trainer(

@@ -1,11 +1,11 @@
-"""Lightning: a run that stops in the middle of an epoch and goes on there, every sample once.
+"""Lightning: stop in the middle of an epoch, and resume there, each sample once.
 
     python examples/lightning_resume.py
 
-StreamingDataLoader has `state_dict` and `load_state_dict`, so Lightning keeps its place in every checkpoint and resumes
-in the middle of an epoch with nothing to call. `KeepPlace` adds what Lightning leaves out: checkpoints made at an
-epoch's end, and another number of ranks or batch size in the middle of one. The loader divides the epoch over the
-ranks by itself; `use_distributed_sampler` finds no sampler to replace.
+StreamingDataLoader has `state_dict` and `load_state_dict`, so Lightning saves its position in every checkpoint and
+resumes in the middle of an epoch with nothing to call. `KeepPlace` adds what Lightning leaves out: checkpoints made at
+the end of an epoch, and another number of ranks or batch size in the middle of one. The loader divides the epoch over
+the ranks by itself; `use_distributed_sampler` finds no sampler to replace.
 """
 # ruff: noqa: ARG002 - the arguments of Lightning's hooks
 
@@ -44,7 +44,7 @@ class Life:
 
 
 class Line(LightningModule):
-    """Fits y = 2x + 1, and notes which samples it was given."""
+    """Fits y = 2x + 1, and records the samples of each step."""
 
     def __init__(self, life: Life) -> None:
         super().__init__()
@@ -52,46 +52,46 @@ class Line(LightningModule):
         self.layer = torch.nn.Linear(1, 1)
 
     def training_step(self, batch: dict[str, torch.Tensor], _: int) -> torch.Tensor:
-        """One step; the batch is on the module's device already."""
+        """Return the loss of a batch, which is on the module's device already."""
         self.seen.append(batch["id"].tolist())
         return torch.nn.functional.mse_loss(self.layer(batch["x"]), batch["y"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain descent."""
+        """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def train_dataloader(self) -> StreamingDataLoader:
-        """Made here, after the launch, so that every rank makes its own."""
+        """Return the loader of this rank. It is made after the launch, so that every rank makes its own."""
         life = self.life
         dataset = StreamingDataset(remote=str(life.folder / "set"), shuffle=True, batch_size=life.batch_size)
         return StreamingDataLoader(dataset, life.batch_size, num_workers=life.num_workers, worker_kind=life.worker_kind)
 
     def on_train_end(self) -> None:
-        """Writes down what this rank saw."""
+        """Write the samples of this rank to a file."""
         file = self.life.folder / f"{self.life.name}-{self.global_rank}.json"
         file.write_text(json.dumps(self.seen))
 
 
 class KeepPlace(Callback):
-    """Puts the loader's place into every checkpoint, and resumes there.
+    """Saves the position of the loader in every checkpoint, and resumes there.
 
-    Lightning gives a loader its state back only in the middle of an epoch, and ends an epoch when it has counted
-    `len(loader)` steps: they are counted in steps of this world here.
+    Lightning restores the state of a loader only in the middle of an epoch, and ends an epoch at step `len(loader)`:
+    its counters are set to steps of this world.
     """
 
     _state: dict[str, Any] | None = None
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The state is equal on all ranks, so the first one's file is everybody's."""
+        """Save the state, which is equal on all ranks; Lightning writes the file of the first one."""
         if isinstance(trainer.train_dataloader, StreamingDataLoader):
             checkpoint["smalti_loader"] = trainer.train_dataloader.state_dict()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keeps the state until there is a loader."""
+        """Keep the state until there is a loader."""
         self._state = checkpoint.get("smalti_loader")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Runs before the first batch is asked for."""
+        """Load the state before the first batch is requested."""
         loader, state = trainer.train_dataloader, self._state
         if state is None or not isinstance(loader, StreamingDataLoader):
             return
@@ -109,7 +109,7 @@ class KeepPlace(Callback):
 
 
 def write_set(folder: Path, count: int = 50) -> None:
-    """A small set of points on a line."""
+    """Write a small set of points on a line."""
     columns = {"id": "int", "x": "ndarray:float32:1", "y": "ndarray:float32:1"}
     with MDSWriter(out=str(folder / "set"), columns=columns, size_limit=600) as writer:
         for number in range(count):
@@ -118,7 +118,7 @@ def write_set(folder: Path, count: int = 50) -> None:
 
 
 def run(life: Life) -> str:
-    """Trains for one life; the path of its newest checkpoint."""
+    """Train for one life, and return the path of its newest checkpoint."""
     keeper = ModelCheckpoint(
         dirpath=life.folder / life.name, filename="{step}", every_n_train_steps=life.checkpoint_every, save_top_k=-1
     )
@@ -139,12 +139,12 @@ def run(life: Life) -> str:
 
 
 def seen_by(folder: Path, name: str, rank: int = 0) -> list[Any]:
-    """The batches of sample ids that a rank was given in a life."""
+    """Return the samples of each step of a rank in a life."""
     return list(json.loads((folder / f"{name}-{rank}.json").read_text()))
 
 
 def main() -> None:
-    """Two lives of one epoch."""
+    """Stop after 6 of 13 steps, and resume."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_set(folder)

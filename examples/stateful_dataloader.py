@@ -1,10 +1,10 @@
-"""torchdata's StatefulDataLoader over a Smalti dataset: stop in the middle of an epoch, go on in the same place.
+"""torchdata's StatefulDataLoader over a Smalti dataset: stop in the middle of an epoch, and resume there.
 
     python examples/stateful_dataloader.py
 
-For code that has a StatefulDataLoader already. Its state is one of every worker of every rank, and holds for the same
-ranks, workers and batch size only. `smalti.StreamingDataLoader` has the same two methods, reads whole batches, which
-is many times as fast, and its state holds for any number of each.
+For code that has a StatefulDataLoader already. Its state is about each worker of one rank, and holds for the same
+ranks, workers and batch size only. `smalti.StreamingDataLoader` has the same two methods and reads whole batches, which
+is many times as fast; its state holds for any number of each.
 """
 
 import tempfile
@@ -17,20 +17,20 @@ from smalti import MDSWriter, StreamingDataset
 
 
 def write_set(folder: Path, count: int = 50) -> None:
-    """A small set of numbers."""
+    """Write a small set of numbers."""
     with MDSWriter(out=str(folder / "set"), columns={"id": "int"}, size_limit=200) as writer:
         for number in range(count):
             writer.write({"id": number})
 
 
 def loader_of(folder: Path, num_workers: int = 2) -> StatefulDataLoader[Any]:
-    """A loader whose epochs follow one another; its batch size is the dataset's."""
+    """Return a loader, whose batch size is that of the dataset."""
     dataset = StreamingDataset(remote=str(folder / "set"), batch_size=4, shuffle=True)
     return StatefulDataLoader(dataset, batch_size=4, num_workers=num_workers)
 
 
 def two_lives(folder: Path, max_steps: int, num_workers: int = 2) -> tuple[list[list[int]], list[list[int]]]:
-    """The batches of sample ids before and after a stop in the middle of an epoch."""
+    """Return the samples of each step before and after a stop in the middle of an epoch."""
     first, before = loader_of(folder, num_workers), []
     for batch in first:
         before.append(batch["id"].tolist())
@@ -44,7 +44,7 @@ def two_lives(folder: Path, max_steps: int, num_workers: int = 2) -> tuple[list[
 
 
 def main() -> None:
-    """Two lives of one epoch."""
+    """Stop after 6 of 13 steps, and resume."""
     with tempfile.TemporaryDirectory() as name:
         write_set(Path(name))
         first, second = two_lives(Path(name), max_steps=6)

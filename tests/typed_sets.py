@@ -76,6 +76,11 @@ def wanted(number: int) -> dict:
     }
 
 
+def plain(sample: dict) -> dict:
+    """Return a sample with arrays as lists, so that it can be compared."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+
+
 def write_typed_set(root: "Path | str", count: int = 40, *, logical: "dict | None" = None, first: int = 0) -> str:
     """`count` samples from id `first` on, in shards of about ten."""
     store, write_id, schema = open_store(str(root)), new_write_id(), Schema.from_columns(COLUMNS)

@@ -38,9 +38,12 @@ class Mosaicml(Peer):
     imports = ("streaming", "torch.utils.data")
     remote_imports = ("boto3",)
 
+    stubs: str | None = _STUBS
+    """Folder of packages that it imports and never calls."""
+
     def __init__(self) -> None:
-        if _STUBS not in sys.path:
-            sys.path.append(_STUBS)
+        if self.stubs is not None and self.stubs not in sys.path:
+            sys.path.append(self.stubs)
 
     def _named(self, name: str, module: str = "") -> Any:
         """A name of the package, or of a module in it."""
@@ -146,6 +149,7 @@ class Alias(Mosaicml):
     """The same program with `smalti.compat.streaming` in its imports, at the defaults of that."""
 
     package = "smalti.compat.streaming"
+    stubs = None
     # Its names are imported on first use, MosaicML's with the package: so neither imports while the clock runs.
     imports = ("smalti.compat.streaming.base.dataset", "torch.utils.data")
 

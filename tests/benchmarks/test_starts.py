@@ -44,7 +44,7 @@ def test_rows_that_give_their_own_sizes_shrink_with_the_scale():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("peer", ["smalti", "mosaicml", "litdata", "litfull", "grain"])
+@pytest.mark.parametrize("peer", ["smalti", "smalti-alias", "mosaicml", "litdata", "litfull", "grain"])
 def test_the_batch_after_a_saved_state_is_the_one_that_an_unbroken_epoch_has_there(peer, tmp_path):
     if not is_installed(peer):
         pytest.skip(f"{peer} is not installed here; .venv/bench has it")

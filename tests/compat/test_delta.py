@@ -3,11 +3,15 @@
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
 from smalti.compat.petastorm import make_batch_reader, make_spark_converter
+from smalti.compat.petastorm.delta import live_files
+from smalti.compat.petastorm.sources import StoreSource
 from smalti.errors import CursorError, FormatError, MissingDependency, StoreNotFound
+from smalti.storage import ObjectInfo, open_store
 from tests.compat.parquet_files import url
 
 PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -135,6 +139,7 @@ REFUSED = {
         "maps names of columns",
     ),
     "a file of another table": ([{"path": "s3://other/a.parquet"}], {}, "s3://other/a.parquet .*shallow clone"),
+    "a file above the folder": ([{"path": "x/%2E%2E/../a.parquet"}], {}, "not in its folder"),
     "folders without values": ([{"path": "x7/a.parquet"}], {"columns": ["day"]}, "not in folders of the partition"),
     "a managed log": (
         [],
@@ -161,3 +166,27 @@ def test_a_damaged_log_is_an_error_that_says_so(table, name):
     (table / "_delta_log" / name).write_text('{"prot')
     with pytest.raises(FormatError, match=r"log cannot be read|_last_checkpoint is damaged"):
         make_batch_reader(url(table))
+
+
+@pytest.mark.usefixtures("deltalake")
+def test_paths_of_the_log_are_decoded_once_as_spark_encodes_them(tmp_path):
+    (tmp_path / "day=a b").mkdir()
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "day=a b" / "50%.parquet")
+    write_log(tmp_path, {"path": "day=a%20b/50%25.parquet"}, columns=["day"])
+    assert ids(url(tmp_path)) == [1, 2]
+
+
+class Hostile(StoreSource):
+    """A store that lists a file of the log with a path that leads out of every folder."""
+
+    def list(self):
+        return [*super().list(), ObjectInfo("_delta_log/../../evil.json", 3, "")]
+
+    def read(self, key, begin, end):
+        assert ".." not in key
+        return super().read(key, begin, end)
+
+
+def test_the_log_is_copied_into_its_own_folder_only(table):
+    source = Hostile(open_store(str(table)))
+    assert len(live_files(source, source.list())) == 2

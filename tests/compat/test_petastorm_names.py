@@ -4,6 +4,8 @@ import importlib
 import inspect
 import pickle
 import re
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from tests.compat.parquet_files import url, write_rows
 pytestmark = pytest.mark.torch
 
 OURS = "smalti.compat.petastorm"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "petastorm.md"
 READER = (
     "dataset_url_or_urls, schema_fields=None, reader_pool_type='thread', workers_count=10, results_queue_size=50, "
     "seed=None, shuffle_rows=False, shuffle_row_groups=True, shuffle_row_drop_partitions=1, predicate=None, "
@@ -218,11 +221,17 @@ assert internal.DEFAULT_ROW_GROUP_SIZE_BYTES == 32 * 1024 * 1024
 
 
 def test_a_program_runs_with_nothing_changed_but_the_first_word_of_its_imports(tmp_path):
+    """The command of docs/petastorm.md changes it."""
     where = write_rows(tmp_path / "set")
-    program = re.sub(r"^(from|import) petastorm(?=[.\s])", rf"\1 {OURS}", PROGRAM, flags=re.MULTILINE)
-    program = program.replace(f"import {OURS}\n", f"import {OURS} as petastorm\n")
+    (tmp_path / "code").mkdir()
+    program = tmp_path / "code" / "train.py"
+    program.write_text(PROGRAM)
+    (command,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    subprocess.run(["bash", "-ec", command], cwd=program.parent, check=True, timeout=60)
+    changed = [line for line in program.read_text().splitlines() if line not in PROGRAM.splitlines()]
+    assert len(changed) == 9
     names = {"url": url(where)}
-    exec(program, names)
+    exec(program.read_text(), names)
     seen = names["seen"]
     assert sorted(number for ids, _ in seen["converter"] for number in ids) == list(range(120))
     assert all(twice == [2 * number for number in ids] for ids, twice in seen["converter"])

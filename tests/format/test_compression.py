@@ -260,3 +260,14 @@ def test_a_full_disk_is_no_format_error(tmp_path):
         path.write_bytes(compression(text).compress(DATA))
         with pytest.raises(OSError, match="No space"):
             compression(text).decompress_file(path, Full(), len(DATA))
+
+
+@pytest.mark.parametrize("text", ["br:1", "bz2", "gz", "snappy", "zstd"])
+def test_bytes_in_memory_come_back_up_to_the_limit(text):
+    data = b"abc" * 1000
+    packed = compression(text).compress(data)
+    assert compression(text).decompress(packed, 3000) == data
+    with pytest.raises(FormatError, match="longer than the 2999 bytes"):
+        compression(text).decompress(packed, 2999)
+    with pytest.raises(FormatError, match=f"{len(packed) - 1} bytes of"):
+        compression(text).decompress(packed[:-1], 3000)

@@ -11,16 +11,12 @@ from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, SchemaError
 from smalti.stream import OpenStreams, Stream, StreamOptions
 from tests.shard_sets import write_set
-from tests.typed_sets import COLUMNS, LOGICAL, stored, wanted, write_typed_set
+from tests.typed_sets import COLUMNS, LOGICAL, plain, stored, wanted, write_typed_set
 
 
 @pytest.fixture
 def root(tmp_path):
     return write_typed_set(tmp_path / "set")
-
-
-def plain(sample):
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
 
 
 def test_samples_have_their_logical_types(root):

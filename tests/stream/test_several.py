@@ -10,6 +10,7 @@ from smalti import MDSWriter
 from smalti.cache import CacheOptions
 from smalti.errors import CursorError, FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.stream import OpenStreams, Stream, StreamOptions, open_streams
+from smalti.stream.shard_set import find_shard_set
 from tests.shard_sets import sample, write_set
 
 COUNTS = (23, 0, 40, 7)
@@ -169,3 +170,12 @@ def test_a_stream_is_a_value():
     assert replace(stream, repeat=None, choose=3).weight.choose == 3
     with pytest.raises(AttributeError):
         stream.repeat = 3  # type: ignore[misc]  # frozen
+
+
+def test_sets_that_were_found_before_are_opened_together(tmp_path):
+    for name, count in (("a", 12), ("b", 5)):
+        write_set(tmp_path / name, count)
+    options = [StreamOptions(str(tmp_path / name)) for name in "ab"]
+    streams = OpenStreams.of_sets(map(find_shard_set, options))
+    assert streams.versions == OpenStreams(options).versions
+    assert [streams.sample(number)["id"] for number in (11, 12, 16)] == [11, 0, 4]

@@ -10,7 +10,7 @@ import pytest
 from smalti.errors import SchemaError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions, verify_file
 from smalti.testing import MemoryStore
-from smalti.writer import ShardUploader, UploadOptions
+from smalti.writer import NoSamples, ShardUploader, UploadOptions
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)
@@ -208,3 +208,34 @@ def test_large_arrays_are_uploaded():
     shards = target.finish()
     assert sum(shard.samples for shard in shards) == 40
     assert shards[0].stored.basename == "shard.00000.mds.zstd"
+
+
+def test_whole_shards_of_the_caller_stand_among_those_of_the_builder():
+    store = MemoryStore()
+    target = uploader(store)
+    write(target, 3)  # the third sample stays in the builder
+    (shard,) = filled_elsewhere()
+    target.write_shard(shard)
+    assert [info.stored.basename for info in target.finish()] == [
+        f"train/w1/0/shard.{name}.mds" for name in ("00000", "00007", "00001")
+    ]
+    with pytest.raises(ValueError, match="finished"):
+        target.write_shard(shard)
+
+
+def filled_elsewhere():
+    """Return a shard called shard.00007.mds."""
+    builder = ShardBuilder(SCHEMA, OPTIONS)
+    for _ in range(7):
+        builder.add(ROW)
+        builder.finish()
+    builder.add(ROW)
+    return builder.finish()
+
+
+def test_a_writer_of_whole_shards_refuses_samples():
+    target = ShardUploader(MemoryStore(), "w1", NoSamples())
+    with pytest.raises(SchemaError, match="whole shards"):
+        target.write(ROW)
+    target.write_shard(filled_elsewhere()[0])
+    assert [info.samples for info in target.finish()] == [1]

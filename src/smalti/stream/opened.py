@@ -54,7 +54,7 @@ class OpenStreams:
         self._lay_out(sets, with_descriptors(lambda: _cache_of(sets, cache_limit)))
 
     @classmethod
-    def of_sets(cls, sets: Sequence[ShardSet], cache_limit: int | None = None) -> "OpenStreams":
+    def of_sets(cls, sets: Iterable[ShardSet], cache_limit: int | None = None) -> "OpenStreams":
         """Return shard sets that were found before, opened together."""
         opened = cls.__new__(cls)
         found = tuple(sets)

@@ -116,8 +116,7 @@ class VersionWriter:
         self._write_id = new_write_id()
         self._published: Manifest | None = None
         self._pid = os.getpid()
-        self.schema = schema
-        """Columns of the set; may be replaced until `finish` if the shards come from `write_shard`."""
+        self._schema = schema
         self._metadata = dict(options.metadata or {})
         self._stores = options.stores()
         for store in self._stores:
@@ -167,6 +166,10 @@ class VersionWriter:
         """
         self._uploader.write_batch(batch)
 
+    def declare_schema(self, schema: Schema) -> None:
+        """Replace the columns of the set, before `finish`; for callers of `write_shard` that learn them late."""
+        self._schema = schema
+
     def write_shard(self, shard: FilledShard) -> None:
         """Add a shard that the caller has filled, with a name of its own among the shards of this writer.
 
@@ -199,7 +202,7 @@ class VersionWriter:
         self._close_progress()
         draft = Draft(
             write_id=self._write_id,
-            schema=self.schema,
+            schema=self._schema,
             shards=tuple(shards),
             metadata=self._metadata,
             row_hash="" if self._uploader.row_hash is None else row_hash_text(self._uploader.row_hash),

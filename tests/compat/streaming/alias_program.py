@@ -11,10 +11,11 @@ def facts():
     """Return what a third party finds here; a child reaches this line only if its import succeeded."""
     import importlib.metadata
 
-    import smalti.compat.streaming.base.constant as ours
     import streaming.base as base_there
     import streaming.base.constant
     from streaming.base.constant import TICK
+
+    import smalti.compat.streaming.base.constant as ours
 
     return {
         "same": streaming.base.constant is ours and base_there is sys.modules["smalti.compat.streaming.base"],

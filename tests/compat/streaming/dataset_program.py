@@ -58,7 +58,9 @@ def run(streaming, folder, case):
     kind = streaming.StreamingDataLoader if case["loader"] == "streaming" else DataLoader
     workers = case["workers"]
     loader = kind(dataset, batch_size=dataset.batch_size, num_workers=workers, persistent_workers=case["persistent"])
-    for take in case["epochs"]:
+    for number, take in enumerate(case["epochs"]):
+        if number == case["load_before"]:
+            dataset.load_state_dict(case["loaded"])
         batches = [batch["id"].tolist() for batch in islice(loader, take)]
         state = dataset.state_dict(sum(map(len, batches)), from_beginning=False)
         both = loader.state_dict() if case["loader"] == "streaming" else state

@@ -1,7 +1,9 @@
 """Run with `streaming` in place: describe its public interface, a line of text for each name; imports no Smalti.
 
-    python described_surface.py OUT.json             everything that the modules of `streaming` define
-    python described_surface.py OUT.json THERE.json  the same names as in THERE.json
+    python described_surface.py OUT.json FOLDER             everything that the modules of `streaming` define
+    python described_surface.py OUT.json FOLDER THERE.json  the same names as in THERE.json
+
+FOLDER is empty; sets are written there, and read by objects whose attributes are described.
 
 A key is `module:name`, `module:Class.member`, or `instance label:attribute`. A name that a module only imports from
 another one is not its own; a package's `__init__` owns what it imports. A class has the members that it defines itself;
@@ -14,7 +16,6 @@ import inspect
 import json
 import pkgutil
 import sys
-import tempfile
 import warnings
 from enum import Enum
 from functools import cache
@@ -225,19 +226,18 @@ def checked_instances(folder, keys):
     return found
 
 
-def main(out, there=None):
+def main(out, folder, there=None):
     warnings.simplefilter("ignore")
     import streaming
 
-    with tempfile.TemporaryDirectory() as folder:
-        if there is None:
-            found = {key: described_key(key) for key in listed(streaming)} | described_instances(folder)
-        else:
-            with open(there) as file:
-                keys = list(json.load(file))
-            instances = [key for key in keys if key.startswith("instance ")]
-            found = {key: described_key(key) for key in keys if key not in instances}
-            found |= checked_instances(folder, instances) if instances else {}
+    if there is None:
+        found = {key: described_key(key) for key in listed(streaming)} | described_instances(folder)
+    else:
+        with open(there) as file:
+            keys = list(json.load(file))
+        instances = [key for key in keys if key.startswith("instance ")]
+        found = {key: described_key(key) for key in keys if key not in instances}
+        found |= checked_instances(folder, instances)
     with open(out, "w") as file:
         json.dump(found, file, indent=1)
 

@@ -8,6 +8,7 @@ import pickle
 import runpy
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from types import ModuleType
 
@@ -57,6 +58,13 @@ def test_a_module_has_one_copy_under_both_names():
     assert there.__spec__.name == there.__name__ == "smalti.compat.streaming.base.constant"
     assert sys.modules["streaming"] is smalti.compat.streaming
     assert importlib.reload(there) is there
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_function_with_the_name_of_its_module_stays_a_function():
+    importlib.import_module("streaming.base.converters.dataframe_to_mds")
+    converters = importlib.import_module("streaming.base.converters")
+    assert converters.dataframe_to_mds.__module__ == "smalti.compat.streaming.base.converters.dataframe_to_mds"
 
 
 @pytest.mark.usefixtures("installed")
@@ -113,6 +121,16 @@ def test_the_sitecustomize_of_the_environment_still_runs(tmp_path):
     path = run("-m", "smalti.compat.streaming", "--path").stdout.strip()
     done = run("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join([path, str(tmp_path)])})
     assert (done.stdout, done.stderr) == ("sitecustomize smalti.compat.streaming\n", "")
+
+
+@pytest.mark.process
+def test_an_interpreter_without_smalti_finds_no_alias(tmp_path):
+    venv.create(tmp_path / "other", with_pip=False, symlinks=True)
+    code = "import importlib.util; print(importlib.util.find_spec('streaming'))"
+    environment = {**os.environ, "PYTHONPATH": alias.FOLDER}
+    command = [tmp_path / "other/bin/python", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.stdout, done.stderr) == ("None\n", "")
 
 
 @pytest.mark.process

@@ -133,18 +133,46 @@ def jsonl(path, texts):
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-@pytest.mark.process
-def test_the_files_of_the_pile_become_one_set(tmp_path):
-    for name, texts in {"train/00": ["a1", "b1"], "train/01": ["a2"], "val": ["c"], "test": ["d"]}.items():
-        jsonl(tmp_path / "in" / f"{name}.jsonl", texts)
-    places = ["--in_root", tmp_path / "in", "--out_root", tmp_path / "out", "--compression", "zstd"]
-    output = run_alone([sys.executable, "-m", "smalti.compat.streaming.text.convert.pile", *places], minimal_env([]))
-    counts = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+@pytest.fixture
+def texts(tmp_path):
+    for name, lines in {"train/00": ["a1", "b1"], "train/01": ["a2"], "val": ["c"], "test": ["d"]}.items():
+        jsonl(tmp_path / "in" / f"{name}.jsonl", lines)
+    return ["--in_root", str(tmp_path / "in"), "--out_root", str(tmp_path / "out"), "--compression", "zstd"]
+
+
+def check_pile(out, told):
+    counts = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert [(Path(each["file"]).name, each["counts"]) for each in counts] == [
         ("00.jsonl", {"a": 1, "b": 1}), ("01.jsonl", {"a": 1}), ("val.jsonl", {"c": 1}), ("test.jsonl", {"d": 1}),
     ]  # fmt: skip
-    assert [sample["text"] for sample in read(tmp_path / "out" / "train")] == ["a1", "b1", "a2"]
-    assert read(tmp_path / "out" / "test") == [{"text": "d", "pile_set_name": "d"}]
+    assert [sample["text"] for sample in read(out / "train")] == ["a1", "b1", "a2"]
+    assert read(out / "test") == [{"text": "d", "pile_set_name": "d"}]
+
+
+class InThisProcess:
+    """A pool of processes that starts none."""
+
+    imap = map
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+def test_the_files_of_the_pile_become_one_set(tmp_path, texts, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pile", *texts])
+    monkeypatch.setattr(pile, "Pool", InThisProcess)
+    pile.main(pile.parse_args())
+    check_pile(tmp_path / "out", capsys.readouterr().out)
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+def test_the_files_of_the_pile_are_converted_by_processes(tmp_path, texts):
+    program = [sys.executable, "-m", "smalti.compat.streaming.text.convert.pile"]
+    check_pile(tmp_path / "out", run_alone([*program, *texts], minimal_env([])))
 
 
 @pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "meta": {"name": "b"}}'])

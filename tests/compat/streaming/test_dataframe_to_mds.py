@@ -170,7 +170,7 @@ def test_partitions_end_shards_and_keep_their_order(spark, tmp_path):
     assert {sample["word"] for sample in samples} == {"so"}
     shards = json.loads((out / "index.json").read_bytes())["shards"]
     assert [(info["samples"], info["compression"], info["hashes"]) for info in shards] == [(4, "zstd", ["sha1"])] * 3
-    assert {name for info in load_manifest(open_store(out)).shards for name in info.raw.hashes} == {"sha1", "xxh3_64"}
+    assert {name for info in load_manifest(open_store(out)).shards for name in info.raw.hashes} == {"sha1"}
 
 
 @pytest.mark.spark
@@ -197,6 +197,24 @@ def test_a_remote_set_is_replaced_by_a_version_and_copied_with_keep_local(spark,
     assert again == (str(tmp_path / "l"), remote)
     assert [load_manifest(open_store(remote), version=number).rows for number in (1, 2)] == [3, 2]
     assert sum(info["samples"] for info in json.loads((tmp_path / "l" / "index.json").read_bytes())["shards"]) == 2
+
+
+@pytest.mark.spark
+def test_a_function_that_fails_leaves_a_folder_that_can_be_written_again(spark, tmp_path):
+    def fails(frame):
+        yield {"id": 1}
+        raise KeyError("label")
+
+    out = tmp_path / "out"
+    kwargs = {"out": str(out), "columns": {"id": "int"}, "compression": None}
+    with pytest.raises(Exception, match="label"):
+        dataframe_to_mds(spark.range(0, 4, 1, 1), mds_kwargs=kwargs, udf_iterable=fails)
+    assert not (out / "index.json").exists()
+    dataframe_to_mds(spark.range(0, 4, 1, 1), mds_kwargs=kwargs, udf_iterable=lambda frame: [{"id": len(frame)}])
+    assert [sample["id"] for sample in read(out)] == [4]
+    (entry,) = json.loads((out / "index.json").read_bytes())["shards"]
+    assert (entry["hashes"], entry["raw_data"]["hashes"]) == ([], {})
+    assert list(load_manifest(open_store(out)).shards[0].raw.hashes) == ["xxh3_64"]
 
 
 @pytest.mark.spark

@@ -21,6 +21,7 @@ from smalti.dataset import StreamingDataset as EngineDataset
 from smalti.errors import CursorError, ShardNotFound
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
+from tests.typed_sets import plain, stored, write_typed_set
 
 pytestmark = pytest.mark.torch
 
@@ -76,6 +77,16 @@ def test_without_local_the_folder_is_mosaicmls_temporary_one(remote, tmp_path, m
     assert (folder / "index.json").exists()
     with pytest.raises(FileExistsError):
         StreamingDataset(remote=remote)
+
+
+def test_a_folder_is_of_one_dataset_of_the_process_at_a_time(remote, local):
+    dataset = StreamingDataset(remote=remote, local=local, batch_size=4)
+    with pytest.raises(ValueError, match="Reused local directory"):
+        StreamingDataset(remote=remote, local=local, batch_size=4)
+    assert dataset[0]["id"] == 0
+    del dataset
+    assert StreamingDataset(remote=remote, local=local, batch_size=4)[0]["id"] == 0
+    assert StreamingDataset(local=remote)[0]["id"] == StreamingDataset(local=remote)[0]["id"], "what is read in place"
 
 
 def test_complete_copies_are_read_when_the_remote_is_gone(tmp_path, local):
@@ -301,6 +312,12 @@ def test_json_columns_are_collated_as_a_dict(tmp_path):
     dataset = StreamingDataset(local=str(tmp_path / "set"), batch_size=4)
     (batch,) = StreamingDataLoader(dataset, batch_size=4)
     assert batch["meta"]["width"].tolist() == [0, 1, 2, 3]
+
+
+def test_values_of_a_logical_type_are_returned_as_they_are_stored(tmp_path):
+    dataset = StreamingDataset(remote=write_typed_set(tmp_path / "typed", 5), local=str(tmp_path / "local"))
+    for read in (dataset[3], dataset.shards[0][3]):
+        assert plain(read) == plain(stored(3))
 
 
 def test_samples_are_indexed_like_an_array(remote):

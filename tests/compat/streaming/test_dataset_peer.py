@@ -26,6 +26,7 @@ def streams(*weights):
 
 def run(**options):
     start = {"kind": "run", "state": None, "loader": "torch", "workers": 0, "persistent": False, "epochs": [None, None]}
+    start |= {"load_before": None, "loaded": None}
     chosen = {name: options.pop(name) for name in (*start, "streams") if name in options}
     return start | chosen | {"options": {"batch_size": 4} | options}
 
@@ -46,6 +47,13 @@ RUNS = {
     ),
     "continued at an epoch's end": run(batch_size=5, shuffle=True, state=OLD_STATE),
     "a state from before the first epoch": run(shuffle=True, state=OLD_STATE | {"epoch": -1}, epochs=[3, 2]),
+    "a state loaded between epochs, of workers that persist": run(
+        shuffle=True, workers=2, persistent=True, epochs=[2, None, None], load_before=1, loaded=STATE | {"epoch": 4}
+    ),
+    "a state of an earlier epoch": run(
+        shuffle=True, epochs=[None, None, None], load_before=2, loaded=STATE | {"epoch": 1}
+    ),
+    "a state of the same epoch": run(shuffle=True, epochs=[None, 2, None], load_before=2, loaded=STATE | {"epoch": 2}),
     "proportions": run(
         shuffle=True,
         epoch_size=60,

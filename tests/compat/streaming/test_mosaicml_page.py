@@ -14,10 +14,9 @@ PAGE = (Path(__file__).parents[3] / "docs/mosaicml.md").read_text(encoding="utf-
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 PRINTED = """\
 stopped after 320 samples
-680 samples were left; 1000 in all, from smalti.compat.streaming
-680 samples were left; 1000 in all, from smalti.compat.streaming
+704 samples were left; 1024 in all, from smalti.compat.streaming
+smalti.compat.streaming
 0.13.0 1024
-648 samples were left
 """
 
 

@@ -24,7 +24,6 @@ from smalti.errors import StoreNotFound
 from smalti.stream import OpenStreams
 from smalti.writer import MDSWriter
 from tests.compat.streaming import peer_streams
-from tests.golden.conftest import peer  # noqa: F401  a fixture
 from tests.peer_program import minimal_env, run_alone
 from tests.stream.test_splits import published
 
@@ -70,7 +69,7 @@ def ready(kind=Stream, **arguments):
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_streams_readers_and_local_datasets_show_what_mosaicmls_show(peer, sets, shared, tmp_path):  # noqa: F811
+def test_streams_readers_and_local_datasets_show_what_mosaicmls_show(peer, sets, shared, tmp_path):
     golden = ("arrays", "comp_zstd_3", "comp_br_5", "jsonl", "csv", "tsv", "one_per_shard")
     folders = [[str(shared / "golden" / name), None] for name in golden]
     folders += [[str(sets / "plain"), None], [str(sets / "zipped"), None], [str(sets / "splits"), "val"]]

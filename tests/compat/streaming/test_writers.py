@@ -1,6 +1,7 @@
 """smalti.compat.streaming's writers: the bytes of MosaicML's writers, its arguments, attributes and exceptions."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter,
 from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer, encode_table
 from smalti.errors import StoreError
 from smalti.format import open_shard
-from tests.golden.conftest import peer  # noqa: F401 - a fixture
 from tests.peer_program import minimal_env, run_alone
+from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "written_sets.py"
@@ -24,7 +25,7 @@ ID = {"id": "int"}
 
 
 @pytest.fixture(scope="module")
-def written(peer, tmp_path_factory):  # noqa: F811
+def written(peer, tmp_path_factory):
     """Return the folders of the sets that MosaicML's writers and the alias wrote by the same program."""
     python, paths = peer
     there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")
@@ -140,6 +141,31 @@ def test_text_formats_refuse_columns_that_lines_cannot_hold(tmp_path, make):
         make(columns={"id": "bytes"}, out=str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"columns": {}}, {"separator": "\n"}, {"separator": ""}, {"newline": "|\n"}, {"newline": "x" * 17}],
+    ids=["no column", "equal marks", "no separator", "one in the other", "a long mark"],
+)
+def test_lines_that_could_not_be_read_back_are_refused_at_once(tmp_path, arguments):
+    with pytest.raises(ValueError, match=r"cannot write such lines|the name contains"):
+        XSVWriter(**{"columns": ID, "separator": "|", "out": str(tmp_path / "set"), **arguments})
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_format_that_no_reader_knows_is_refused(tmp_path):
+    class Other(Bare):
+        format = "other"
+
+    with pytest.raises(ValueError, match="expected mds or one of the text formats"):
+        Other(out=str(tmp_path))
+
+
+def test_a_writer_without_columns_writes_a_set_without_samples_alone(tmp_path):
+    with MDSWriter(columns={}, out=str(tmp_path)) as writer, pytest.raises(ValueError, match="at least one column"):
+        writer.write({})
+    assert load_manifest(tmp_path).rows == 0
+
+
 def test_a_name_or_value_with_the_separator_is_refused(tmp_path):
     with pytest.raises(AssertionError, match="the name contains"):
         CSVWriter(columns={"a,b": "str"}, out=str(tmp_path))
@@ -193,6 +219,7 @@ def test_a_remote_set_of_another_program_is_not_replaced(tmp_path):
     (remote / "index.json").write_text('{"version": 2, "shards": []}')
     with pytest.raises(FileExistsError, match="Smalti did not write"):
         MDSWriter(columns=ID, out=(str(tmp_path / "local"), str(remote)))
+    assert not (tmp_path / "local").exists()
 
 
 def test_a_folder_with_contents_is_refused_and_emptied_with_exist_ok(tmp_path):
@@ -212,9 +239,10 @@ def test_a_block_that_raises_publishes_nothing(tmp_path):
                 writer.write({"id": i})
             raise LookupError
 
-    with pytest.raises(LookupError):
-        interrupted()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    for _ in range(2):  # the folder can be written to again
+        with pytest.raises(LookupError):
+            interrupted()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_upload_ends_the_writer(tmp_path):
@@ -245,7 +273,6 @@ def test_attributes_follow_the_write(tmp_path):
     (shard,) = writer.shards
     assert (tmp_path / shard["zip_data"]["basename"]).stat().st_size == shard["zip_data"]["bytes"]
     with pytest.raises(ValueError, match="finished"):
-        writer.write({"id": 2})
         writer.finish()
 
 
@@ -307,3 +334,22 @@ def test_a_shard_beyond_uint32_is_refused():
     assert encode_table([1, 2], b"{}", 18) == b"\x02\0\0\0" + bytes([18, 0, 0, 0, 19, 0, 0, 0, 21, 0, 0, 0]) + b"{}"
     with pytest.raises(ValueError, match="size_limit"):
         encode_table([1 << 31, 1 << 31], b"", 18)
+
+
+@pytest.fixture
+def s3(s3_server, s3_bucket, monkeypatch):  # noqa: F811
+    """Return a bucket that the environment leads to."""
+    monkeypatch.setenv("S3_ENDPOINT_URL", s3_server)
+    return f"s3://{s3_bucket}"
+
+
+@pytest.mark.parametrize("keep_local", [False, True])
+def test_a_url_gets_the_set_and_the_temporary_folder_a_copy_on_demand(s3, keep_local):
+    writer = MDSWriter(columns=ID, out=f"{s3}/set{keep_local}", size_limit=200, keep_local=keep_local)
+    assert (writer.remote, Path(writer.local).exists()) == (f"{s3}/set{keep_local}", True)
+    write(writer)
+    assert load_manifest(writer.remote).rows == 20
+    assert Path(writer.local).exists() == keep_local
+    if keep_local:
+        assert load_manifest(writer.local).rows == 20
+        shutil.rmtree(writer.local)

@@ -1,9 +1,10 @@
 """Run with `streaming` in place, MosaicML's or the alias: write sets of every format and encoding; imports no Smalti.
 
-    python written_sets.py FOLDER
+python written_sets.py FOLDER
 """
 
 import io
+import pickle
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -38,13 +39,19 @@ OBJECTS = {"json": "json", "list": "json", "pkl": "pkl"}
 
 
 def numbers(i):
-    return {name: i for name in NUMBERS} | {name: i / 3 for name in FLOATS} | {"further": "dropped"}
+    return dict.fromkeys(NUMBERS, i) | dict.fromkeys(FLOATS, i / 3) | {"further": "dropped"}
 
 
 def odd_numbers(i):
     """Return values that numpy converts: bytes as stored, floats to integers, infinities, arrays of no axes."""
     row = numbers(i)
-    return row | {"int16": i + 0.7, "int32": np.int64(i), "float16": 1e9 * i, "float64": np.float32(i / 3), "uint8": bytes([i])}
+    return row | {
+        "int16": i + 0.7,
+        "int32": np.int64(i),
+        "float16": 1e9 * i,
+        "float64": np.float32(i / 3),
+        "uint8": bytes([i]),
+    }
 
 
 def texts(i):
@@ -70,7 +77,7 @@ def lists(i):
 
 
 def objects(i):
-    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else b"as it is"}
+    return {"json": {"é": [i, None, 1e300]}, "list": np.arange(i), "pkl": (i, "a") if i % 2 else pickle.dumps([i])}
 
 
 class Reversed(encodings.Encoding):
@@ -113,14 +120,24 @@ def rows(make, count=12):
 
 
 def write_part(out, part):
-    write(MDSWriter(columns={"id": "int"}, out=f"{out}/{part:02}", size_limit=200), [{"id": part * 100 + i} for i in range(9)])
+    write(
+        MDSWriter(columns={"id": "int"}, out=f"{out}/{part:02}", size_limit=200),
+        [{"id": part * 100 + i} for i in range(9)],
+    )
 
 
 def write_mds(folder):
-    kinds = {"texts": TEXTS, "stored_texts": TEXTS, "arrays": ARRAYS, "images": IMAGES, "lists": LISTS, "objects": OBJECTS}
+    kinds = {
+        "texts": TEXTS,
+        "stored_texts": TEXTS,
+        "arrays": ARRAYS,
+        "images": IMAGES,
+        "lists": LISTS,
+        "objects": OBJECTS,
+    }
     kinds |= {"numbers": NUMBERS | FLOATS, "odd_numbers": NUMBERS | FLOATS}
-    for name, columns in kinds.items():
-        columns = dict(reversed(columns.items()))
+    for name, kind in kinds.items():
+        columns = dict(reversed(kind.items()))
         if name == "stored_texts":
             columns["d"] = "str"
         write(MDSWriter(columns=columns, out=f"{folder}/{name}", size_limit=3000), rows(globals()[name]))
@@ -158,7 +175,10 @@ def write_custom(folder):
     for name, kind in {"backwards": Reversed, "str": Reversed, "int": Tiny}.items():
         encodings._encodings[name] = kind
     columns = {"a": "backwards", "b": "str", "c": "int"}
-    write(MDSWriter(columns=columns, out=f"{folder}/custom", size_limit=400), rows(lambda i: {"a": f"a{i}", "b": f"b{i}", "c": i}))
+    write(
+        MDSWriter(columns=columns, out=f"{folder}/custom", size_limit=400),
+        rows(lambda i: {"a": f"a{i}", "b": f"b{i}", "c": i}),
+    )
 
 
 def main(folder):

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from smalti.errors import SchemaError
-from smalti.format import Encoding, Schema, Shard, parse_encoding, register_encoding
+from smalti.format import (
+    Encoding,
+    Schema,
+    Shard,
+    built_in_encoding,
+    parse_encoding,
+    register_encoding,
+    unregister_encoding,
+)
 from smalti.format.reading.batch import read_plan
 from tests.format.shards import write
 
@@ -200,6 +208,57 @@ register_encoding('planted', planted.Flag)
 codec = parse_encoding('planted:x')
 print(codec.name, codec.size, codec.parameters)
 """
+
+
+class Plain(Flag):
+    """The same in text."""
+
+    def encode(self, value):
+        return b"y" if value else b"n"
+
+    def decode(self, data):
+        return data == b"y"
+
+
+@pytest.fixture
+def overridden():
+    """Return names that have their encodings back afterwards."""
+    names = ["int", "pkl", "ndarray", "Any Name"]
+    yield names
+    for name in names:
+        unregister_encoding(name)
+    assert parse_encoding("int").encode(1) == b"\x01" + bytes(7)
+
+
+def test_an_encoding_that_overrides_one_of_mds_takes_its_columns_until_it_is_removed(overridden, tmp_path):
+    for name in overridden:
+        register_encoding(name, Plain, override=True)
+        assert parse_encoding(name).encode(value=True) == b"y"  # of `pkl` without its risk
+        assert built_in_encoding("int").encode(1) == b"\x01" + bytes(7)
+    assert parse_encoding("ndarray:anything").size == 1
+    info, shard = write(tmp_path, {"x": "int", "y": "Any Name"}, [{"x": True, "y": False}, {"x": False, "y": True}])
+    assert [(shard[i]["x"], shard[i]["y"]) for i in range(2)] == [(True, False), (False, True)]
+    assert list(shard.batch(np.array([1, 0]))["x"]) == [False, True]
+    assert info.schema.sizes == (1, 1)
+    unregister_encoding("int")
+    assert parse_encoding("int").size == 8
+    assert Schema.from_columns({"x": "int"}).codecs()[0].size == 8
+
+
+def test_an_override_replaces_another_factory(overridden):
+    register_encoding("any-flag", Flag)
+    register_encoding("any-flag", Plain, override=True)
+    assert parse_encoding("any-flag").encode(value=True) == b"y"
+    unregister_encoding("any-flag")
+    unregister_encoding("any-flag")  # no-op
+    with pytest.raises(SchemaError, match="unknown encoding"):
+        parse_encoding("any-flag")
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "x" * 65])
+def test_an_override_needs_a_name_without_a_colon(name):
+    with pytest.raises(SchemaError, match="without a colon"):
+        register_encoding(name, Plain, override=True)
 
 
 def install_package(folder, package, lines, code=PACKAGE_CODE):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import Encoding, Schema, ShardBuilder, ShardOptions, parse_encoding
-from smalti.format.writing.rows import CheckedEncoder, make_fast_encoder
+from smalti.format.writing.rows import CheckedEncoder, FastPath, make_fast_encoder
 from tests.format.columns import COLUMNS, NAMES, image_bytes, json_values
 
 NO_HASH = ShardOptions(hashes=(), size_limit=None)
@@ -271,3 +271,30 @@ def test_only_shard_that_would_exceed_four_gigabytes_is_refused_at_the_sample_th
         builder.add_batch(batch)
     assert builder.add({"x": b"still fits"}) == []
     assert builder.finish()[0].seal().info.samples == 5
+
+
+def test_a_fast_path_that_takes_more_ignores_further_columns_alone():
+    schema = Schema.from_columns({"a": "uint8", "b": "uint8"})
+    declined = []
+    encode = make_fast_encoder(schema, schema.codecs(), declined.append, takes_more=True)
+    assert encode({"b": 2, "c": 3, "a": 1}) == b"\x01\x02"
+    for sample in ({"a": 1}, {"a": 1, "c": 2, "d": 3}, {"a": 1, "b": 256}):
+        assert encode(sample) is None
+        assert declined.pop() is sample
+
+
+class Half(type(parse_encoding("uint8"))):
+    """A number that is stored halved, with a fast path of its own."""
+
+    def encode(self, value):
+        return super().encode(value // 2)
+
+    def fast_path(self):
+        return FastPath(encode=lambda value: value // 2, code="B")
+
+
+def test_an_encoding_may_have_its_own_fast_path():
+    codec = Half("half", "uint8")
+    encode = make_fast_encoder(Schema(("a",), ("half",), (1,)), (codec,), lambda _: b"declined")
+    assert encode({"a": 9}) == codec.encode(9) == b"\x04"
+    assert encode({"a": "text"}) == b"declined"

@@ -1,4 +1,8 @@
-"""MosaicML's and Smalti's dataframe_to_mds over the same frame; run as a program by test_peer_call."""
+"""MosaicML's and Smalti's dataframe_to_mds over the same frame; run as a program by test_peer_call.
+
+python both_writers.py FOLDER        each call with and without a function
+python both_writers.py FOLDER more   other columns through the alias
+"""
 
 import json
 import sys
@@ -26,8 +30,18 @@ def shards(out):
     return [(Path(out) / entry["raw_data"]["basename"]).read_bytes() for entry in entries]
 
 
-def main(folder: str) -> None:
+def main(folder: str, more: str = "") -> None:
     spark = build_session(SparkOptions(master="local[1]", driver_memory="512m"))
+    if more:
+        through_the_alias(spark, folder, ["chosen", "pickled"])
+    else:
+        by_either_name(spark, folder)
+        through_the_alias(spark, folder, ["inferred", "small"])
+    spark.stop()
+
+
+def by_either_name(spark, folder):
+    """Write one partition by MosaicML's function and by Smalti's."""
     frame = spark.range(0, 60, 1, 1).selectExpr(
         "id as number", "cast(id / 4 as double) as quarter", "concat('råd ', id) as text",
         "cast(repeat('x', int(id)) as binary) as data", "cast(array(int(id), 1) as array<int>) as list",
@@ -47,11 +61,9 @@ def main(folder: str) -> None:
             found.append((answer == (out, ""), shards(out)))
         assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
         print(f"{name}: {len(found[0][1])} equal shards")
-    through_the_alias(spark, folder)
-    spark.stop()
 
 
-def through_the_alias(spark, folder):
+def through_the_alias(spark, folder, names):
     """Write partitions of several and of less than one shard by MosaicML's function and by the alias."""
     frame = spark.range(0, 90, 1, 3).selectExpr(
         "id as number", "cast(id % 7 as tinyint) as small", "cast(id as smallint) as short",
@@ -67,8 +79,8 @@ def through_the_alias(spark, folder):
         "pickled": (frame, {"size_limit": 1500, "columns": pickles}, None),
         "small": (frame, {"columns": {"part": "float32", "name": "str"}}, triples),
     }
-    for name, (rows, options, function) in calls.items():
-        found = []
+    for name in names:
+        (rows, options, function), found = calls[name], []
         for write in (theirs, alias):
             out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
             kwargs = {"compression": None, **options, "out": out}
@@ -79,4 +91,4 @@ def through_the_alias(spark, folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

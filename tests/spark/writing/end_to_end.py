@@ -6,6 +6,7 @@ import sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from smalti.compat.streaming.base.converters import dataframe_to_mds as alias
 from smalti.errors import SmaltiError
 from smalti.spark import (
     PrepareOptions,
@@ -46,10 +47,14 @@ def options(session, out):
     print(f"{manifest.rows} rows, {manifest.schema.columns()}, {len(manifest.shards)} shards")
 
     def samples(frame):
-        return ({"x": int(number)} for number in frame["id"])
+        return ({"x": int(number), "part": number / 3} for number in frame["id"])
 
     kwargs = {"out": f"{out}/peer", "columns": {"x": "int"}}
-    print(dataframe_to_mds(session.range(9), mds_kwargs=kwargs, udf_iterable=samples) == (f"{out}/peer", ""))
+    alias_kwargs = {"out": f"{out}/alias", "columns": {"x": "int", "part": "float32"}}
+    print(
+        dataframe_to_mds(session.range(9), mds_kwargs=kwargs, udf_iterable=samples) == (f"{out}/peer", "")
+        and alias(session.range(9), mds_kwargs=alias_kwargs, udf_iterable=samples) == (f"{out}/alias", "")
+    )
 
 
 def largest_batch(session):

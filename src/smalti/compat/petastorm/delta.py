@@ -8,27 +8,27 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from smalti.compat.petastorm.sources import FileSource
 from smalti.errors import FormatError, MissingDependency, StoreNotFound
 from smalti.storage import ObjectInfo
 
-if TYPE_CHECKING:
-    from smalti.compat.petastorm.parquet import FileSource
-
 LOG = "_delta_log/"
 _CHECKPOINT = f"{LOG}_last_checkpoint"
+_THREADS = 16
 _VERSION = re.compile(r"(\d{20})\.")
 _CONVERT = 'Read it with Spark (spark.read.format("delta").load(...)) and give the DataFrame to make_spark_converter.'
 _PURGE = f"Run REORG TABLE ... APPLY (PURGE) on the table. Or: {_CONVERT}"
 
 
-def live_files(source: "FileSource", infos: Sequence[ObjectInfo]) -> list[str]:
+def live_files(source: FileSource, infos: Sequence[ObjectInfo]) -> list[str]:
     """Return the keys of the files that belong to the newest version of the table, in order of their names.
 
     Raises:
@@ -64,19 +64,28 @@ def _deltalake(where: str) -> Any:
         ) from error
 
 
-def _copy_log(source: "FileSource", infos: Sequence[ObjectInfo], folder: Path) -> None:
+def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> None:
     """Copy the log into a folder, without what is older than its newest checkpoint."""
-    sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(LOG)}
+    sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(LOG) and not _leaves(info.key)}
     oldest = _checkpoint_version(source, sizes)
-    for key, num_bytes in sizes.items():
-        version = _VERSION.match(key.removeprefix(LOG))
-        if version is None or int(version[1]) >= oldest:
-            copy = folder / key
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read(key, 0, num_bytes))
+
+    def copy(key: str) -> None:
+        target = folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read(key, 0, sizes[key]))
+
+    versions = {key: _VERSION.match(key.removeprefix(LOG)) for key in sizes}
+    newer = [key for key, version in versions.items() if version is None or int(version[1]) >= oldest]
+    with ThreadPoolExecutor(_THREADS, "smalti-delta") as pool:
+        list(pool.map(copy, newer))
 
 
-def _checkpoint_version(source: "FileSource", sizes: Mapping[str, int]) -> int:
+def _leaves(key: str) -> bool:
+    """Return whether a key is an address, or leads out of the folder."""
+    return key.startswith("/") or ".." in key.split("/") or re.match(r"[A-Za-z][\w+.-]*:", key) is not None
+
+
+def _checkpoint_version(source: FileSource, sizes: Mapping[str, int]) -> int:
     if _CHECKPOINT not in sizes:
         return 0
     try:
@@ -103,7 +112,7 @@ def _has_deletion_vectors(table: Any) -> bool:
 
 
 def _check_inside(paths: Sequence[str], where: str) -> None:
-    outside = [path for path in paths if path.startswith("/") or re.match(r"[A-Za-z][\w+.-]*:", path)]
+    outside = [path for path in paths if _leaves(path) or _leaves(unquote(path))]
     if outside:
         raise FormatError(
             f"{where}: {outside[0]} of this Delta table (a shallow clone) is not in its folder, which is not "

@@ -4,7 +4,15 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 `CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
 """
 
-from smalti.errors import IndexFileError, SchemaError, ShardNotFound, StoreNotFound
+from smalti.errors import (
+    CatalogError,
+    IndexFileError,
+    SchemaError,
+    ShardNotFound,
+    StoreAuthError,
+    StoreError,
+    StoreNotFound,
+)
 
 
 class MissingIndexError(StoreNotFound, RuntimeError):
@@ -19,13 +27,25 @@ class MissingShardError(ShardNotFound, RuntimeError):
     """A shard that the index names and the remote does not have."""
 
 
-class BadColumn(SchemaError, TypeError, AssertionError):
+class BadColumn(SchemaError, TypeError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
 
 
-class BadLine(SchemaError, AssertionError):
+class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
-class UnexpectedFiles(ValueError, AssertionError):
+class MergeError(CatalogError, RuntimeError):
+    """Index files that cannot be merged."""
+
+
+class GCSAuthError(StoreAuthError, ValueError):
+    """Missing or refused credentials of Google."""
+
+
+class ReadOnlyStoreError(StoreError, NotImplementedError):
+    """An upload that this kind of store does not allow."""
+
+
+class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""

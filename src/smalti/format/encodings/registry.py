@@ -97,7 +97,7 @@ def unregister_encoding(name: str) -> None:
 
 
 def _override(name: str, make: MakeEncoding) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_FAMILY_CHARS or ":" in name:
+    if not 1 <= len(name) <= _MAX_FAMILY_CHARS or ":" in name:
         raise SchemaError(
             f"encoding {name!r:.80}: expected a name of 1 to {_MAX_FAMILY_CHARS} characters without a colon, which "
             "begins the parameters."

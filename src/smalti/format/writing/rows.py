@@ -216,7 +216,9 @@ class _EncoderSource:
     def __init__(self, codecs: tuple[Encoding, ...], *, takes_more: bool) -> None:
         self.space: dict[str, Any] = {}
         # A subclass of dict may invent columns that are looked up (`defaultdict`).
-        guard = f"if type(sample) is not dict or len(sample) {'<' if takes_more else '!='} {len(codecs)}: raise TypeError"
+        guard = (
+            f"if type(sample) is not dict or len(sample) {'<' if takes_more else '!='} {len(codecs)}: raise TypeError"
+        )
         self._steps = [guard, "".join(f"v{place}, " for place in range(len(codecs))) + "= columns(sample)"]
         self._parts: list[str] = []
         variable = [place for place, codec in enumerate(codecs) if codec.size is None]

@@ -231,7 +231,7 @@ def plan_mosaic_epoch(
     """
     if epoch < 0:
         raise ValueError(f"`epoch` must be at least 0, found {epoch}.")
-    counts = _stream_counts(streams, options, epoch)
+    counts = stream_counts(streams, options, epoch)
     if options.batching_method == "random":
         return _plan_random(counts, shape, options, epoch, start)
     total = sum(stream.choose for stream in streams)
@@ -249,8 +249,9 @@ def plan_mosaic_epoch(
     return MosaicPlan(listed, shape, first_step * shape.global_batch, max(0, num_steps - first_step))
 
 
-def _stream_counts(streams: Sequence[MosaicStream], options: MosaicOptions, epoch: int) -> list[StreamCounts]:
-    stream_counts, first_id = [], 0
+def stream_counts(streams: Sequence[MosaicStream], options: MosaicOptions, epoch: int) -> list[StreamCounts]:
+    """Return how many samples of each shard an epoch takes, for every stream."""
+    found, first_id = [], 0
     for stream in streams:
         counts = sample_counts(
             stream.shard_sizes,
@@ -260,9 +261,9 @@ def _stream_counts(streams: Sequence[MosaicStream], options: MosaicOptions, epoc
             epoch=epoch,
             use_epoch=options.changes_with_epoch,
         )
-        stream_counts.append(StreamCounts(stream.shard_sizes, counts, first_id))
+        found.append(StreamCounts(stream.shard_sizes, counts, first_id))
         first_id += int(stream.shard_sizes.sum())
-    return stream_counts
+    return found
 
 
 def _plan_random(

@@ -29,8 +29,9 @@ from smalti.compat.petastorm.converted_folders import (
     register_delete_dir_handler,
     reuse_or_write,
 )
-from smalti.compat.petastorm.parquet import ParquetSet, open_place, open_set
+from smalti.compat.petastorm.parquet import ParquetSet, open_set
 from smalti.compat.petastorm.reader import make_batch_reader
+from smalti.compat.petastorm.sources import open_place
 from smalti.errors import ChecksumMismatch, MissingDependency, SmaltiError
 
 __all__ = [

@@ -34,8 +34,15 @@ class _AliasLoader(InspectLoader):
         return import_module(self._target.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Undo the one change that the import system made: the module keeps the spec of its own name."""
+        """Keep the spec of the module's own name, and functions of a package that have the name of a module below it.
+
+        The import system would assign the module to that name when it is loaded by its alias: it is loaded now.
+        """
         module.__spec__ = self._target
+        for name, value in list(vars(module).items()):
+            below = sys.modules.get(f"{self._target.name}.{name}", value)
+            if below is not value:
+                sys.modules[f"{_NAME}{self._target.name.removeprefix(_PACKAGE)}.{name}"] = below
 
     def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002
         """Return the module's code, for `python -m streaming...`."""
@@ -99,7 +106,10 @@ def uninstall() -> None:
     for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
         del sys.modules[name]
     kept = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder not in {"", FOLDER}]
-    os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    if kept:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
 
 
 def _tell_spark() -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import Self
 
@@ -43,7 +43,7 @@ class LevelledCompression(Compression):
         level: one of `levels`.
     """
 
-    levels: list[Any] = []  # noqa: RUF012 - MosaicML's name and value
+    levels: ClassVar[list[Any]] = []
 
     def __init__(self, level: int | None = None) -> None:
         raise NotImplementedError
@@ -73,7 +73,7 @@ class Brotli(LevelledCompression):
     """Brotli."""
 
     extension = "br"
-    levels = list(range(12))
+    levels: ClassVar[list[Any]] = list(range(12))
 
     def __init__(self, level: int = 11) -> None:
         self._at(level)
@@ -83,7 +83,7 @@ class Bzip2(LevelledCompression):
     """bzip2."""
 
     extension = "bz2"
-    levels = list(range(1, 10))
+    levels: ClassVar[list[Any]] = list(range(1, 10))
 
     def __init__(self, level: int = 9) -> None:
         self._at(level)
@@ -93,7 +93,7 @@ class Gzip(LevelledCompression):
     """gzip, with 0 as the time of writing, so that equal data have equal bytes."""
 
     extension = "gz"
-    levels = list(range(10))
+    levels: ClassVar[list[Any]] = list(range(10))
 
     def __init__(self, level: int = 9) -> None:
         self._at(level)
@@ -117,7 +117,7 @@ class Zstandard(LevelledCompression):
     """Zstandard."""
 
     extension = "zstd"
-    levels = list(range(1, 23))
+    levels: ClassVar[list[Any]] = list(range(1, 23))
 
     def __init__(self, level: int = 3) -> None:
         self._at(level)

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from smalti.compat.streaming.base import partition, planning, progress, shuffle
+from smalti.compat.streaming.base import planning, progress
 from smalti.compat.streaming.base.array import Array
-from smalti.compat.streaming.base.batching import batching_methods
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.opening import open_samples
@@ -27,7 +26,7 @@ from smalti.compat.streaming.base.spanner import Spanner
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
-from smalti.order.mosaic import SAMPLINGS, default_mosaic_nodes
+from smalti.order.mosaic import BATCHINGS, PARTITIONS, SAMPLINGS, SHUFFLES, default_mosaic_nodes
 from smalti.torch.worker_processes import end_with_program
 
 __all__ = ["StreamingDataset"]
@@ -165,12 +164,12 @@ class StreamingDataset(Array, IterableDataset[Any]):
             raise ValueError(
                 f"`sampling_granularity` must be a positive integer, but got: {self.sampling_granularity}."
             )
-        _check_name("batching method", self.batching_method, batching_methods)
+        _check_name("batching method", self.batching_method, BATCHINGS)
         if self.shuffle_seed < 0:
             raise ValueError(f"`shuffle_seed` must be a non-negative integer, but got: {self.shuffle_seed}.")
-        _check_name("partition algorithm", self.partition_algo, partition.algos)
+        _check_name("partition algorithm", self.partition_algo, PARTITIONS)
         if self.shuffle:
-            _check_name("shuffle algorithm", self.shuffle_algo, shuffle.algos)
+            _check_name("shuffle algorithm", self.shuffle_algo, SHUFFLES)
 
     def _smalti_detect_worlds(self) -> None:
         """Set the worlds in which this process is a rank: as it is, and with replica groups as ranks."""
@@ -212,7 +211,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please "
                 "raise `cache_limit`."
             )
-        largest = self._smalti_samples.max_shard_bytes
+        largest = np.int64(self._smalti_samples.max_shard_bytes)
         self.max_shard_size_across_all_streams = largest
         if limit < _CACHED_SHARDS * largest:
             raise ValueError(
@@ -343,7 +342,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
 
-        Options that nobody has chosen get their defaults for `world`.
+        Options that were not given get their defaults for `world`.
         """
         place = self._smalti_progress.get()
         start = progress.start_of(replace(place, next_epoch=epoch))

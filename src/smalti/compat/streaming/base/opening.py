@@ -4,6 +4,9 @@ Copies of shards lie where MosaicML Streaming puts them, at `<local>/<split>/<na
 """
 
 import copy
+import gc
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
+from smalti.compat.streaming.base.constant import TICK
+from smalti.compat.streaming.base.distributed import get_local_rank
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.planning import WorkReading
 from smalti.compat.streaming.base.prepared_shards import PreparedShards
@@ -23,10 +28,13 @@ from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError
 from smalti.dataset.lookahead import planned_ahead
 from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
+from smalti.storage.retry import Deadline
 from smalti.stream import OpenStreams, ShardSet, options_of
 from smalti.stream.shard_set import find_shard_set
 
 Ints = NDArray[np.int64]
+_in_use: "weakref.WeakValueDictionary[Path, Samples]" = weakref.WeakValueDictionary()
+"""The samples whose copies lie in a folder, of all datasets of this process."""
 
 
 @dataclass
@@ -110,13 +118,16 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     _check_folders(streams)
     sets = []
     for stream in streams:
+        _await_first_rank(stream)
         found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
             raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
         if _is_fetched(stream):
             _place_index(stream, found)
         sets.append(found)
-    return Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
+    samples = Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
+    _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
+    return samples
 
 
 def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_limit: int | None) -> int | None:
@@ -131,6 +142,17 @@ def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_
 def _max_shard_bytes(sets: Sequence[ShardSet]) -> int:
     sizes = [bytes_of(each.shards) for each in sets]
     return max(int((each.raw + each.zipped).max()) for each in sizes)
+
+
+def _await_first_rank(stream: Stream) -> None:
+    """Wait until the first rank of this machine has made a temporary folder, which for it must not exist before.
+
+    With a process group its barrier has waited. Best effort: a rank that is alone continues after the time limit.
+    """
+    if stream._local is None and get_local_rank() != 0:
+        deadline = Deadline(stream.download_timeout)
+        while not Path(stream.local).exists() and not deadline.passed():
+            time.sleep(TICK)
 
 
 def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
@@ -157,7 +179,8 @@ def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
 
 
 def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
-    options = options_of(stream.to_smalti(allow_unsafe_types=unsafe), allow_unsafe_types=unsafe)
+    declared = stream.to_smalti(allow_unsafe_types=unsafe)
+    options = options_of(declared, allow_unsafe_types=unsafe, logical=False)  # values as MosaicML returns them
     try:
         return find_shard_set(options)
     except IndexFileError as error:
@@ -167,21 +190,32 @@ def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
 
 
 def _check_folders(streams: Sequence[Stream]) -> None:
-    """Return if no two streams have one folder for their copies.
+    """Return if no two streams have one folder, and none fetches into that of another dataset of this process.
 
     Raises:
-        ValueError: two have.
+        ValueError: two have, or one does: each would take the other's shards for its own.
     """
-    folders = [_index_path(stream).parent.absolute() for stream in streams]
+    folders = list(map(_folder_of, streams))
     twice = sorted({str(folder) for folder in folders if folders.count(folder) > 1})
     if twice:
+        raise ValueError(f"Reused local directory: {', '.join(twice)}. Provide a different one for each stream.")
+    fetched = set(map(_folder_of, filter(_is_fetched, streams)))
+    if not fetched.isdisjoint(_in_use):
+        gc.collect()  # a dataset that nothing refers to may still be waiting for it
+    used = sorted(map(str, fetched.intersection(_in_use)))
+    if used:
         raise ValueError(
-            f"Reused local directory: {', '.join(twice)} for several streams. Provide a different one for each."
+            f"Reused local directory: {', '.join(used)} is that of another dataset of this process. Provide a "
+            "different one, or delete that dataset first."
         )
 
 
 def _is_fetched(stream: Stream) -> bool:
     return bool(stream.remote) and stream.remote != stream.local
+
+
+def _folder_of(stream: Stream) -> Path:
+    return Path(stream.local, stream.split).absolute()
 
 
 def _index_path(stream: Stream) -> Path:

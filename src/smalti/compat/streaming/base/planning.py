@@ -20,7 +20,8 @@ from smalti.dataset.order import OrderOptions, Pass, Planned, Reading
 from smalti.order import Division, StepBatch
 from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch
 from smalti.order.mosaic.partition import make_partition
-from smalti.order.mosaic.sampling import Resampled, StreamCounts, resample, sample_counts
+from smalti.order.mosaic.planning import stream_counts
+from smalti.order.mosaic.sampling import Resampled, resample
 
 Ints = NDArray[np.int64]
 
@@ -39,20 +40,9 @@ class Work:
 
     def resampled(self, epoch: int, stream: int | None = None) -> Resampled:
         """Return the samples that an epoch takes; `stream` is the number of the only stream to take, None for all."""
-        options, numbers = self.options, range(len(self.streams)) if stream is None else [stream]
-        ends = np.cumsum([each.shard_sizes.sum() for each in self.streams])
-        counts = []
-        for number in numbers:
-            each = self.streams[number]
-            taken = sample_counts(
-                each.shard_sizes,
-                each.choose,
-                granularity=options.sampling_granularity,
-                seed=options.seed,
-                epoch=epoch,
-                use_epoch=options.changes_with_epoch,
-            )
-            counts.append(StreamCounts(each.shard_sizes, taken, int(ends[number] - each.shard_sizes.sum())))
+        options, counts = self.options, stream_counts(self.streams, self.options, epoch)
+        if stream is not None:
+            counts = [counts[stream]]
         return resample(counts, seed=options.seed, epoch=epoch, sampling=options.sampling_method)
 
     def warn(self, epoch: int, sample_in_epoch: int) -> None:

@@ -21,7 +21,7 @@ class Spanner:
             raise ValueError(f"`span_size` must be at least 1, found {span_size}.")
         self.shard_sizes = shard_sizes
         self.span_size = span_size
-        self.num_samples = int(shard_sizes.sum())
+        self.num_samples = shard_sizes.sum()
         self.shard_bounds = np.concatenate([np.zeros(1, np.int64), shard_sizes.cumsum()])
 
     @cached_property

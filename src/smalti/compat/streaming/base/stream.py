@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from smalti.cache import CacheOptions
+from smalti.compat.streaming.base.distributed import barrier, get_local_rank
 from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
 from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry
+from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.copied_set import find_copied_set
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreError
@@ -134,8 +136,6 @@ class Stream:
         if remote is None and (copied := find_copied_set(self.local, split)) is not None:
             remote, split = copied, None  # the store begins at the split
         if self._fetches_its_own_way():
-            from smalti.compat.streaming.base.world import World
-
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
@@ -222,11 +222,11 @@ class Stream:
             stream.proportion, stream.repeat, stream.choose = np.float64(each.proportion), repeat, choose
         return int(chosen.sum())
 
-    def get_shards(self, world: Any, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
+    def get_shards(self, world: World, allow_unsafe_types: bool) -> list[Reader]:  # noqa: FBT001 - MosaicML's signature
         """Load the index, from `local` or else from `remote`, and return the reader of each shard.
 
         Args:
-            world: a `World`; its first process of a machine fetches the index, the others wait for it.
+            world: its first process of a machine fetches the index, the others wait for it.
             allow_unsafe_types: accept `pkl` columns, whose reading runs code.
 
         Raises:
@@ -393,8 +393,6 @@ class Stream:
         return os.path.join(tempfile.gettempdir(), name, self.split)  # noqa: PTH118 - MosaicML's path, to the character
 
     def _make_temporary_folder(self) -> str:
-        from smalti.compat.streaming.base.distributed import barrier, get_local_rank
-
         folder = self._get_temporary_directory()
         if get_local_rank() == 0:
             try:

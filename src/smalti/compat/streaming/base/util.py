@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast, overload
 
 from smalti.catalog import merge
 from smalti.catalog.header import INDEX
+from smalti.compat.streaming.errors import MergeError
 from smalti.errors import CatalogError, StoreError
 from smalti.format import ShardInfo, emit_index, parse_index
 from smalti.storage import LocalStore, Store, open_store
@@ -38,10 +39,6 @@ __all__ = [
     "merge_index",
     "retry",
 ]
-
-
-class MergeError(CatalogError, RuntimeError):
-    """Index files that cannot be merged; MosaicML raises `RuntimeError`."""
 
 
 def get_list_arg(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from smalti.compat.streaming.base import distributed
+from smalti.compat.streaming.base import distributed as dist
 from smalti.world import World as EngineWorld
 
 __all__ = ["World"]
@@ -44,10 +44,10 @@ class World:
     @classmethod
     def detect(cls) -> Self:
         """Return the world that RANK, WORLD_SIZE and LOCAL_WORLD_SIZE and torch's loader describe."""
-        ranks_per_node = distributed.get_local_world_size()
+        ranks_per_node = dist.get_local_world_size()
         number, count = cls._get_worker_info()
-        num_nodes = distributed.get_world_size() // ranks_per_node
-        return cls(num_nodes, ranks_per_node, count, distributed.get_rank() * count + number)
+        num_nodes = dist.get_world_size() // ranks_per_node
+        return cls(num_nodes, ranks_per_node, count, dist.get_rank() * count + number)
 
     def copy(self) -> Self:
         """Return an equal world."""

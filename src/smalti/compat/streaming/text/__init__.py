@@ -1,6 +1,17 @@
 """Datasets of text that MosaicML defines; the conversion scripts are in `convert`. Read `tokenized` first."""
 
+from typing import TYPE_CHECKING
+
 from smalti.compat.streaming.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from smalti.compat.streaming.text import c4 as c4
+    from smalti.compat.streaming.text import convert as convert
+    from smalti.compat.streaming.text import enwiki as enwiki
+    from smalti.compat.streaming.text import pile as pile
+    from smalti.compat.streaming.text.c4 import StreamingC4 as StreamingC4
+    from smalti.compat.streaming.text.enwiki import StreamingEnWiki as StreamingEnWiki
+    from smalti.compat.streaming.text.pile import StreamingPile as StreamingPile
 
 __all__ = ["StreamingC4", "StreamingEnWiki", "StreamingPile"]
 

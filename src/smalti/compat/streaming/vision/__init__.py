@@ -1,6 +1,20 @@
 """Datasets of images that MosaicML defines; the conversion scripts are in `convert`. Read `base` first."""
 
+from typing import TYPE_CHECKING
+
 from smalti.compat.streaming.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from smalti.compat.streaming.vision import ade20k as ade20k
+    from smalti.compat.streaming.vision import base as base
+    from smalti.compat.streaming.vision import cifar10 as cifar10
+    from smalti.compat.streaming.vision import coco as coco
+    from smalti.compat.streaming.vision import convert as convert
+    from smalti.compat.streaming.vision import imagenet as imagenet
+    from smalti.compat.streaming.vision.ade20k import StreamingADE20K as StreamingADE20K
+    from smalti.compat.streaming.vision.cifar10 import StreamingCIFAR10 as StreamingCIFAR10
+    from smalti.compat.streaming.vision.coco import StreamingCOCO as StreamingCOCO
+    from smalti.compat.streaming.vision.imagenet import StreamingImageNet as StreamingImageNet
 
 __all__ = ["StreamingADE20K", "StreamingCIFAR10", "StreamingCOCO", "StreamingImageNet"]
 

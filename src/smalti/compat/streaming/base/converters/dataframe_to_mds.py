@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smalti.catalog import new_write_id
+from smalti.catalog.header import FOLDER
 from smalti.errors import DatasetExists, MissingDependency
 from smalti.spark.writing.dataframe import write_call
 from smalti.spark.writing.mosaic import MosaicCall, parse_call
@@ -198,12 +199,13 @@ def _call_of(
             "there by a new version",
             url=call.local,
         )
+    hashes = tuple(kwargs.get("hashes") or ())
     options = replace(
         call.options,
         mode="overwrite" if call.remote and "mode" not in kwargs else call.options.mode,
         write_id=new_write_id(),
-        hashes=tuple(kwargs.get("hashes") or ()),
-        unlisted_hashes=("xxh3_64",),
+        hashes=hashes,
+        unlisted_hashes=() if hashes else ("xxh3_64",),
         joins_shards=False,
         allow_unsafe_types=True,
     )
@@ -211,8 +213,9 @@ def _call_of(
 
 
 def _has_files(folder: str) -> bool:
-    path = Path(folder)
-    return path.is_dir() and any(path.iterdir())
+    """Return whether a folder has files, apart from the marker that a failed write leaves."""
+    root = Path(folder)
+    return any(path.is_file() and FOLDER not in path.relative_to(root).parts for path in root.rglob("*"))
 
 
 def _new_folder(*, keep: bool) -> str:

@@ -3,7 +3,7 @@
 `reader_from_json` returns the reader of a shard from its entry in an index file.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
 from smalti.compat.streaming.base.format.index import get_index_basename
@@ -11,6 +11,18 @@ from smalti.compat.streaming.base.format.json.reader import JSONReader
 from smalti.compat.streaming.base.format.mds.reader import MDSReader
 from smalti.compat.streaming.base.format.xsv.reader import CSVReader, TSVReader, XSVReader
 from smalti.compat.streaming.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from smalti.compat.streaming.base.format import base as base
+    from smalti.compat.streaming.base.format import index as index
+    from smalti.compat.streaming.base.format import json as json
+    from smalti.compat.streaming.base.format import mds as mds
+    from smalti.compat.streaming.base.format import xsv as xsv
+    from smalti.compat.streaming.base.format.json.writer import JSONWriter as JSONWriter
+    from smalti.compat.streaming.base.format.mds.writer import MDSWriter as MDSWriter
+    from smalti.compat.streaming.base.format.xsv.writer import CSVWriter as CSVWriter
+    from smalti.compat.streaming.base.format.xsv.writer import TSVWriter as TSVWriter
+    from smalti.compat.streaming.base.format.xsv.writer import XSVWriter as XSVWriter
 
 __all__ = [
     "CSVWriter",

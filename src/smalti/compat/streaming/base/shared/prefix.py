@@ -9,20 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from typing import Protocol
 
 from smalti.compat.streaming.base.constant import LOCALS, TICK
 from smalti.compat.streaming.base.shared.memory import SharedMemory
+from smalti.compat.streaming.base.world import World
 
 _SIZE_BYTES = 4
-
-
-class World(Protocol):
-    """The place of this process: `smalti.compat.streaming.base.world.World`."""
-
-    @property
-    def is_local_leader(self) -> bool:
-        """Return whether it is the first one of its machine."""
 
 
 def _get_path(prefix_int: int, name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import SplitResult, unquote, urlparse, urlsplit
 
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
+from smalti.compat.streaming.errors import GCSAuthError
 from smalti.errors import MissingDependency, StoreAuthError
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact_address
@@ -35,10 +36,6 @@ __all__ = [
 
 UNITY_CATALOG = "dbfs:/Volumes"
 NO_ALIPAN = "alipan:// is not supported: Smalti has no store for it; copy the data set to a folder or another store"
-
-
-class GCSAuthError(StoreAuthError, ValueError):
-    """Missing or refused credentials of Google; MosaicML raises `ValueError`."""
 
 
 class CloudDownloader(ABC):

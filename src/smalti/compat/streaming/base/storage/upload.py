@@ -15,11 +15,11 @@ from urllib.parse import urlparse
 from smalti.compat.streaming.base.storage.download import (
     NO_ALIPAN,
     UNITY_CATALOG,
-    GCSAuthError,
     check_alipan,
     check_client,
 )
-from smalti.errors import MissingDependency, StoreAuthError, StoreError, StoreNotFound
+from smalti.compat.streaming.errors import GCSAuthError, ReadOnlyStoreError
+from smalti.errors import MissingDependency, StoreAuthError, StoreNotFound
 from smalti.storage import FsspecStore, LocalStore, Store, open_store
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import RetryOptions
@@ -57,10 +57,6 @@ UPLOADERS = {
 """Names of the classes by scheme."""
 ENCRYPTIONS = ("No", "Simple", "ChaCha20", "AES256CBC")
 """Values of ALIPAN_ENCRYPT_TYPE."""
-
-
-class ReadOnlyStoreError(StoreError, NotImplementedError):
-    """An upload that this kind of store does not allow."""
 
 
 class CloudUploader:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
 from smalti.compat.streaming.base.scripts import add_splits, place_below, visible_files, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg
-from smalti.compat.streaming.errors import UnexpectedFiles
+from smalti.compat.streaming.errors import UnexpectedFilesError
 
 
 def parse_args() -> Namespace:
@@ -25,11 +25,11 @@ def check_extensions(filenames: list[str], extensions: set[str]) -> None:
     """Return only if all files have one of these endings, in any case.
 
     Raises:
-        UnexpectedFiles: One has another.
+        UnexpectedFilesError: One has another.
     """
     for name in filenames:
         if Path(name).suffix.lower().removeprefix(".") not in extensions:
-            raise UnexpectedFiles(f"{name}: expected a file whose name ends in {', '.join(sorted(extensions))}")
+            raise UnexpectedFilesError(f"{name}: expected a file whose name ends in {', '.join(sorted(extensions))}")
 
 
 def get_classes(filenames: list[str], class_names: list[str] | None = None) -> tuple[list[int], list[str]]:
@@ -38,13 +38,13 @@ def get_classes(filenames: list[str], class_names: list[str] | None = None) -> t
     Classes are numbered as they first appear. That is the order of their names, unless one name begins with another.
 
     Raises:
-        UnexpectedFiles: These are not `class_names`, the classes of another split.
+        UnexpectedFilesError: These are not `class_names`, the classes of another split.
     """
     folders = [Path(name).parent.name for name in filenames]
     found = sorted(set(folders))
     if class_names is not None and class_names != found:
         differing = ", ".join(sorted({*class_names} ^ {*found}))
-        raise UnexpectedFiles(f"expected the same classes in all splits, found in some of them only: {differing}")
+        raise UnexpectedFilesError(f"expected the same classes in all splits, found in some of them only: {differing}")
     numbers = {name: number for number, name in enumerate(dict.fromkeys(folders))}
     return [numbers[name] for name in folders], found
 

@@ -8,7 +8,6 @@ import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,7 +81,7 @@ class Reader(Array, ABC):
         Raises:
             ValueError: the entry is of another version or format, or a file's name is unsafe.
         """
-        arguments = deepcopy(obj)
+        arguments = dict(obj)
         version, kind = arguments.pop("version"), arguments.pop("format")
         if version != _VERSION:
             raise ValueError(f"Unsupported streaming data version: {version}. Expected version {_VERSION}.")

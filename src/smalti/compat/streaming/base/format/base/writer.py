@@ -19,13 +19,16 @@ from typing import Any
 import numpy as np
 from typing_extensions import Self
 
-from smalti.compat.streaming.base.compression import get_compression_extension, is_compression
+from smalti.compat.streaming.base.compression import is_compression
 from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
-from smalti.errors import StoreError
+from smalti.compat.streaming.errors import BadColumn
+from smalti.errors import IndexFileError, StoreError
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
 from smalti.format.hashing import hash_first, hash_rows
+from smalti.format.json_fields import Fields
+from smalti.format.text import TEXT_FORMATS, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import NoSamples, VersionWriter, WriterOptions
 
@@ -76,6 +79,11 @@ class Writer(ABC):
         extra_bytes_per_sample: int = 0,
         **kwargs: Any,
     ) -> None:
+        if self.format not in {"mds", *TEXT_FORMATS}:
+            raise ValueError(
+                f"the format of {type(self).__name__} is {self.format!r:.80}; expected mds or one of the text formats "
+                f"{', '.join(sorted(TEXT_FORMATS))}, because no reader knows others."
+            )
         self.keep_local = keep_local
         self.compression = _checked_compression(compression)
         self.hashes = _checked_hashes(hashes)
@@ -97,18 +105,11 @@ class Writer(ABC):
         self.cloud_writer = CloudUploader.get(out, keep_local, progress_bar, retry)
         self.local: str = self.cloud_writer.local
         self.remote: str | None = self.cloud_writer.remote
-        self._version = VersionWriter(
-            Schema.from_columns({}),
-            NoSamples(),
-            WriterOptions(
-                self.local if self.remote is None else (self.local, self.remote),
-                keep_local=keep_local,
-                max_workers=kwargs.get("max_workers"),
-                retry=retry,
-                progress_bar=progress_bar,
-                mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
-            ),
-        )
+        try:
+            self._version = self._open_version(progress_bar, retry, kwargs.get("max_workers"))
+        except BaseException:
+            self._clear_local()
+            raise
         self.event = Event()
         """Set when an upload has failed."""
         self.new_samples: list[bytes]
@@ -116,6 +117,18 @@ class Writer(ABC):
         self.new_shard_size: int
         """The size of its file so far."""
         self._reset_cache()
+
+    def _open_version(self, progress_bar: bool, retry: int, max_workers: int | None) -> VersionWriter:  # noqa: FBT001
+        """Return the engine's writer, which checks that a version can be published."""
+        options = WriterOptions(
+            self.local if self.remote is None else (self.local, self.remote),
+            keep_local=self.keep_local,
+            max_workers=max_workers,
+            retry=retry,
+            progress_bar=progress_bar,
+            mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
+        )
+        return VersionWriter(Schema.from_columns({}), NoSamples(), options)
 
     def _reset_cache(self) -> None:
         """Begin a new shard."""
@@ -189,7 +202,7 @@ class Writer(ABC):
                 self.flush_shard()
                 self._reset_cache()
             config = self.get_config()
-            self._version.schema = _schema(config)
+            self._version.declare_schema(_schema(config))
             manifest = self._version.finish()
         except StoreError as error:
             self.event.set()
@@ -208,6 +221,7 @@ class Writer(ABC):
         """Stop, and remove what was uploaded; nothing is published."""
         self._version.abort()
         self._clear_local()
+        _remove_empty_folders(Path(self.local))
 
     def exception_callback(self, future: "Future[Any]") -> None:
         """Make the writer stop if the task of the user that `future` stands for has failed."""
@@ -319,7 +333,7 @@ class _WholeShard:
 
     def provisional_entry(self) -> dict[str, Any]:
         """Return the entry of the index as far as it is known before the files are hashed and compressed."""
-        extension = get_compression_extension(self.files.compression_name) if self.files.compression else None
+        extension = None if self.files.compression is None else self.files.compression.extension
         entry: dict[str, Any] = {"samples": len(self.lengths)}
         for kind, (name, content) in self.parts.items():
             entry[f"raw_{kind}"] = FileInfo(name, len(content)).to_json()
@@ -398,6 +412,33 @@ def _empty(local: str) -> None:
     if folder.exists():
         logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
         shutil.rmtree(folder)
+
+
+def _remove_empty_folders(root: Path) -> None:
+    """Remove what is left of folders without files, so that the same program can be run again."""
+    for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def check_layout(kind: str, columns: Mapping[str, str], newline: str, separator: str | None = None) -> None:
+    """Return only if lines of these columns can be read back.
+
+    Raises:
+        ValueError: there is no column, a mark is empty or too long, or one mark contains the other.
+    """
+    names = sorted(columns)
+    encodings = [columns[name] for name in names]
+    marks = {"newline": newline, "separator": separator}
+    try:
+        parse_layout(
+            Fields(
+                {"columns": dict(columns), "column_names": names, "column_encodings": encodings, **marks}, "columns"
+            ),
+            kind,
+        )
+    except IndexFileError as error:
+        raise BadColumn(f"the writer of {kind} cannot write such lines: {error.message}") from error
 
 
 def _schema(config: Mapping[str, Any]) -> Schema:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, encode_json, encode_table
+from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, check_layout, encode_json, encode_table
 from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
 from smalti.compat.streaming.errors import BadColumn
 
@@ -44,6 +44,7 @@ class JSONWriter(SplitWriter):
         for name, encoding in columns.items():
             if not is_json_encoding(encoding):
                 raise BadColumn(f"column {name!r}: JSON shards hold str, int and float, not {encoding!r:.80}.")
+        check_layout(self.format, columns, newline)
         super().__init__(
             out=out, keep_local=keep_local, compression=compression, hashes=hashes, size_limit=size_limit, **kwargs
         )

@@ -61,7 +61,9 @@ class Encoding(ABC):
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> None:
         if not isinstance(data, expected_type):
-            raise AttributeError(f"data should be of type {expected_type}, but instead, found as {type(data)}")
+            raise AttributeError(  # noqa: TRY004 - MosaicML's class
+                f"data should be of type {expected_type}, but instead, found as {type(data)}"
+            )
 
 
 def _decode(name: str, data: bytes) -> Any:
@@ -119,7 +121,7 @@ class NDArray(Encoding):
         shape: shape of all arrays; None if it may differ.
     """
 
-    def __init__(self, dtype: str | None = None, shape: tuple[int] | None = None) -> None:
+    def __init__(self, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> None:
         if dtype is not None and dtype not in DTYPE_CODES:
             raise BadColumn(f"arrays of {dtype!r:.80} cannot be stored; expected {', '.join(DTYPE_CODES)}.")
         if shape is not None and any(dim < 1 for dim in shape):
@@ -144,7 +146,7 @@ class NDArray(Encoding):
             raise BadColumn(
                 f"the shape of an array is {dims!r:.80}; expected whole numbers such as 3,224,224."
             ) from error
-        return cls(dtype or None, shape)  # type: ignore[arg-type] - MosaicML's annotation
+        return cls(dtype or None, shape)
 
     def encode(self, obj: "np.ndarray[Any, Any]") -> bytes:
         """Return the bytes of the array; ValueError if it is empty, or of another type or shape."""
@@ -487,10 +489,10 @@ class EncodingTable(dict[str, type[Encoding]]):
 
     # `dict` has its own, which would leave the engine's table as it is.
     clear = MutableMapping.clear
-    pop = MutableMapping.pop  # type: ignore[assignment]
+    pop = MutableMapping.pop
     popitem = MutableMapping.popitem
-    setdefault = MutableMapping.setdefault  # type: ignore[assignment]
-    update = MutableMapping.update  # type: ignore[assignment]
+    setdefault = MutableMapping.setdefault
+    update = MutableMapping.update
 
     def __ior__(self, others: Any) -> Self:  # type: ignore[override,misc]
         self.update(others)

@@ -78,7 +78,9 @@ class MDSWriter(JointWriter):
 
     def encode_sample(self, sample: dict[str, Any]) -> bytes:
         """Return the stored bytes of a sample; errors are those of `write`."""
-        return self._encode_slowly(sample) if self._encode is None else self._encode(sample)
+        if self._encode is None:
+            raise BadColumn("`columns` is empty, and a sample needs at least one column.")
+        return self._encode(sample)
 
     def _encode_slowly(self, sample: Any) -> bytes:
         """Encode a sample that the fast path declines, or raise the error of a value."""

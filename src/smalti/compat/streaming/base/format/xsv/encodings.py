@@ -30,7 +30,9 @@ class Encoding(ABC):
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> None:
         if not isinstance(data, expected_type):
-            raise AttributeError(f"data should be of type {expected_type}, but instead, found as {type(data)}")
+            raise AttributeError(  # noqa: TRY004 - MosaicML's class
+                f"data should be of type {expected_type}, but instead, found as {type(data)}"
+            )
 
 
 class Str(Encoding):

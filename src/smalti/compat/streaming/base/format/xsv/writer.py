@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, encode_json, encode_table
+from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, check_layout, encode_json, encode_table
 from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_encode
 from smalti.compat.streaming.errors import BadColumn, BadLine
 
@@ -48,6 +48,7 @@ class XSVWriter(SplitWriter):
                 raise BadColumn(f"column {name!r:.80}: the name contains {separator!r} or {newline!r}; rename it.")
             if not is_xsv_encoding(encoding):
                 raise BadColumn(f"column {name!r}: lines of text hold str, int and float, not {encoding!r:.80}.")
+        check_layout(self.format, columns, newline, separator)
         super().__init__(
             out=out, keep_local=keep_local, compression=compression, hashes=hashes, size_limit=size_limit, **kwargs
         )

@@ -1,0 +1,158 @@
+"""Sources of files: a folder of one of Smalti's stores, or of a file system of pyarrow (HDFS, or a given one)."""
+
+import posixpath
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from smalti.errors import StoreError, StoreNotFound
+from smalti.storage import ObjectInfo, Store, open_store
+
+_URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
+
+
+class FileSource(ABC):
+    """Files by key below one folder; thread-safe."""
+
+    url: str
+    """Address of the folder, without secrets."""
+
+    @abstractmethod
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the folder, sorted by key; empty if the folder does not exist."""
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes, or raise StoreNotFound."""
+
+    @abstractmethod
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file, fewer if the file ends before."""
+
+    def locate(self, key: str) -> str:
+        """Return the full address of a key, for messages."""
+        return f"{self.url.rstrip('/')}/{key}"
+
+
+class StoreSource(FileSource):
+    """The files of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.url = store, store.url
+
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the root of the store."""
+        return list(self.store.list())
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        return self.store.size(key)
+
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file."""
+        return self.store.get_range(key, begin, end)
+
+
+class ArrowSource(FileSource):
+    """A folder of a pyarrow file system."""
+
+    def __init__(self, filesystem: Any, root: str, url: str) -> None:
+        self.filesystem, self.root, self.url = filesystem, root.rstrip("/"), url
+
+    def list(self) -> list[ObjectInfo]:
+        """List all files below the folder."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self.root, allow_not_found=True, recursive=True)
+        infos = list(self._call("list", "", lambda: self.filesystem.get_file_info(selector)))
+        found = [
+            ObjectInfo(posixpath.relpath(info.path, self.root), info.size or 0, str(info.mtime_ns or ""))
+            for info in infos
+            if info.type == FileType.File
+        ]
+        return sorted(found, key=lambda info: info.key)
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        from pyarrow.fs import FileType
+
+        info = self._call("look up", key, lambda: self.filesystem.get_file_info(f"{self.root}/{key}"))
+        if info.type != FileType.File:
+            raise StoreNotFound(f"{self.locate(key)} does not exist", key=key, url=self.url)
+        return int(info.size)
+
+    def read(self, key: str, begin: int, end: int) -> bytes:
+        """Read bytes [begin, end) of a file."""
+
+        def read() -> bytes:
+            with self.filesystem.open_input_file(f"{self.root}/{key}") as file:
+                stop = min(end, file.size())
+                return bytes(file.read_at(max(0, stop - begin), begin))
+
+        data: bytes = self._call("read", key, read)
+        return data
+
+    def _call(self, action: str, key: str, call: Any) -> Any:
+        try:
+            return call()
+        except FileNotFoundError as error:
+            raise StoreNotFound(f"{self.locate(key)} does not exist", key=key, url=self.url) from error
+        except OSError as error:
+            raise StoreError(f"cannot {action} {self.locate(key)}: {error}", key=key, url=self.url) from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """A source of files, and the files that were listed one by one."""
+
+    source: FileSource
+    keys: tuple[str, ...] | None
+    """None for every data file of the folder."""
+
+
+def open_place(
+    url_or_urls: str | Sequence[str], options: Mapping[str, Any] | None = None, filesystem: Any = None
+) -> Place:
+    """Return the folder at a URL, or the files of several URLs of one scheme. Pure: nothing is read.
+
+    Raises:
+        ValueError: no URL, one that is not text, several schemes, or a file twice.
+        StoreError: an address that cannot be used.
+    """
+    if isinstance(url_or_urls, str):
+        return Place(_source(*_split(url_or_urls), options, filesystem), None)
+    urls = list(url_or_urls)
+    if not urls or not all(isinstance(url, str) for url in urls):
+        raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
+    if len(set(urls)) != len(urls):
+        twice = next(url for url in urls if urls.count(url) > 1)
+        raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
+    parts = [_split(url.rstrip("/")) for url in urls]
+    roots = sorted({root for root, _ in parts})
+    if len(roots) > 1:
+        raise ValueError(f"all URLs must be of one scheme and bucket, found {' and '.join(roots)}.")
+    folder = posixpath.commonpath([posixpath.dirname(path) or "." for _, path in parts])
+    keys = [posixpath.relpath(path, folder) for _, path in parts]
+    if roots[0].startswith("file://"):
+        keys = [unquote(key) for key in keys]
+    return Place(_source(roots[0], folder, options, filesystem), tuple(keys))
+
+
+def _split(url: str) -> tuple[str, str]:
+    match = _URL.fullmatch(url)
+    return ("", url) if match is None else (match["root"], match["path"])
+
+
+def _source(root: str, path: str, options: Mapping[str, Any] | None, filesystem: Any) -> FileSource:
+    if filesystem is not None:
+        bucket = root.partition("://")[2]
+        return ArrowSource(filesystem, f"{bucket}{path}", f"{root}{path}")
+    if root.startswith(("hdfs:", "viewfs:")):
+        from pyarrow.fs import FileSystem
+
+        found, inner = FileSystem.from_uri(f"{root}{path}")
+        return ArrowSource(found, inner, f"{root}{path}")
+    return StoreSource(open_store(f"{root}{path}", options))
