@@ -34,7 +34,7 @@ from smalti.catalog.manifest import Manifest
 from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.shard_table import sizes_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index
+from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, ShardInfo, emit_index
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
@@ -52,8 +52,6 @@ FIRST_HASHES = "first_hashes"
 _HASH = re.compile("[0-9a-f]{16}", re.ASCII)
 UNLISTED_HASHES = "unlisted_hashes"
 """The name below Smalti's key of hashes that a writer keeps out of the shards and their entries."""
-FILE_KINDS = ("raw", "zip", "meta", "zip_meta")
-"""The files of a shard, as `ShardInfo` names them."""
 INDEX_FORMAT = 1
 MAX_ROUNDS = 100
 """Rounds of writing index files while other publishers keep overtaking; after that the last of them does it."""
@@ -290,7 +288,7 @@ def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mappin
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
     """
-    listed = (_inside(shard, folder) if folder else shard for shard in shards)
+    listed = ((_inside(shard, folder) if folder else shard).listed() for shard in shards)
     if len(shards) < MANY_SHARDS:
         replace_index(store, key, emit_index(list(listed), extra), extra.get(EXTRA, {}).get("version", 0))
         return

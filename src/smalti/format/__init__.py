@@ -24,6 +24,7 @@ from smalti.format.hashing import (
     new_hash,
 )
 from smalti.format.index import (
+    FILE_KINDS,
     MAX_INDEX_BYTES,
     FileInfo,
     ShardInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "FIRST_BYTES",
     "HASH_NAMES",
     "MAX_FILE_BYTES",
+    "FILE_KINDS",
     "MAX_INDEX_BYTES",
     "AnyShard",
     "BuiltShard",

@@ -36,6 +36,8 @@ _HEX = frozenset("0123456789abcdef")
 _HEX_DIGITS = {name: hex_length(name) for name in HASH_NAMES}
 MAX_INDEX_BYTES = 1 << 29
 """Largest index file that is parsed: about a million shards with two hashes each."""
+FILE_KINDS = ("raw", "zip", "meta", "zip_meta")
+"""The files of a shard, as `ShardInfo` names them."""
 _MAX_DEPTH = 64  # levels of nesting in an index file
 
 
@@ -71,10 +73,9 @@ class FileInfo:
     unknown. Smalti's own, as `ShardInfo.partition` is; files are equal regardless of it, because it follows from the
     bytes."""
 
-    def to_json(self, hash_names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the entry as in an index file, with the hashes of these names; by default all."""
-        chosen = {name: digest for name, digest in self.hashes.items() if hash_names is None or name in hash_names}
-        return {"basename": self.basename, "bytes": self.num_bytes, "hashes": chosen}
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as in an index file."""
+        return {"basename": self.basename, "bytes": self.num_bytes, "hashes": dict(self.hashes)}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str, limit: int = MAX_FILE_BYTES) -> "FileInfo":
@@ -159,6 +160,18 @@ class ShardInfo:
         common = set.intersection(*(set(file.hashes) for file in (*self.raw_files, *self.stored_files)))
         return tuple(sorted(common.difference(self.hash_names)))
 
+    def listed(self) -> "ShardInfo":
+        """Return the shard as the index files of its version show it: its files without unlisted hashes."""
+        if len(self.raw.hashes) <= len(self.hash_names):
+            return self
+        changes: dict[str, Any] = {}
+        for kind in FILE_KINDS:
+            file: FileInfo | None = getattr(self, kind)
+            if file is not None:
+                hashes = {name: file.hashes[name] for name in self.hash_names if name in file.hashes}
+                changes[kind] = replace(file, hashes=hashes)
+        return replace(self, **changes)
+
     @property
     def layout(self) -> TextLayout | None:
         """Layout of the lines of a text shard; None for other formats."""
@@ -168,16 +181,15 @@ class ShardInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of an index file, with exactly the keys that MosaicML's reader takes."""
-        names = self.hash_names
         entry: dict[str, Any] = {
-            "raw_data": self.raw.to_json(names),
+            "raw_data": self.raw.to_json(),
             "samples": self.samples,
-            "zip_data": self.zip.to_json(names) if self.zip else None,
+            "zip_data": self.zip.to_json() if self.zip else None,
         }
         layout = self.layout
         if layout is not None and self.meta is not None:
-            entry["raw_meta"] = self.meta.to_json(names)
-            entry["zip_meta"] = self.zip_meta.to_json(names) if self.zip_meta else None
+            entry["raw_meta"] = self.meta.to_json()
+            entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
             config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
             return {**config, **entry}
         config = mds_config(

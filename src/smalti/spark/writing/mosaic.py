@@ -117,7 +117,7 @@ def put_folder_indexes(store: Store, answers: Answers) -> None:
     for part in parts:
         folder = part.tail.raw.basename.rpartition("/")[0]
         shards = [info.with_names(lambda name: name.rpartition("/")[2]) for info in part.shards()]
-        store.put(f"{folder}/{INDEX}", emit_index(shards))
+        store.put(f"{folder}/{INDEX}", emit_index([shard.listed() for shard in shards]))
 
 
 def copy_set(store: Store, manifest: Manifest, local: Store) -> None:

@@ -419,7 +419,7 @@ def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:
     shards = (
         [each.with_names(lambda name: name.removeprefix(prefix)) for each in found.shards] if prefix else found.shards
     )
-    return [reader_from_json(local, split, each.to_json()) for each in shards]
+    return [reader_from_json(local, split, each.listed().to_json()) for each in shards]
 
 
 class EngineDownloader(LocalDownloader):

@@ -211,7 +211,7 @@ class Writer(ABC):
             raise StoreError(f"One of the threads failed: {error.message}", **error.facts) from error
         finally:
             self._clear_local()
-        self.shards[:] = [{**config, **info.to_json()} for info in manifest.shards]
+        self.shards[:] = [{**config, **info.listed().to_json()} for info in manifest.shards]
 
     def _clear_local(self) -> None:
         if self.remote is not None and not self.keep_local:
