@@ -23,6 +23,18 @@ def test_batches_are_fetched_by_one_call(tmp_path):
     assert [sample["id"] for sample in dataset.__getitems__([3, 1])] == [3, 1]
 
 
+class Doubled(LocalDataset):
+    """Takes one number in `__getitem__`, as data sets of torch do."""
+
+    def __getitem__(self, at):
+        return 2 * super().__getitem__(at)["id"]
+
+
+def test_a_subclass_gets_one_number_at_a_time(tmp_path):
+    loader = DataLoader(Doubled(write_set(tmp_path, 5)), batch_size=3)
+    assert [batch.tolist() for batch in loader] == [[0, 2, 4], [6, 8]]
+
+
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.process)])
 def test_torch_shuffles_and_collates_it(tmp_path, num_workers):
     dataset = LocalDataset(write_set(tmp_path, 30))

@@ -152,6 +152,8 @@ class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):
 
     def __getitems__(self, sample_ids: list[int]) -> list[dict[str, Any]]:
         """Return the samples of one batch; torch's loader calls this instead of `__getitem__` for each sample."""
+        if type(self).__getitem__ is not _LocalDataset.__getitem__:  # a subclass's takes one number
+            return [self[each] for each in sample_ids]
         samples: list[dict[str, Any]] = self[list(sample_ids)]
         return samples
 

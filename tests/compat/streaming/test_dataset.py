@@ -113,7 +113,7 @@ def test_a_cache_limit_holds_and_files_of_the_user_stay(remote, local):
     notes.write_text("mine")
     for _ in range(2):
         for _ in dataset:
-            assert sum(path.stat().st_size for path in shard_files(local)) <= limit
+            assert dataset.cache_usage <= limit, "the index file counts, as in MosaicML Streaming"
     assert notes.read_text() == "mine"
     assert Path(local, "index.json").exists()
 
@@ -216,6 +216,34 @@ def test_a_subclass_is_read_by_torchs_loader_with_workers(remote, local):
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(COUNT))
     assert epochs[0] != epochs[1]
     assert dataset.next_epoch == 2
+
+
+class NamedAlike(StreamingDataset):
+    """Has methods and attributes with names that an implementation could have chosen."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._samples = self._progress = self._shards = self._length = self._limit = "mine"
+
+    def _open(self, path):
+        raise AssertionError(path)
+
+    _warn = _each_sample = _check = _prepare = _open
+
+
+def test_private_names_of_a_subclass_are_its_own(remote, local):
+    dataset = NamedAlike(remote=remote, local=local, batch_size=4, cache_limit="1mb")
+    assert [row["id"] for row in dataset] == list(range(COUNT))
+    assert dataset.state_dict(4, from_beginning=True)["sample_in_epoch"] == 4
+    parents = {name for kind in IterableDataset.__mro__ for name in vars(kind)}
+    for name in {*vars(StreamingDataset), *vars(StreamingDataset(local=remote))} - parents:
+        assert not name.startswith("_") or name.startswith(("__", "_smalti")) or name in MOSAICMLS_NAMES, name
+
+
+MOSAICMLS_NAMES = {
+    "_abc_impl", "_each_slice_index", "_parallel_rank_world", "_parallel_worker_world", "_resume",
+    "_resume_incr_epoch", "_set_shuffle_block_size", "_unique_rank_world", "_unique_worker_world",
+}  # fmt: skip
 
 
 @pytest.mark.process

@@ -121,13 +121,13 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.epoch_seed_change = shuffle and sampling_method == "balanced"
         if bool(streams) == (bool(remote) or bool(local)):
             raise ValueError("You must provide either `streams` or `remote`/`local`, but not both.")
-        self._check_options()
+        self._smalti_check_options()
         self.predownload = _checked_predownload(predownload, batch_size)
-        self._chooses_lookahead = predownload is None
+        self._smalti_chooses_lookahead = predownload is None
         size = None if not epoch_size else number_abbrev_to_int(epoch_size)
         if size is not None and size < 0:
             raise ValueError(f"Epoch size cannot be negative. Received {size}.")
-        self._detect_worlds()
+        self._smalti_detect_worlds()
         default = {
             "remote": remote,
             "local": local,
@@ -148,12 +148,12 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.num_streams = len(streams)
         limit = bytes_to_int(cache_limit) if isinstance(cache_limit, str) else cache_limit
         self.cache_limit = limit
-        self._open(limit)
+        self._smalti_open(limit)
         self.epoch_size = Stream.apply_weights(self.streams, self.samples_per_stream, size, shuffle_seed)
         self.length = ceil(self.epoch_size / self._parallel_rank_world.num_ranks)
-        self._progress = progress.EpochProgress()
+        self._smalti_progress = progress.EpochProgress()
 
-    def _check_options(self) -> None:
+    def _smalti_check_options(self) -> None:
         """Check the options that need no data.
 
         Raises:
@@ -171,21 +171,21 @@ class StreamingDataset(Array, IterableDataset[Any]):
         if self.shuffle:
             _check_name("shuffle algorithm", self.shuffle_algo, SHUFFLES)
 
-    def _detect_worlds(self) -> None:
+    def _smalti_detect_worlds(self) -> None:
         """Set the worlds in which this process is a rank: as it is, and with replica groups as ranks."""
         world = World.detect()
         self._unique_rank_world = world
         self._parallel_rank_world = world.copy() if self.replication is None else world.replicate(self.replication)
         self._unique_worker_world, self._parallel_worker_world = world, self._parallel_rank_world
 
-    def _open(self, limit: int | None) -> None:
+    def _smalti_open(self, limit: int | None) -> None:
         """Open the streams, and set all attributes that follow from their indexes.
 
         Raises:
             ValueError: the cache limit is too low, or two streams have one local folder.
         """
-        self._samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
-        sizes = self._samples.shard_sizes
+        self._smalti_samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
+        sizes = self._smalti_samples.shard_sizes
         self.samples_per_shard = np.concatenate(sizes)
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
         self.shards_per_stream = np.array([each.size for each in sizes], np.int64)
@@ -197,9 +197,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.num_samples = int(self.samples_per_shard.sum())
         self.spanner = Spanner(self.samples_per_shard)
         if limit:
-            self._check_cache_limit(limit)
+            self._smalti_check_cache_limit(limit)
 
-    def _check_cache_limit(self, limit: int) -> None:
+    def _smalti_check_cache_limit(self, limit: int) -> None:
         """Check that the cache can hold the index files and a few shards.
 
         Raises:
@@ -211,7 +211,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please "
                 "raise `cache_limit`."
             )
-        largest = np.int64(self._samples.max_shard_bytes)
+        largest = np.int64(self._smalti_samples.max_shard_bytes)
         self.max_shard_size_across_all_streams = largest
         if limit < _CACHED_SHARDS * largest:
             raise ValueError(
@@ -255,17 +255,17 @@ class StreamingDataset(Array, IterableDataset[Any]):
         """
         if not 0 <= sample_id < self.num_samples:
             raise IndexError(f"Invalid sample index `{sample_id}`: 0 <= {sample_id} < {self.num_samples}")
-        return self._samples.sample(int(sample_id))
+        return self._smalti_samples.sample(int(sample_id))
 
     @cached_property
     def shards(self) -> list[Reader]:
         """The shards of all streams; made when they are first asked for, as iteration does not need them."""
-        return self._samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
+        return self._smalti_samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
 
     @property
     def cache_usage(self) -> int:
         """Bytes of the shards and index files that are local, whichever process fetched them."""
-        return self._samples.kept_bytes()
+        return self._smalti_samples.kept_bytes()
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: FBT001, FBT002 - MosaicML's signature
         """Fetch a shard.
@@ -274,11 +274,11 @@ class StreamingDataset(Array, IterableDataset[Any]):
             shard_id: number of the shard over all streams.
             blocking: wait until it is local; otherwise it is fetched in the background.
         """
-        self._samples.prepare(int(shard_id), blocking=blocking)
+        self._smalti_samples.prepare(int(shard_id), blocking=blocking)
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
-        self._samples.opened.cache.evict(int(shard_id))
+        self._smalti_samples.opened.cache.evict(int(shard_id))
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -286,7 +286,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: no shard is local.
         """
-        if not self._samples.opened.cache.evict_last_needed():
+        if not self._smalti_samples.opened.cache.evict_last_needed():
             raise ValueError(
                 "Attempted shard eviction, but there are no shards present locally to evict. Your cache limit may be "
                 "too low."
@@ -297,11 +297,11 @@ class StreamingDataset(Array, IterableDataset[Any]):
     @property
     def next_epoch(self) -> int:
         """The epoch that the next iteration reads, unless a loaded state is of a later one."""
-        return self._progress.get().next_epoch
+        return self._smalti_progress.get().next_epoch
 
     @next_epoch.setter
     def next_epoch(self, next_epoch: int) -> None:
-        self._progress.set(replace(self._progress.get(), next_epoch=int(next_epoch)))
+        self._smalti_progress.set(replace(self._smalti_progress.get(), next_epoch=int(next_epoch)))
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:  # noqa: FBT001 - MosaicML's signature
         """Return the state after `num_samples` samples of the current epoch, counted over all ranks.
@@ -329,7 +329,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             CursorError: `obj` is no such state.
         """
-        loaded, place = progress.loaded_position(obj), self._progress.get()
+        loaded, place = progress.loaded_position(obj), self._smalti_progress.get()
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
             logger.warning(
                 "The loaded state is of epoch %d, and this dataset is at epoch %d: it has no effect. To go back, set "
@@ -337,14 +337,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 loaded.epoch,
                 place.next_epoch,
             )
-        self._progress.load(loaded)
+        self._smalti_progress.load(loaded)
 
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
 
         Options that were not given get their defaults for `world`.
         """
-        place = self._progress.get()
+        place = self._smalti_progress.get()
         start = progress.start_of(replace(place, next_epoch=epoch))
         loaded: Any = place.adopted
         if loaded is not None and loaded.epoch >= epoch:
@@ -383,10 +383,10 @@ class StreamingDataset(Array, IterableDataset[Any]):
         number = None
         if get_worker_info() is not None:
             end_with_program()
-            number = self._progress.enter()
-        return self._each_sample(number)
+            number = self._smalti_progress.enter()
+        return self._smalti_each_sample(number)
 
-    def _each_sample(self, iteration: int | None) -> Iterator[Any]:
+    def _smalti_each_sample(self, iteration: int | None) -> Iterator[Any]:
         self._unique_worker_world = self._unique_rank_world.detect_workers()
         self._parallel_worker_world = self._parallel_rank_world.detect_workers()
         epoch, sample_in_epoch = self._resume_incr_epoch(iteration)
@@ -398,19 +398,19 @@ class StreamingDataset(Array, IterableDataset[Any]):
         world = self._parallel_worker_world
         work = planning.work_of(self, world)
         if self._unique_worker_world.is_local_leader:
-            self._warn(work, epoch, sample_in_epoch)
+            self._smalti_warn(work, epoch, sample_in_epoch)
         reading = planning.reading_of(work, world, epoch, sample_in_epoch)
-        ahead = None if self._chooses_lookahead else self.predownload
-        for ids in self._samples.planned(reading, world.worker_of_rank, world.workers_per_rank, ahead):
+        ahead = None if self._smalti_chooses_lookahead else self.predownload
+        for ids in self._smalti_samples.planned(reading, world.worker_of_rank, world.workers_per_rank, ahead):
             for sample_id in ids:
                 yield self[sample_id]
 
     def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
         """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        start = self._progress.begin_epoch(iteration)
+        start = self._smalti_progress.begin_epoch(iteration)
         return self._resume(self._parallel_worker_world, start.epoch)
 
-    def _warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:
+    def _smalti_warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:
         if self.replication is not None and self.replication > 1 and sample_in_epoch:
             logger.warning(
                 "`replication` is %d and the epoch continues from sample %d: count the samples of each replica group "

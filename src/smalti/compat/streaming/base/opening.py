@@ -52,8 +52,7 @@ class Samples:
     @property
     def max_shard_bytes(self) -> int:
         """Bytes of the largest shard, unpacked and compressed together."""
-        sizes = [bytes_of(each.shards) for each in self.opened.sets]
-        return max(int((each.raw + each.zipped).max()) for each in sizes)
+        return _max_shard_bytes(self.opened.sets)
 
     def readers(self, world: World, *, unsafe: bool) -> list[Reader]:
         """Return a reader of each shard."""
@@ -126,11 +125,23 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
         if _is_fetched(stream):
             _place_index(stream, found)
         sets.append(found)
-    # A set that is read where it lies is no copy, and nothing of it is evicted.
-    opened = OpenStreams.of_sets(sets, cache_limit if any(map(_is_fetched, streams)) else None)
-    samples = Samples(streams, opened)
+    samples = Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
     _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
     return samples
+
+
+def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_limit: int | None) -> int | None:
+    """Return the bytes that copies of shards may take, beside the index files, which count as in MosaicML Streaming."""
+    # A set that is read where it lies is no copy, and nothing of it is evicted.
+    if cache_limit is None or not any(map(_is_fetched, streams)):
+        return None
+    left = cache_limit - sum(stream.get_index_size() for stream in streams)
+    return left if left >= _max_shard_bytes(sets) else cache_limit  # the dataset refuses most limits that are too low
+
+
+def _max_shard_bytes(sets: Sequence[ShardSet]) -> int:
+    sizes = [bytes_of(each.shards) for each in sets]
+    return max(int((each.raw + each.zipped).max()) for each in sizes)
 
 
 def _await_first_rank(stream: Stream) -> None:
