@@ -1,5 +1,6 @@
 """Copies laid out as the data set (`CacheOptions.mirror`), in a folder that may hold other files of the user."""
 
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_a_set_that_is_its_own_mirror_is_read_in_place_and_never_evicted(tmp_pat
         cache.shard(shard_id)
     assert cache.evict(0) == cache.evict_last_needed() == cache.kept_bytes() == 0
     assert shard_files(root) == before
+
+
+def test_a_compressed_set_without_hashes_that_is_unpacked_in_place_is_read_again(tmp_path):
+    root = write_set(tmp_path / "root", 10, compression="gz", hashes=())
+    cache, _ = cache_of(root, root)
+    worker = get_context("fork").Process(target=cache.shard, args=(0,))  # unpacks the shard, as a loader's worker does
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert cache.shard(0)[3]["id"] == 3  # found in place
 
 
 def test_a_mirror_needs_a_folder():

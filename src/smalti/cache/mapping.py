@@ -331,7 +331,8 @@ class ShardOpener:
         self._shard, self._source, self._known, self._is_copied = shard, source, known, is_copied
         self._before: States = ()
         # `chmod`, hard links and backups change only the status: without hashes and copies, such a file is still read.
-        self._with_status = is_copied or bool(shard.info.raw.hashes)
+        # A shard that is unpacked beside its compressed file is a copy first, and lies in place for later readers.
+        self._with_status = (is_copied and not source.is_own_mirror) or bool(shard.info.raw.hashes)
 
     def is_verified(self, paths: tuple[Path, ...]) -> bool:
         """Return whether these files were verified as the shard in this run and have not changed since.
