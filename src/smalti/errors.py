@@ -6,7 +6,7 @@ Every message names the object, the expected and the found value, and the remedy
     ├── FormatError (ValueError)          bytes that do not conform to the format
     │   ├── IndexFileError                an index file or manifest that cannot be trusted
     │   ├── ChecksumMismatch              bytes that differ from their declared hash or size
-    │   └── BadImageError                 bytes that are not a usable image
+    │   └── BadImageError                 bytes that are not a usable image; where a sample is decoded, an OSError too
     ├── SchemaError (ValueError)          a value or column that does not fit its declaration
     ├── StoreError (OSError)              an operation of a store failed
     │   ├── StoreNotFound (FileNotFoundError)   no such key

@@ -1,4 +1,4 @@
-"""The headers of JPEG and PNG files, parsed by hand: segments, sizes, and the limit on pixels.
+"""The headers of image files, parsed by hand: segments of JPEG files, sizes, and the limit on pixels.
 
 Nothing here decodes or allocates pixels, and nothing raises errors of the library: `smalti.format` checks the files
 that a shard stores, and `smalti.images` the images that it decodes, each with messages of its own.
@@ -60,3 +60,43 @@ def png_size(data: bytes) -> tuple[int, int] | None:
     """
     size: tuple[int, int] = struct.unpack_from(">II", data, 16)
     return size if data[12:16] == b"IHDR" else None
+
+
+def gif_size(data: bytes) -> tuple[int, int]:
+    """Return width and height of the screen of a GIF file.
+
+    Raises:
+        struct.error: the file ends before.
+    """
+    size: tuple[int, int] = struct.unpack_from("<HH", data, 6)
+    return size
+
+
+def bmp_size(data: bytes) -> tuple[int, int]:
+    """Return width and height of a BMP file.
+
+    Raises:
+        struct.error: the file ends before.
+    """
+    (header_bytes,) = struct.unpack_from("<I", data, 14)
+    width, height = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", data, 18)
+    return width, abs(height)  # a negative height means rows from the top
+
+
+def webp_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height of a WebP file; None if its first chunk is unknown.
+
+    Raises:
+        struct.error: the file ends before.
+    """
+    kind = data[12:16]
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    if kind == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X":
+        width, high_width, height, high_height = struct.unpack_from("<HBHB", data, 24)
+        return (width | high_width << 16) + 1, (height | high_height << 16) + 1
+    return None

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import simplejpeg
 
 from smalti.errors import BadImageError
-from smalti.image_headers import FRAME_MARKERS, MAX_PIXELS, frame_size, jpeg_segments, png_size
+from smalti.image_headers import (
+    FRAME_MARKERS,
+    MAX_PIXELS,
+    bmp_size,
+    frame_size,
+    gif_size,
+    jpeg_segments,
+    png_size,
+    webp_size,
+)
 
 _MAX_SIDE = 1 << 17  # pixels; far above any camera, and keeps width * height a small integer for every format
 _SIGNATURE_STARTS = frozenset({b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"})
@@ -148,31 +157,20 @@ def _parse_png(data: bytes) -> ImageHeader:
 
 
 def _parse_gif(data: bytes) -> ImageHeader:
-    width, height = struct.unpack_from("<HH", data, 6)
-    return ImageHeader("GIF", width, height)
+    return ImageHeader("GIF", *gif_size(data))
 
 
 def _parse_bmp(data: bytes) -> ImageHeader:
-    (header_bytes,) = struct.unpack_from("<I", data, 14)
-    if header_bytes == 12:
-        width, height = struct.unpack_from("<HH", data, 18)
-    else:
-        width, height = struct.unpack_from("<ii", data, 18)
-    return ImageHeader("BMP", width, abs(height))  # a negative height means rows from the top
+    return ImageHeader("BMP", *bmp_size(data))
 
 
 def _parse_webp(data: bytes) -> ImageHeader:
-    kind = data[12:16]
-    if kind == b"VP8 ":
-        width, height = struct.unpack_from("<HH", data, 26)
-        return ImageHeader("WEBP", width & 0x3FFF, height & 0x3FFF)
-    if kind == b"VP8L":
-        (bits,) = struct.unpack_from("<I", data, 21)
-        return ImageHeader("WEBP", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
-    if kind == b"VP8X":
-        width, high_width, height, high_height = struct.unpack_from("<HBHB", data, 24)
-        return ImageHeader("WEBP", (width | high_width << 16) + 1, (height | high_height << 16) + 1)
-    raise BadImageError(f"WEBP file has an unknown first chunk {kind!r}; it is truncated or damaged: replace the file")
+    size = webp_size(data)
+    if size is None:
+        raise BadImageError(
+            f"WEBP file has an unknown first chunk {data[12:16]!r}; it is truncated or damaged: replace the file"
+        )
+    return ImageHeader("WEBP", *size)
 
 
 _PARSERS = {"JPEG": _parse_jpeg, "PNG": _parse_png, "GIF": _parse_gif, "BMP": _parse_bmp, "WEBP": _parse_webp}

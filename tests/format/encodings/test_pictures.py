@@ -169,6 +169,28 @@ def test_pixel_cap_holds_where_pillows_own_is_switched_off(monkeypatch):
         parse_encoding("jpeg").decode(tall)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GIF89a" + b"\xff\xff\xff\xff" + bytes(20),
+        b"BM" + bytes(12) + (40).to_bytes(4, "little") + (1 << 20).to_bytes(4, "little") * 2 + bytes(20),
+        b"RIFF" + bytes(4) + b"WEBPVP8X" + bytes(8) + b"\xff" * 6,
+    ],
+    ids=["GIF", "BMP", "WEBP"],
+)
+def test_pixel_cap_holds_for_other_formats_before_a_decoder_opens_them(monkeypatch, data):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    monkeypatch.setattr(Image, "open", None)
+    with pytest.raises(BadImageError, match="pixels are more than"):
+        parse_encoding("jpeg").decode(data)
+
+
+def test_cut_headers_of_other_formats_are_bad_images():
+    for data in (b"GIF8", b"BM", b"RIFF", b"RIFF0000WEBPVP8X", b"RIFF0000WEBPVP9 "):
+        with pytest.raises(BadImageError):
+            parse_encoding("png").decode(data)
+
+
 def test_image_from_memory_is_saved_as_pil_saves_it():
     image = Image.new("RGB", (6, 5), (200, 10, 30))
     for name in ("jpeg", "png"):

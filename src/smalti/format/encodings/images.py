@@ -4,12 +4,13 @@
     jpeg_array               [uint32 n] [n x uint32 sizes] [JPEG files], n at least 1
 
 Values decode to PIL images; fast decoding for training stands in `smalti.images`. Files are checked by their markers
-and sizes, no pixel is decoded. Files of one camera or program share their headers, byte for byte, so the result of the
-JPEG check is cached by header.
+and sizes, no pixel is decoded. MosaicML's writer does not check files, so WebP, GIF and BMP files in `jpeg` and `png`
+columns can be read, too; they are not written. Files of one camera or program share their headers, byte for byte, so
+the result of the JPEG check is cached by header.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from io import BytesIO
 from itertools import pairwise
@@ -17,7 +18,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from PIL import Image
+from PIL import (
+    Image,
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401 - registers WebP; Pillow would import the plugins of all formats to find it
+)
 from PIL.JpegImagePlugin import JpegImageFile
 
 from smalti.errors import BadImageError, SchemaError
@@ -27,9 +32,12 @@ from smalti.image_headers import (
     MAX_PIXELS,
     NO_MARKER,
     START_OF_SCAN,
+    bmp_size,
     frame_size,
+    gif_size,
     jpeg_segments,
     png_size,
+    webp_size,
 )
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -47,6 +55,16 @@ _MODE_BITS = {
 }  # fmt: skip
 _READ_BITS = {**_MODE_BITS, "P": 8, "PA": 16, "I;16N": 16}
 _SIZE = np.dtype("<u4")
+_OTHER_FORMATS: tuple[tuple[bytes, str, Callable[[bytes], tuple[int, int] | None]], ...] = (
+    (b"RIFF", "WEBP", webp_size),
+    (b"GIF8", "GIF", gif_size),
+    (b"BM", "BMP", bmp_size),
+)
+"""Formats beside JPEG and PNG that are read: the first bytes, Pillow's name, and the function for the size."""
+
+
+class UnreadableImage(BadImageError, UnidentifiedImageError):  # noqa: N818 - named as those of `smalti.errors`
+    """An image file that cannot be decoded; also an OSError and Pillow's error, which MosaicML Streaming raises."""
 
 
 def check_png(data: bytes) -> str | None:
@@ -194,14 +212,32 @@ class ImageFileEncoding(Encoding):
         return out.getvalue()
 
     def decode(self, data: bytes) -> Image.Image:
-        """Return a lazy PIL image; only the JPEG and PNG decoders are tried."""
+        """Return a lazy PIL image; only the decoders of JPEG, PNG, WebP, GIF and BMP are tried."""
         try:
-            image = Image.open(BytesIO(data), formats=("JPEG", "PNG"))
+            image = Image.open(BytesIO(data), formats=_readable_formats(data))
+        except BadImageError:
+            raise
         except Exception as error:
-            raise BadImageError(f"not a readable JPEG or PNG file: {error}") from error
+            raise UnreadableImage(f"not a readable JPEG, PNG, WebP, GIF or BMP file: {error}") from error
         if fault := too_many_pixels(image.width, image.height):
-            raise BadImageError(f"{fault}.")
+            raise UnreadableImage(f"{fault}.")
         return image
+
+
+def _readable_formats(data: bytes) -> tuple[str, ...]:
+    """Return Pillow's names of the formats to try.
+
+    Opening a WebP file allocates its canvas, so the sizes of formats other than JPEG and PNG are checked here.
+    """
+    for start, name, size_of in _OTHER_FORMATS:
+        if data.startswith(start):
+            size = size_of(data)
+            if size is None:
+                raise UnreadableImage(f"a {name} file without a size.")
+            if fault := too_many_pixels(*size):
+                raise UnreadableImage(f"{fault}.")
+            return (name,)
+    return ("JPEG", "PNG")
 
 
 class Jpeg(ImageFileEncoding):

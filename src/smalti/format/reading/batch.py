@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import FormatError, SchemaError
+from smalti.errors import BadImageError, FormatError, SchemaError
 from smalti.format.encodings.encoding import Array, Encoding, Int64s
 from smalti.format.encodings.numbers import NdArray, Scalar
 from smalti.format.encodings.registry import num_replaced, parse_encoding
@@ -191,8 +191,9 @@ def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[i
 
 
 def damaged(name: str, codec: Encoding, where: str, cause: Exception, **facts: Any) -> FormatError:
-    """Return the error for a value that does not decode."""
-    return FormatError(
+    """Return the error for a value that does not decode; for an image file it has the class of the cause."""
+    kind = type(cause) if isinstance(cause, BadImageError) else FormatError
+    return kind(
         f"{where}, column {name!r}: not a value of {codec.name} ({cause}); the shard is damaged. Fetch it again, or "
         "run the writer again.",
         column=name,
