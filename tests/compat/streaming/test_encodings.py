@@ -1,11 +1,14 @@
 """smalti.compat.streaming's encodings: bytes by hand, exceptions, and the table that code writes its own into."""
 
 import io
-from decimal import Decimal
+import json
+import pickle
+import re
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch.utils.data import DataLoader
 
 from smalti import StreamingDataset
@@ -24,7 +27,7 @@ from smalti.compat.streaming.base.format.mds.encodings import (
     mds_encode,
 )
 from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
-from smalti.errors import SchemaError
+from smalti.errors import BadImageError, SchemaError
 from smalti.format import Schema, parse_encoding
 from smalti.format.writing.rows import make_fast_encoder
 
@@ -132,6 +135,85 @@ def test_a_damaged_list_is_a_value_error(data):
         mds_decode("list[png]", data)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ndarray", np.zeros(2, "complex64"), "Unsupported dtype: complex64."),
+        ("ndarray:float32", np.zeros(2, "int32"), "Wrong dtype: expected float32, got int32."),
+        ("ndarray:int8:3", np.zeros(4, "int8"), "Wrong shape: expected (3,), got (4,)."),
+        ("ndarray:int8:3", np.int8(1), "Wrong shape: expected (3,), got ()."),
+    ],
+)
+def test_messages_about_arrays_begin_as_mosaicmls(name, value, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        mds_encode(name, value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\1", "Input data is too short to contain valid jpeg arrays"),
+        (bytes(4), "Negative number of images decoded"),
+        (b"\2" + bytes(7), "Data is too short w.r.t the number of images decoded"),
+    ],
+)
+def test_messages_about_jpeg_arrays_begin_as_mosaicmls(data, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        encodings.JPEGArray().decode(data)
+
+
+def test_damaged_numbers_are_the_errors_of_numpy_and_decimal():
+    with pytest.raises(ValueError, match="smaller"):
+        encodings.Int().decode(b"\x01")
+    for error in (InvalidOperation, ValueError):
+        with pytest.raises(error):
+            encodings.StrDecimal().decode(b"x")
+
+
+def test_json_that_cannot_be_read_back_is_a_json_decode_error():
+    encodings.JSON()._is_valid([1], "[1]")
+    with pytest.raises(json.JSONDecodeError, match="Invalid JSON data") as caught:
+        encodings.JSON()._is_valid({"a": 1}, "{'a': 1}")
+    assert caught.value.msg == "Invalid JSON data: {'a': 1}"
+
+
+def test_tables_and_helpers_of_arrays():
+    assert NDArray._int2value_dtype[34] == "float32"
+    assert NDArray._value_dtype2int["float16"] == 18
+    assert NDArray._int2shape_dtype == {0: "uint8", 1: "uint16", 2: "uint32", 3: "uint64"}
+    assert NDArray._shape_dtype2int["uint16"] == 1
+    assert NDArray._get_static_size("int16", (2, 3)) == 12
+    assert NDArray._get_static_size("int16", None) is NDArray._get_static_size(None, (2,)) is None
+    for largest, name in ((255, "uint8"), (256, "uint16"), (1 << 16, "uint32"), (1 << 32, "uint64")):
+        assert NDArray._rightsize_shape_dtype(np.array([1, largest])) == name
+    for shape, message in (([], "scalar"), ([2, 0], "greater than zero")):
+        with pytest.raises(ValueError, match=message):
+            NDArray._rightsize_shape_dtype(np.array(shape, "int64"))
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "GIF", "BMP"])
+@pytest.mark.parametrize("name", ["jpeg", "png", "list[jpeg]"])
+def test_other_image_files_that_mosaicmls_writer_stored_are_read(name, kind):
+    out = io.BytesIO()
+    Image.new("L", (4, 2), 200).save(out, kind)
+    data = out.getvalue()
+    if name == "list[jpeg]":
+        (image,) = mds_decode(name, bytes(4) + encodings._join([data]))
+    else:
+        image = mds_decode(name, data)
+    assert (image.format, image.size) == (kind, (4, 2))
+    assert image.convert("L").getpixel((1, 1)) == 200
+
+
+@pytest.mark.parametrize("error", [OSError, UnidentifiedImageError, BadImageError, ValueError])
+def test_an_image_that_cannot_be_decoded_is_pillows_error_and_ours(tmp_path, error):
+    with MDSWriter(columns={"image": "jpeg"}, out=str(tmp_path)) as writer:
+        writer.write({"image": b"II*\0, no image"})
+    with pytest.raises(error, match="not a readable JPEG") as caught:
+        StreamingDataset(remote=tmp_path, batch_size=1)[0]
+    assert "not a readable JPEG" in str(pickle.loads(pickle.dumps(caught.value)))
+
+
 def test_a_list_of_no_jpeg_files_cannot_be_read():
     with pytest.raises(ValueError, match="0 images"):
         mds_decode("jpeg_array", mds_encode("jpeg_array", []))
@@ -152,6 +234,11 @@ def test_names_and_sizes():
     ):
         with pytest.raises(ValueError, match="Unsupported encoding"):
             call()
+    for error in (KeyError, ValueError):
+        with pytest.raises(error, match="foo:bar"):
+            is_mds_encoding("foo:bar")
+    with pytest.raises(AttributeError, match="parameters"):
+        mds_encode("int:3", 1)
     for name in ("ndarray:bool", "ndarray:int8:0", "ndarray:int8:a", "int:3"):
         with pytest.raises(ValueError, match=r"array|parameters"):
             is_mds_encoding(name)

@@ -4,8 +4,11 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 `CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
 """
 
+from decimal import InvalidOperation
+
 from smalti.errors import (
     CatalogError,
+    FormatError,
     IndexFileError,
     SchemaError,
     ShardNotFound,
@@ -16,7 +19,10 @@ from smalti.errors import (
 
 
 class MissingIndexError(StoreNotFound, RuntimeError):
-    """No `index.json` where a stream's set should be: a RuntimeError there if it is local, else FileNotFoundError."""
+    """No `index.json` where a stream's set should be.
+
+    MosaicML raises RuntimeError for a set in a local folder, and FileNotFoundError for one in a remote store.
+    """
 
 
 class EmptyStreamError(IndexFileError, RuntimeError):
@@ -28,7 +34,15 @@ class MissingShardError(ShardNotFound, RuntimeError):
 
 
 class BadColumn(SchemaError, TypeError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
-    """A column that cannot be written: a TypeError there for MDS, an AssertionError for the text formats."""
+    """A column that cannot be written; MosaicML raises TypeError for MDS, AssertionError for the text formats."""
+
+
+class BadParameters(BadColumn, KeyError, AttributeError):  # noqa: N818 - named as those of `smalti.errors`
+    """Parameters for an encoding that does not exist (MosaicML: KeyError) or takes none (AttributeError)."""
+
+
+class BadDecimal(FormatError, InvalidOperation):  # noqa: N818 - named as those of `smalti.errors`
+    """Bytes that are not the digits of a decimal number."""
 
 
 class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `smalti.errors`
@@ -48,4 +62,4 @@ class ReadOnlyStoreError(StoreError, NotImplementedError):
 
 
 class UnexpectedFilesError(ValueError, AssertionError):
-    """Files of a data set that a conversion script does not expect: an AssertionError there."""
+    """Files of a data set that a conversion script does not expect; MosaicML raises AssertionError."""

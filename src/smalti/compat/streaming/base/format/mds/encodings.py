@@ -14,14 +14,15 @@ from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import pairwise
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 from typing_extensions import Self
 
 from smalti import format as engine
-from smalti.compat.streaming.errors import BadColumn
+from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters
 from smalti.errors import FormatError, SchemaError
 from smalti.format import register_encoding, unregister_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, DTYPES
@@ -67,7 +68,7 @@ class Encoding(ABC):
 
 
 def _decode(name: str, data: bytes) -> Any:
-    """Decode by an encoding of MDS itself, whatever has taken its name."""
+    """Decode by MDS's own encoding of this name, also if `_encodings` has another class under it."""
     return engine.built_in_encoding(name).decode(data)
 
 
@@ -103,14 +104,17 @@ class Int(Encoding):
     size = 8
 
     def encode(self, obj: int) -> bytes:
-        """Return the number as int64; OverflowError if that is too small."""
+        """Return the number as int64.
+
+        Raises:
+            OverflowError: it does not fit int64.
+        """
         self._validate(obj, int)
         return np.int64(obj).tobytes()
 
     def decode(self, data: bytes) -> int:
         """Return a Python int."""
-        number: int = _decode("int", data)
-        return number
+        return int(np.frombuffer(data, "<i8", 1)[0])
 
 
 class NDArray(Encoding):
@@ -120,6 +124,11 @@ class NDArray(Encoding):
         dtype: element type of all arrays; None if it may differ.
         shape: shape of all arrays; None if it may differ.
     """
+
+    _int2shape_dtype: ClassVar[dict[int, str]] = dict(enumerate(("uint8", "uint16", "uint32", "uint64")))
+    _shape_dtype2int: ClassVar[dict[str, int]] = {name: code for code, name in _int2shape_dtype.items()}
+    _value_dtype2int: ClassVar[dict[str, int]] = DTYPE_CODES
+    _int2value_dtype: ClassVar[dict[int, str]] = {code: name for name, code in DTYPE_CODES.items()}
 
     def __init__(self, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> None:
         if dtype is not None and dtype not in DTYPE_CODES:
@@ -131,6 +140,20 @@ class NDArray(Encoding):
         dims = ",".join(map(str, shape)) if dtype and shape else None
         self._codec = engine.built_in_encoding(":".join(filter(None, ["ndarray", dtype, dims])))
         self.size = self._codec.size
+
+    @classmethod
+    def _get_static_size(cls, dtype: str | None, shape: tuple[int, ...] | None) -> int | None:
+        """Return the bytes of every array; None if they differ."""
+        return None if dtype is None or shape is None else prod(shape) * np.dtype(dtype).itemsize
+
+    @classmethod
+    def _rightsize_shape_dtype(cls, shape: "np.ndarray[Any, Any]") -> str:
+        """Return the smallest type that holds the lengths of all axes; ValueError if there is none, or one is 0."""
+        if not len(shape):
+            raise ValueError("Attempting to encode a scalar with NDArray encoding. Please use a scalar encoding.")
+        if shape.min() <= 0:
+            raise ValueError(f"All dimensions must be greater than zero, found {shape.tolist()}.")
+        return np.min_scalar_type(int(shape.max())).name
 
     @classmethod
     def from_str(cls, text: str) -> Self:
@@ -151,10 +174,15 @@ class NDArray(Encoding):
     def encode(self, obj: "np.ndarray[Any, Any]") -> bytes:
         """Return the bytes of the array; ValueError if it is empty, or of another type or shape."""
         self._validate(obj, np.ndarray | np.generic)
-        if not obj.shape:
-            raise ValueError("Attempting to encode a scalar with NDArray encoding. Please use a scalar encoding.")
+        if obj.dtype.name not in DTYPE_CODES:
+            raise SchemaError(f"Unsupported dtype: {obj.dtype.name}. Expected one of {', '.join(DTYPE_CODES)}.")
+        if self.dtype not in {None, obj.dtype.name}:
+            raise SchemaError(f"Wrong dtype: expected {self.dtype}, got {obj.dtype.name}.")
         if not obj.size:
             raise ValueError("Attempting to encode a numpy array with 0 elements, which no reader takes.")
+        if self.shape not in {None, obj.shape}:
+            raise SchemaError(f"Wrong shape: expected {self.shape}, got {obj.shape}.")
+        self._rightsize_shape_dtype(np.array(obj.shape))
         if self.shape is not None and self.dtype is None:
             return self._codec.encode(obj)[:1] + NDArray(obj.dtype.name, self.shape).encode(obj)
         return self._codec.encode(obj)
@@ -309,7 +337,10 @@ class StrDecimal(Encoding):
 
     def decode(self, data: bytes) -> Decimal:
         """Return a Decimal."""
-        number: Decimal = _decode("str_decimal", data)
+        try:
+            number: Decimal = _decode("str_decimal", data)
+        except FormatError as error:
+            raise BadDecimal(error.message) from error
         return number
 
 
@@ -381,12 +412,27 @@ class JSON(Encoding):
     """Anything that Python writes as JSON; an array becomes a list."""
 
     def encode(self, obj: Any) -> bytes:
-        """Return JSON; NaN is written as Python writes it. TypeError if JSON cannot hold the value."""
+        """Return JSON text as UTF-8, with NaN and infinities as Python writes them.
+
+        Raises:
+            TypeError: JSON cannot hold the value.
+        """
         return json.dumps(obj.tolist() if isinstance(obj, np.ndarray) else obj).encode("utf-8")
 
     def decode(self, data: bytes) -> Any:
         """Return the value."""
         return _decode("json", data)
+
+    def _is_valid(self, original: Any, converted: Any) -> None:
+        """Return only if `converted`, the text of `original`, can be read back.
+
+        Raises:
+            json.JSONDecodeError: it cannot.
+        """
+        try:
+            json.loads(converted)
+        except json.JSONDecodeError as error:
+            raise json.JSONDecodeError(f"Invalid JSON data: {original}", error.doc, error.pos) from error
 
 
 class List(Encoding):
@@ -456,6 +502,15 @@ class JPEGArray(Encoding):
 
     def decode(self, data: bytes) -> list[Image.Image]:
         """Return PIL images; ValueError if there are none."""
+        if len(data) < 4:
+            raise FormatError(f"Input data is too short to contain valid jpeg arrays: {len(data)} bytes, expected 4.")
+        count = int.from_bytes(data[:4], "little")
+        if not count:
+            raise FormatError("Negative number of images decoded: 0 images, expected at least 1.")
+        if len(data) < 4 + 4 * count:
+            raise FormatError(
+                f"Data is too short w.r.t the number of images decoded: {count} images do not fit {len(data)} bytes."
+            )
         images: list[Image.Image] = _decode("jpeg_array", data)
         return images
 
@@ -467,7 +522,7 @@ _BUILT_IN: dict[str, type[Encoding]] = {
     "pil": PIL, "jpeg": JPEG, "jpeg_array": JPEGArray, "jpegarray": JPEGArray, "png": PNG, "list[pil]": PILList,
     "list[jpeg]": JPEGList, "list[png]": PNGList, "pkl": Pickle, "json": JSON,
 }  # fmt: skip
-"""MDS's own."""
+"""The classes of MDS's own encodings, by name."""
 
 
 class EncodingTable(dict[str, type[Encoding]]):
@@ -530,15 +585,17 @@ def _make_coder(kind: type[Encoding], name: str, parameters: str) -> Encoding:
         return kind()
     from_str = getattr(kind, "from_str", None)
     if from_str is None:
-        raise BadColumn(f"encoding {name!r:.80}: {kind.__name__} takes no parameters.")
+        raise BadParameters(f"encoding {name!r:.80}: {kind.__name__} takes no parameters.")
     coder: Encoding = from_str(parameters)
     return coder
 
 
 def _get_coder(encoding: str) -> Encoding | None:
-    """Return the encoding called `encoding`; None if there is none."""
-    family, _, parameters = encoding.partition(":")
+    """Return the encoding called `encoding`; None if there is none, and BadParameters if it also has parameters."""
+    family, colon, parameters = encoding.partition(":")
     kind = _encodings.get(family)
+    if kind is None and colon:
+        raise BadParameters(f"Unsupported encoding: {encoding}. There is none called {family!r:.80}.")
     return None if kind is None else _make_coder(kind, encoding, parameters)
 
 
@@ -554,6 +611,8 @@ def is_mds_encoding(encoding: str) -> bool:
 
     Raises:
         AssertionError: its parameters are malformed; it is a ValueError too.
+        KeyError: it has parameters, and there is no encoding of the name in front of them.
+        AttributeError: it has parameters, and the encoding takes none.
     """
     return _get_coder(encoding) is not None
 

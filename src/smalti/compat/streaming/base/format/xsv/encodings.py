@@ -24,7 +24,7 @@ class Encoding(ABC):
         """Return the value of the text.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text does not hold a value of this type.
         """
 
     @staticmethod
