@@ -3,13 +3,14 @@
 import json
 import shutil
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from smalti.catalog import load_manifest
 from smalti.catalog.verify import verify
-from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, TSVWriter, XSVWriter
+from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, StreamingDataset, TSVWriter, XSVWriter
 from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer, encode_table
 from smalti.errors import StoreError
 from smalti.format import open_shard
@@ -107,6 +108,61 @@ def test_hashes_that_are_given_are_listed_and_no_others_are_recorded(tmp_path):
     writer = write(MDSWriter(columns=ID, out=str(tmp_path), hashes=["md5", "sha1"]))
     assert set(writer.shards[0]["raw_data"]["hashes"]) == {"md5", "sha1"}
     assert set(load_manifest(tmp_path).shards[0].raw.hashes) == {"md5", "sha1"}
+
+
+def test_a_tuple_of_hashes_stays_one(tmp_path):
+    writer = write(MDSWriter(columns=ID, out=str(tmp_path), hashes=("md5",)))
+    assert writer.hashes == ("md5",)
+    assert load_manifest(tmp_path).shards[0].hash_names == ("md5",)
+
+
+@pytest.mark.parametrize("kind", [MDSWriter, JSONWriter])
+def test_hashes_and_compression_that_are_set_later_count_from_the_next_shard(tmp_path, kind):
+    with kind(columns=ID, out=str(tmp_path), size_limit=None) as writer:
+        writer.write({"id": 1})
+        writer.flush_shard()
+        writer._reset_cache()
+        writer.hashes, writer.compression = ["sha1"], "zstd"
+        writer.write({"id": 2})
+    first, second = load_manifest(tmp_path).shards
+    assert (first.hash_names, first.compression) == ((), None)
+    assert (second.hash_names, second.compression) == (("sha1",), "zstd")
+    assert [sample["id"] for sample in StreamingDataset(local=str(tmp_path), batch_size=1)] == [1, 2]
+
+
+@pytest.mark.parametrize("keys", [{"hashes": ["crc"]}, {"compression": "zip"}])
+def test_unknown_hashes_and_compressions_that_are_set_later_are_refused(tmp_path, keys):
+    writer = MDSWriter(columns=ID, out=str(tmp_path))
+    writer.write({"id": 1})
+    vars(writer).update(keys)
+    with pytest.raises(ValueError, match="Invalid"):
+        writer.finish()
+    writer.cancel_future_jobs()
+    assert not (tmp_path / "index.json").exists()
+
+
+def failed_future():
+    future = Future()
+    future.set_exception(LookupError("a task"))
+    return future
+
+
+@pytest.mark.parametrize(
+    "fail", [lambda w: w.event.set(), lambda w: w.exception_callback(failed_future())], ids=["event", "future"]
+)
+def test_a_failed_task_of_the_user_ends_the_write_and_publishes_nothing(tmp_path, fail):
+    remote = tmp_path / "remote"
+    with (  # noqa: PT012 - leaving the writer's block raises
+        pytest.raises(StoreError, match="One of the threads failed"),
+        MDSWriter(columns=ID, out=(str(tmp_path / "local"), str(remote)), size_limit=200) as writer,
+    ):
+        for i in range(100):
+            writer.write({"id": i})
+        fail(writer)
+    with pytest.raises(StoreError, match="One of the threads failed"):
+        writer.finish()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert not (tmp_path / "local").exists()
 
 
 BAD_ARGUMENTS = {

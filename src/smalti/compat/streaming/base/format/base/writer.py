@@ -8,7 +8,7 @@ import json
 import logging
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +86,8 @@ class Writer(ABC):
             )
         self.keep_local = keep_local
         self.compression = _checked_compression(compression)
-        self.hashes = _checked_hashes(hashes)
+        self.hashes = hashes or []
+        _check_hashes(self.hashes)
         self.size_limit = _checked_size_limit(size_limit)
         self.extra_bytes_per_shard = extra_bytes_per_shard
         self.extra_bytes_per_sample = extra_bytes_per_sample
@@ -95,10 +96,6 @@ class Writer(ABC):
             raise ValueError(f"Invalid Writer argument(s): {unknown}; expected some of {sorted(_OPTIONS)}.")
         self.shards: list[dict[str, Any]] = []
         """Entries of the shards so far, as in the index; the names of files get their folder at the end."""
-        self._options = ShardOptions(
-            self.compression, tuple(self.hashes), self.size_limit, () if self.hashes else ("xxh3_64",)
-        )
-        self._files = FileOptions.of(self._options)
         if kwargs.get("exist_ok", False):
             _empty(out if isinstance(out, str) else out[0])
         progress_bar, retry = kwargs.get("progress_bar", False), kwargs.get("retry", 2)
@@ -111,7 +108,7 @@ class Writer(ABC):
             self._clear_local()
             raise
         self.event = Event()
-        """Set when an upload has failed."""
+        """Set when an upload has failed, or by the user's program; nothing is published then."""
         self.new_samples: list[bytes]
         """The encoded samples of the shard that is being filled."""
         self.new_shard_size: int
@@ -151,7 +148,7 @@ class Writer(ABC):
 
     @abstractmethod
     def flush_shard(self) -> None:
-        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+        """Encode the buffered samples as a shard, and store it; `write` begins a new one."""
 
     def write(self, sample: dict[str, Any]) -> None:
         """Add one sample; keys that are no columns are ignored.
@@ -162,9 +159,7 @@ class Writer(ABC):
             ValueError: a value does not fit its column, or the writer was finished.
             StoreError: an upload failed.
         """
-        if self.event.is_set():
-            self.cancel_future_jobs()
-            raise StoreError("One of the threads failed, and nothing more can be written; see its error above.")
+        self._stop_if_failed()
         new_sample = self.encode_sample(sample)
         num_bytes = len(new_sample) + self.extra_bytes_per_sample
         if self.size_limit and self.size_limit < self.new_shard_size + num_bytes:
@@ -173,12 +168,28 @@ class Writer(ABC):
         self.new_samples.append(new_sample)
         self.new_shard_size += num_bytes
 
+    def _stop_if_failed(self) -> None:
+        """Cancel the write and raise a StoreError if an upload or a task of the user has failed."""
+        if self.event.is_set():
+            self.cancel_future_jobs()
+            raise StoreError("One of the threads failed, and nothing more can be written; see its error above.")
+
     def _store(self, parts: Mapping[str, bytes]) -> None:
-        """Upload a shard of these files, by kind: data, meta; blocks while too many are being uploaded."""
+        """Upload a shard of these files, by kind: data, meta; blocks while too many are being uploaded.
+
+        `compression` and `hashes` count as they are now.
+        """
+        _check_hashes(self.hashes)
+        options = ShardOptions(
+            _checked_compression(self.compression),
+            tuple(self.hashes),
+            self.size_limit,
+            () if self.hashes else ("xxh3_64",),
+        )
         name = f"shard.{len(self.shards):05}.{self.format}"
         shard = _WholeShard(
-            self.get_config(),
-            self._files,
+            {**self.get_config(), "hashes": list(self.hashes)},
+            FileOptions.of(options),
             {kind: (name if kind == "data" else f"{name}.{kind}", content) for kind, content in parts.items()},
             np.fromiter(map(len, self.new_samples), np.int64, len(self.new_samples)),
         )
@@ -193,16 +204,18 @@ class Writer(ABC):
         """Store the last shard, wait for all, and publish the set. Leaving the `with` block calls it.
 
         Raises:
-            StoreError: an upload failed; nothing was published.
+            StoreError: an upload failed, or `event` is set; nothing was published.
             FileExistsError: another program has written a set there in the meantime.
             ValueError: the writer was finished already.
         """
         try:
+            self._stop_if_failed()
             if self.new_samples:
                 self.flush_shard()
                 self._reset_cache()
             config = self.get_config()
             self._version.declare_schema(_schema(config))
+            self._stop_if_failed()
             manifest = self._version.finish()
         except StoreError as error:
             self.event.set()
@@ -224,7 +237,7 @@ class Writer(ABC):
         _remove_empty_folders(Path(self.local))
 
     def exception_callback(self, future: "Future[Any]") -> None:
-        """Make the writer stop if the task of the user that `future` stands for has failed."""
+        """Set `event` if `future`, a task of the user's program, has failed; the write then ends with a StoreError."""
         error = future.exception()
         if error is not None:
             self.event.set()
@@ -273,7 +286,7 @@ class JointWriter(Writer):
         """Return the file of a shard of the samples in `new_samples`."""
 
     def flush_shard(self) -> None:
-        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+        """Encode the buffered samples as a shard, and store it; `write` begins a new one."""
         self._store({"data": self.encode_joint_shard()})
 
 
@@ -309,7 +322,7 @@ class SplitWriter(Writer):
         """Return the files of a shard of the samples in `new_samples`: lines of text, and their offsets."""
 
     def flush_shard(self) -> None:
-        """Hand the samples of the shard that is being filled over to be stored; `write` begins a new one."""
+        """Encode the buffered samples as a shard, and store it; `write` begins a new one."""
         data, meta = self.encode_split_shard()
         self._store({"data": data, "meta": meta})
 
@@ -383,14 +396,12 @@ def _checked_compression(compression: str | None) -> str | None:
     return compression or None
 
 
-def _checked_hashes(hashes: list[str] | None) -> list[str]:
-    hashes = list(hashes or [])
-    if hashes != sorted(set(hashes)):
+def _check_hashes(hashes: Sequence[str]) -> None:
+    if list(hashes) != sorted(set(hashes)):
         raise ValueError(f"Hashes must be unique and in sorted order, found {hashes}.")
     for name in hashes:
         if not is_hash(name):
             raise ValueError(f"Invalid hash: {name}. `streaming.base.hashing.get_hashes` lists all.")
-    return hashes
 
 
 def _checked_size_limit(size_limit: int | str | None) -> int | None:
@@ -407,7 +418,7 @@ def _checked_size_limit(size_limit: int | str | None) -> int | None:
 
 
 def _empty(local: str) -> None:
-    """Remove a local folder with its contents, which is what `exist_ok` asks for."""
+    """Remove a local folder with its contents (`exist_ok=True`)."""
     folder = Path(local).expanduser()
     if folder.exists():
         logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
@@ -422,7 +433,7 @@ def _remove_empty_folders(root: Path) -> None:
 
 
 def check_layout(kind: str, columns: Mapping[str, str], newline: str, separator: str | None = None) -> None:
-    """Return only if lines of these columns can be read back.
+    """Check that lines of these columns can be read back.
 
     Raises:
         ValueError: there is no column, a mark is empty or too long, or one mark contains the other.
