@@ -126,12 +126,14 @@ def test_images_take_no_more_memory_than_their_header_may_declare(tmp_path):
         "international text": _png(_chunk(b"iTXt", b"Comment\0\1\0\0\0" + bomb)),
         "profile": _png(_chunk(b"iCCP", b"icc\0\0" + bomb)),
         "pixels": _png(width=20_000, height=20_000, pixels=bytes(ZEROS)),
+        "canvas": b"RIFF" + bytes(4) + b"WEBPVP8X" + struct.pack("<II", 10, 0) + b"\xff\x3f\0" * 2,
+        "screen": b"GIF89a" + b"\xff" * 4 + bytes(20),
     }
     folders = [write(tmp_path / name, one_value("png", data)) for name, data in images.items()]
     lines = read_in_little_memory(tmp_path, *folders)
     # A picture with a bomb in a comment may be read without it; nothing else may happen.
-    assert {line.split()[0] for line in lines} <= {"value", "FormatError"}
-    assert [line.split()[0] for line in lines[-2:]] == ["FormatError"] * 2
+    assert {line.split()[0] for line in lines} <= {"value", "UnreadableImage"}
+    assert [line.split()[0] for line in lines[-4:]] == ["UnreadableImage"] * 4
 
 
 DEEP = 100_000
@@ -187,7 +189,7 @@ def test_values_that_expand_are_refused_in_little_memory(tmp_path):
     }
     folders = [write(tmp_path / name, one_value(*value)) for name, value in values.items()]
     lines = read_in_little_memory(tmp_path, *folders)
-    assert {line.split()[0] for line in lines} == {"FormatError"}
+    assert {line.split()[0] for line in lines} == {"FormatError", "BadImageError"}
 
 
 @pytest.mark.parametrize("algorithm", ["zstd", "lz4"])
