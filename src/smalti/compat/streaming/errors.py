@@ -98,11 +98,12 @@ def in_mosaicmls_words(error: SmaltiError, unsafe_remedy: str = _UNSAFE_REMEDY) 
     if isinstance(error, ChecksumMismatch):
         text = f"Checksum failure: {error.message}"
     elif "format_version" in facts:
-        text = f"Unsupported streaming data version: {facts['format_version']}. Expected version {VERSION}."
+        found = facts["format_version"]
+        text = f"Unsupported streaming data version: {found}. Expected version {VERSION}. {error.message}"
     elif "lacking_hash" in facts:
         text = (
             f"Hash algorithm `{facts['lacking_hash']}` chosen for data validation does not match with those provided "
-            f"during dataset creation `{facts['hashes']}`. Provide one of those."
+            f"during dataset creation `{facts['hashes']}`. Provide one of those. {error.message}"
         )
     elif facts.get("is_unsafe"):
         text = (
