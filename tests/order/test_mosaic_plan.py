@@ -241,7 +241,12 @@ def test_a_negative_epoch_is_refused():
     [
         ([[100], [1]], "stratified", WorldShape(batch_size=4), "^Number of samples for stream 1 is 0 because"),
         ([[100], [3]], "per_stream", WorldShape(batch_size=4), "^Stream with index 1 .* a complete global batch of"),
-        ([[100], [3]], "device_per_stream", WorldShape(batch_size=4), "^Stream with index 1 .* a single device batch of"),
+        (
+            [[100], [3]],
+            "device_per_stream",
+            WorldShape(batch_size=4),
+            "^Stream with index 1 .* a single device batch of",
+        ),
         ([[9]], "device_per_stream", WorldShape(hosts=2), "num_canonical_nodes must be divisible by physical"),
     ],
 )
