@@ -93,7 +93,7 @@ def test_i3_relaxed_reads_the_first_worlds_global_batches_on_hosts_that_do_not_d
 
 def test_hosts_that_do_not_divide_are_refused_in_a_first_run():
     with pytest.raises(
-        WorldMismatch, match="^Either canonical or physical nodes must be .*: 4 canonical .* among 3 hosts"
+        WorldMismatch, match=r"^Either canonical or physical nodes must be .*: 4 canonical .* among 3 hosts"
     ) as caught:
         partition_ids("relaxed", 100, WorldShape(hosts=3), canonical_nodes=4)
     assert (caught.value.canonical_nodes, caught.value.hosts) == (4, 3)

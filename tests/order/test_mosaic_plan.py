@@ -257,7 +257,9 @@ def test_too_few_samples_for_a_batch_are_named(sizes, batching, shape, message):
 
 def test_a_stream_whose_share_of_a_block_is_empty_is_named():
     """1 of 101 samples in a block of 50."""
-    with pytest.raises(WorldMismatch, match="^Samples from stream 1 are not being used. .* 0 of a shuffle block of 50"):
+    with pytest.raises(
+        WorldMismatch, match=r"^Samples from stream 1 are not being used. .* 0 of a shuffle block of 50"
+    ):
         plan([[100], [1]], batching_method="per_stream", shuffle=True, block_size=50)
 
 

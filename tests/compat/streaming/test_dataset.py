@@ -367,7 +367,7 @@ def test_a_state_that_cannot_continue_is_refused_when_it_is_loaded(remote, state
 
 def test_a_state_with_a_value_that_json_cannot_hold_is_a_type_error(remote):
     dataset = StreamingDataset(local=remote, batch_size=4)
-    with pytest.raises(TypeError, match="saved state: .*int64"):
+    with pytest.raises(TypeError, match=r"saved state: .*int64"):
         dataset.load_state_dict(dataset.state_dict(0, from_beginning=True) | {"epoch": np.int64(0)})
 
 

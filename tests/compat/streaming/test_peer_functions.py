@@ -186,11 +186,11 @@ def test_resuming_after_the_end_is_a_value_error():
 def test_nodes_that_do_not_divide_are_a_value_error():
     for function in (get_partitions_orig, get_partitions_relaxed):
         with pytest.raises(
-            ValueError, match="^Either canonical or physical nodes must be evenly divisible by the other"
+            ValueError, match=r"^Either canonical or physical nodes must be evenly divisible by the other"
         ):
             function(100, 3, 2, 1, 1, 1)
     with pytest.raises(
-        ValueError, match="^A global batch size of 3 is not evenly divisible by the initial total number of devices"
+        ValueError, match=r"^A global batch size of 3 is not evenly divisible by the initial total number of devices"
     ):
         get_partitions_relaxed(100, 4, 3, 1, 1, 1, 0, 4)
 

@@ -425,10 +425,10 @@ def test_damaged_samples_raise_a_value_error(sets, tmp_path, shard):
 def test_an_entry_of_another_version_or_format_or_with_an_unsafe_name_is_refused(sets):
     entry = load_manifest(sets / "plain").shards[0].to_json()
     for error in (ValueError, AssertionError):
-        with pytest.raises(error, match="^Unsupported streaming data version: 3"):
+        with pytest.raises(error, match=r"^Unsupported streaming data version: 3"):
             reader_from_json("", None, {**entry, "version": 3})
     for error in (ValueError, KeyError):
-        with pytest.raises(error, match="^Unsupported data format: 'parquet'"):
+        with pytest.raises(error, match=r"^Unsupported data format: 'parquet'"):
             reader_from_json("", None, {**entry, "format": "parquet"})
     with pytest.raises(ValueError, match="Expected to be `mds`"):
         MDSReader.from_json("", None, {**entry, "format": "csv"})
