@@ -344,6 +344,14 @@ def test_attributes_that_are_set_before_an_epoch_determine_it(remote):
 # ------------------------------------------------------------------ states
 
 
+def test_two_iterators_of_a_dataset_both_read_their_epoch_to_its_end(remote):
+    dataset = StreamingDataset(local=remote, batch_size=4, shuffle=True)
+    first = iter(dataset)
+    read = [next(first)["id"] for _ in range(10)]
+    assert sorted(row["id"] for row in dataset) == list(range(COUNT))
+    assert sorted([*read, *(row["id"] for row in first)]) == list(range(COUNT))
+
+
 def test_a_state_of_the_engine_in_mosaicmls_order_continues(remote):
     engine = EngineDataset(local=remote, batch_size=4, shuffle=True, shuffle_algo="py1e")
     expected = [row["id"] for row in engine]
