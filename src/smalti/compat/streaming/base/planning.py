@@ -24,7 +24,7 @@ from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldSh
 from smalti.order.mosaic.batching import stream_portions
 from smalti.order.mosaic.partition import Partition, make_partition
 from smalti.order.mosaic.planning import stream_counts, stream_shape
-from smalti.order.mosaic.sampling import Resampled, resample
+from smalti.order.mosaic.sampling import Resampled, StreamCounts, resample
 
 Ints = NDArray[np.int64]
 
@@ -43,18 +43,20 @@ class Work:
 
     def resampled(self, epoch: int, stream: int | None = None) -> Resampled:
         """Return the samples that an epoch takes; `stream` is the number of the only stream to take, None for all."""
-        options, counts = self.options, stream_counts(self.streams, self.options, epoch)
-        if stream is not None:
-            counts = [counts[stream]]
-        return resample(counts, seed=options.seed, epoch=epoch, sampling=options.sampling_method)
+        counts = stream_counts(self.streams, self.options, epoch)
+        return self._resample(counts if stream is None else [counts[stream]], epoch)
+
+    def _resample(self, counts: list[StreamCounts], epoch: int) -> Resampled:
+        return resample(counts, seed=self.options.seed, epoch=epoch, sampling=self.options.sampling_method)
 
     def warn(self, epoch: int, sample_in_epoch: int) -> None:
         """Warn of what MosaicML warns of: samples that are too few, small shuffle blocks, a start that is rounded."""
         options, is_random = self.options, self.options.batching_method == "random"
+        counts = stream_counts(self.streams, options, epoch)
         for stream in [None] if is_random else range(len(self.streams)):
             if stream is not None and not self.streams[stream].choose:
                 continue  # the plan refuses it
-            taken = self.resampled(epoch, stream)
+            taken = self._resample(counts if stream is None else [counts[stream]], epoch)
             start = sample_in_epoch if is_random else 0
             partition = make_partition(
                 options.partition_algo,
