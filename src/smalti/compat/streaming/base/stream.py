@@ -365,7 +365,7 @@ class Stream:
 
     def _fetches_its_own_way(self) -> bool:
         """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""
-        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
+        if any(map(self._overrides, _OVERRIDABLE)):
             return True
         if not type(self._downloader).__module__.startswith(f"{_LIBRARY}."):
             return True
@@ -374,6 +374,10 @@ class Stream:
         except StoreError:  # such as a password in the address, which the downloader accepts
             return True
         return False
+
+    def _overrides(self, name: str) -> bool:
+        """Return whether a method is not the one below: overridden by a class, or replaced in the class or instance."""
+        return getattr(getattr(self, name), "__func__", None) is not _ORIGINALS[name]
 
     def _weights(self) -> dict[str, Any]:
         """Return the weight that was given, or set since, by name; empty without one."""
@@ -404,6 +408,9 @@ class Stream:
                 ) from error
         barrier()
         return folder
+
+
+_ORIGINALS = {name: getattr(Stream, name) for name in _OVERRIDABLE}
 
 
 def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:
