@@ -31,7 +31,7 @@ def get_shm_prefix(
         streams_local: Local folder of each stream.
         streams_remote: Remote folder of each stream; local folders without one may be shared by jobs.
         world: The place of this process among the ranks.
-        retry: Times that a folder that another job still uses is looked at again.
+        retry: Further checks of a folder that another job still uses, one each polling interval.
 
     Raises:
         ValueError: a folder occurs twice, or a running job downloads into it; or `retry` is negative.
