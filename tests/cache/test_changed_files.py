@@ -208,6 +208,8 @@ def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, cha
     class ChangingSource:
         """A source whose file changes when it is mapped."""
 
+        is_own_mirror = False
+
         def open(self, info, paths):
             shard = open_shard(paths, info)
             was = path.stat()
