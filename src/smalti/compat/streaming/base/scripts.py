@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 
 def writing_arguments(*, size_limit: int, compression: str = "", with_progress: bool = True) -> ArgumentParser:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 __all__ = ["SPARK_TO_MDS", "dataframe_to_mds", "infer_dataframe_schema", "is_json_compatible"]
 
