@@ -134,7 +134,11 @@ def test_json_holds_texts_32_bit_numbers_and_nests_of_them(kind, is_compatible):
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "b", "c")}}, "expected a path"),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "b", "c")}}, "^Invalid `out` argument"),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "s3c://x"}}, "^Invalid Cloud provider prefix: s3c\\. "),
-        (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "s3c://x")}}, "^Invalid Cloud provider prefix: s3c\\. "),
+        (
+            frame_of(x=T.LongType()),
+            {"mds_kwargs": {"out": ("a", "s3c://x")}},
+            "^Invalid Cloud provider prefix: s3c\\. ",
+        ),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "x", "region": 1}}, "region"),
     ],
 )
@@ -238,7 +242,7 @@ def test_a_function_that_fails_leaves_a_folder_that_can_be_written_again(spark, 
 
 @pytest.mark.spark
 def test_no_rows_are_a_value_error_and_leave_no_set(spark, tmp_path):
-    with pytest.raises(ValueError, match="^Input dataframe is None or Empty! It has no rows") as caught:
+    with pytest.raises(ValueError, match=r"^Input dataframe is None or Empty! It has no rows") as caught:
         dataframe_to_mds(spark.range(0), mds_kwargs={"out": str(tmp_path / "out")})
     assert isinstance(caught.value, SchemaError)
     assert not (tmp_path / "out" / "index.json").exists()

@@ -284,7 +284,9 @@ def test_an_index_file_that_is_not_there_is_a_runtime_error(parts, tmp_path, whe
 
 
 def test_index_files_that_are_missing_are_named_as_mosaicml_names_them(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^Check data availability! local index /nowhere/index\.json is not acc"):
+    with pytest.raises(
+        FileNotFoundError, match=r"^Check data availability! local index /nowhere/index\.json is not acc"
+    ):
         merge_index([("/nowhere/index.json", "")], str(tmp_path))
     for url in ("/nowhere/1/index.json", str(tmp_path / "1" / "index.json")):  # outside and inside the root
         with pytest.raises(RuntimeError, match=r"^Failed to download index\.json: .*1/index\.json"):

@@ -4,7 +4,6 @@ import logging
 from argparse import ArgumentParser
 from pathlib import Path
 
-
 logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 
