@@ -44,7 +44,7 @@ from smalti.stream import Stream as EngineStream
 __all__ = ["Stream", "streams_registry"]
 
 _LIBRARY = __name__.partition(".")[0]
-_TICK_SECONDS = 0.07  # between looks for the index that another process fetches
+_TICK_SECONDS = 0.07  # polling interval for the index that another process fetches
 _OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
 
