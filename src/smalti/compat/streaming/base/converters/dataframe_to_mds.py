@@ -62,7 +62,7 @@ SPARK_TO_MDS: dict[types.DataType, str | None] = {
 """MDS encoding of each Spark type; None for those that `dataframe_to_mds` refuses."""
 
 _OF_BINARY = ("pil", "png", "jpeg", "pkl")
-"""Encodings that a binary column may have instead: its bytes are stored as they are."""
+"""Encodings that a binary column may have instead: bytes are stored as they are; those of images are checked first."""
 _BY_SAMPLE = ("pil", "pkl")
 """Encodings for which rows are written one by one: the columnar writer does not know them."""
 _EMPTY = "Input dataframe is None or Empty!"
