@@ -30,6 +30,9 @@ def test_samples_are_read_by_number_slice_list_and_array(tmp_path, compression):
     assert [sample["id"] for sample in dataset] == list(range(35)), "an IndexError ends a plain loop"
     with pytest.raises(IndexError):
         dataset[35]
+    for wrong in (-1, 35):
+        with pytest.raises(IndexError, match=f"sample {wrong} of"):
+            dataset.get_item(wrong)
 
 
 def test_raw_shards_are_read_in_place_and_compressed_ones_unpacked_once(tmp_path):

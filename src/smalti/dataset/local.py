@@ -77,7 +77,16 @@ class LocalDataset:
         return self._smalti.shards
 
     def get_item(self, sample_id: int) -> dict[str, Any]:
-        """Return one sample, column to value; `sample_id` in [0, size)."""
+        """Return one sample, column to value; `sample_id` in [0, size).
+
+        Raises:
+            IndexError: There is no such sample.
+        """
+        if not 0 <= sample_id < len(self._smalti):
+            raise IndexError(
+                f"sample {sample_id} of {self._smalti.root}: expected a number from 0 to {len(self._smalti) - 1}; "
+                "indexing the dataset counts negative numbers from the end."
+            )
         return self._smalti.sample(sample_id)
 
     def __getitem__(self, at: Any) -> Any:

@@ -308,9 +308,11 @@ def check_version(fields: Fields) -> None:
             f"{fields.at('version')}: this is MDS version {found} and this reader knows version {VERSION}: "
             "it is too old, install a newer Smalti.",
             where=fields.where,
+            format_version=found,
         )
     if type(found) is not int or found != VERSION:
-        raise fault(fields.at("version"), f"version {VERSION}", found)
+        facts = {"format_version": found} if type(found) is int else {}
+        raise fault(fields.at("version"), f"version {VERSION}", found, **facts)
 
 
 def parse_schema(fields: Fields) -> Schema:

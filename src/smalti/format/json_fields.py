@@ -12,7 +12,7 @@ _TEXTS = frozenset({str})
 _MAX_SHOWN = 300  # characters of a place or an expectation, which may contain text of the file
 
 
-def fault(where: str, expected: str, found: object) -> IndexFileError:
+def fault(where: str, expected: str, found: object, **facts: Any) -> IndexFileError:
     """Return the error for a place in an index file; shows numbers and short texts, of other values only the type."""
     if found is _MISSING:
         shown = "nothing"
@@ -24,6 +24,7 @@ def fault(where: str, expected: str, found: object) -> IndexFileError:
         f"{where[:_MAX_SHOWN]}: expected {expected[:_MAX_SHOWN]}, found {shown}; the index file is damaged, or was not "
         "written by an MDS writer.",
         where=where,
+        **facts,
     )
 
 

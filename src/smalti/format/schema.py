@@ -82,7 +82,9 @@ def _parse_column(name: str, encoding: str, *, allow_unsafe_types: bool) -> Enco
     try:
         return parse_encoding(encoding, allow_unsafe_types=allow_unsafe_types)
     except SchemaError as error:
-        raise SchemaError(f"column {name!r:.80}: {error.message}", column=name, encoding=encoding) from error
+        raise SchemaError(
+            f"column {name!r:.80}: {error.message}", **{**error.facts, "column": name, "encoding": encoding}
+        ) from error
 
 
 def refused_value(error: SchemaError, *, column: str, encoding: str, row: int) -> SchemaError:

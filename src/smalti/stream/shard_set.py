@@ -250,6 +250,8 @@ def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
             f"`validate_hash` is {name!r}, and the index of {root} has hashes {has} for "
             f"{file.basename}. Leave it out: every hash that the index has is checked.",
             shard=file.basename,
+            lacking_hash=name,
+            hashes=sorted(file.hashes),
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import tempfile
 from collections import UserDict
@@ -13,10 +14,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from smalti.compat.streaming.base import opening
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.dataloader import StreamingDataLoader
 from smalti.compat.streaming.base.dataset import StreamingDataset
+from smalti.compat.streaming.base.sampling import get_sampling
 from smalti.compat.streaming.base.stream import Stream
+from smalti.compat.streaming.base.util import clean_stale_shared_memory
 from smalti.dataset import StreamingDataset as EngineDataset
 from smalti.errors import CursorError, ShardNotFound
 from smalti.writer import MDSWriter
@@ -81,10 +85,13 @@ def test_without_local_the_folder_is_mosaicmls_temporary_one(remote, tmp_path, m
 
 def test_a_folder_is_of_one_dataset_of_the_process_at_a_time(remote, local):
     dataset = StreamingDataset(remote=remote, local=local, batch_size=4)
-    with pytest.raises(ValueError, match="Reused local directory"):
+    folders = re.escape(f"Reused local directory: ['{local}'] vs ['{local}']. Provide a different one")
+    with pytest.raises(ValueError, match=rf"{folders}.*clean_stale_shared_memory\(\)"):
         StreamingDataset(remote=remote, local=local, batch_size=4)
-    assert dataset[0]["id"] == 0
-    del dataset
+    clean_stale_shared_memory()
+    another = StreamingDataset(remote=remote, local=local, batch_size=4)
+    assert [row["id"] for row in dataset] == [row["id"] for row in another] == list(range(COUNT))
+    del dataset, another
     assert StreamingDataset(remote=remote, local=local, batch_size=4)[0]["id"] == 0
     assert StreamingDataset(local=remote)[0]["id"] == StreamingDataset(local=remote)[0]["id"], "what is read in place"
 
@@ -125,7 +132,8 @@ def test_shards_are_fetched_and_evicted_one_by_one(remote, local):
     with pytest.raises(ValueError, match="no shards present"):
         dataset.evict_coldest_shard()
     for shard_id in (0, np.int64(2)):
-        dataset.prepare_shard(shard_id)
+        dataset.prepare_shard(shard_id, blocking=False)
+        assert Path(local, dataset.shards[shard_id].file_pairs[0][0].basename).exists()
     sizes = [shard.get_raw_size() for shard in dataset.shards]
     assert dataset.cache_usage == index_bytes + sizes[0] + sizes[2]
     dataset.evict_shard(0)
@@ -135,10 +143,13 @@ def test_shards_are_fetched_and_evicted_one_by_one(remote, local):
     assert dataset[0]["id"] == 0, "it is fetched again"
 
 
-def test_a_set_without_remote_is_never_evicted(tmp_path):
+def test_a_set_without_remote_is_never_evicted_and_that_is_logged_once(tmp_path, caplog):
     write_set(tmp_path / "set", 30)
     dataset = StreamingDataset(local=str(tmp_path / "set"), batch_size=4)
-    dataset.evict_shard(0)
+    opening._log_that_nothing_was_evicted.cache_clear()
+    for shard_id in (0, 1):
+        dataset.evict_shard(shard_id)
+    assert caplog.text.count("Nothing was evicted") == 1
     assert [row["id"] for row in dataset] == list(range(30))
     assert dataset.cache_usage == sum(
         path.stat().st_size for path in (*shard_files(tmp_path), tmp_path / "set" / "index.json")
@@ -152,6 +163,45 @@ def test_a_shard_that_is_gone_is_a_runtime_error(tmp_path, local):
     with pytest.raises(RuntimeError, match="Check if the shard file exists") as raised:
         dataset.get_item(29)
     assert isinstance(raised.value, ShardNotFound)
+
+
+def rejected(**options):
+    return lambda remote: StreamingDataset(local=remote, **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (rejected(sampling_method="x"), "Must be one of `balanced` or `fixed`."),
+        (
+            rejected(batching_method="x"),
+            "Must be one of `random`, `stratified`, `per_stream`, or `device_per_stream`.",
+        ),
+        (lambda _: get_sampling([4], -1, 1, 0, 0, True), "`choose` must be a non-negative integer, but got: -1"),
+        (lambda _: get_sampling([4], 1, 0, 0, 0, True), "`granularity` must be a positive integer, but got: 0"),
+        (lambda _: get_sampling([4], 1, 1, -1, 0, True), "`seed` must be a non-negative integer, but got: -1"),
+        (lambda _: get_sampling([4], 1, 1, 0, -1, True), "`epoch` must be a non-negative integer, but got: -1"),
+    ],
+)
+def test_arguments_out_of_range_have_mosaicmls_messages(remote, call, text):
+    with pytest.raises(ValueError, match=text):
+        call(remote)
+
+
+def test_a_cache_that_is_too_small_has_mosaicmls_messages(tmp_path, local):
+    remote = str(write_set(tmp_path / "remote", 30))
+    largest = StreamingDataset(local=remote, cache_limit="1mb").max_shard_size_across_all_streams
+    for limit, text in (
+        (100, r"Minimum cache usage \(.*\) is larger than the cache limit"),
+        (4 * int(largest) - 1, r"Cache limit \(.*\) is too low\. Increase the `cache_limit`"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            StreamingDataset(remote=remote, local=local, cache_limit=limit)
+
+
+def test_without_shuffle_the_algorithm_may_be_any(remote):
+    dataset = StreamingDataset(local=remote, batch_size=4, shuffle_algo="unknown")
+    assert [row["id"] for row in dataset] == list(range(COUNT))
 
 
 # ------------------------------------------------------------------ streams

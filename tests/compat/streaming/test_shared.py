@@ -16,9 +16,12 @@ from smalti.compat.streaming.base.shared import (
     SharedBarrier,
     SharedMemory,
     SharedScalar,
+    _get_path,
     barrier,
     get_shm_prefix,
 )
+from smalti.compat.streaming.base.shared.prefix import _pack_locals, _unpack_locals
+from smalti.compat.streaming.base.util import clean_stale_shared_memory
 
 LEADER, OTHER = SimpleNamespace(is_local_leader=True), SimpleNamespace(is_local_leader=False)
 
@@ -170,6 +173,21 @@ def test_a_folder_that_a_running_job_downloads_into_is_a_value_error(name, clean
     again, freed = get_shm_prefix([f"/{name}/b"], ["s3://x/b"], LEADER)
     cleaned.append(freed)
     assert again <= another
+
+
+def test_cleaning_removes_the_entries_of_this_process_and_nothing_else(name, cleaned):
+    folders = [f"/{name}/a"]
+    own = SharedMemory(name, True, 8)
+    number, first = get_shm_prefix(folders, ["s3://x/a"], LEADER)
+    cleaned += [own, first]
+    clean_stale_shared_memory()
+    assert exists(name), "it has no name of an entry"
+    assert not exists(f"{number:06}_locals")
+    again, second = get_shm_prefix(folders, ["s3://x/a"], LEADER, retry=0)
+    cleaned.append(second)
+    first.cleanup()
+    assert exists(_get_path(again, "locals")), "the first was removed before"
+    assert _unpack_locals(_pack_locals(folders, 7)) == (folders, 7)
 
 
 def test_a_folder_that_occurs_twice_and_negative_retries_are_value_errors():

@@ -13,6 +13,7 @@ import pytest
 
 from smalti.catalog import load_manifest
 from smalti.compat.streaming.base.array import Array
+from smalti.compat.streaming.base.dataset import StreamingDataset as MosaicDataset
 from smalti.compat.streaming.base.format import reader_from_json
 from smalti.compat.streaming.base.format.mds import MDSReader
 from smalti.compat.streaming.base.local import LocalDataset
@@ -20,7 +21,7 @@ from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, L
 from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
 from smalti.compat.streaming.base.world import World
 from smalti.dataset import StreamingDataset
-from smalti.errors import StoreNotFound
+from smalti.errors import IndexFileError, StoreNotFound
 from smalti.stream import OpenStreams
 from smalti.writer import MDSWriter
 from tests.compat.streaming import peer_streams
@@ -189,8 +190,10 @@ def test_a_missing_or_damaged_index_raises_what_mosaicml_raises(tmp_path, conten
     with pytest.raises(error, match=words):
         ready(local=str(tmp_path)).get_shards(ALONE, False)
     if content is not None:
-        with pytest.raises(ValueError, match=r"index\.json"):
-            LocalDataset(str(tmp_path))
+        for make in (LocalDataset, lambda local: MosaicDataset(local=local)):
+            with pytest.raises(error, match=words) as raised:
+                make(str(tmp_path))
+            assert isinstance(pickle.loads(pickle.dumps(raised.value)), IndexFileError)
 
 
 def test_a_remote_without_an_index_raises_file_not_found(tmp_path):
@@ -207,8 +210,13 @@ def test_unsafe_columns_are_refused_unless_allowed(tmp_path):
         stream.get_shards(ALONE, False)
     (shard,) = stream.get_shards(ALONE, True)
     assert shard[0] == {"value": {1, 2}}
-    with pytest.raises(ValueError, match="allow_unsafe_types"):
+    with pytest.raises(
+        ValueError, match=r"unsafe type: pkl.*StreamingDataset\(local=\.\.\., allow_unsafe_types=True\)"
+    ):
         LocalDataset(str(tmp_path))
+    words = r"^Column value contains an unsafe type: pkl. To proceed anyway, set ``allow_unsafe_types=True``\.$"
+    with pytest.raises(ValueError, match=words):
+        MosaicDataset(local=str(tmp_path))
 
 
 def test_a_damaged_file_is_refused_and_fetched_anew(sets, tmp_path):
@@ -221,6 +229,10 @@ def test_a_damaged_file_is_refused_and_fetched_anew(sets, tmp_path):
     path.write_bytes(good[:-1] + b"!")
     with pytest.raises(ValueError, match="Checksum failure"):
         stream.prepare_shard(shard)
+    dataset = MosaicDataset(remote=str(remote), local=str(tmp_path / "other"), download_retry=1)
+    for read in (dataset.get_item, dataset.prepare_shard):
+        with pytest.raises(ValueError, match=f"^Checksum failure: .*{path.name}"):
+            read(0)
     path.write_bytes(good)
     assert stream.prepare_shard(shard) == len(good)
     assert shard[0] == sample(0)
@@ -230,6 +242,8 @@ def test_a_hash_that_the_index_lacks_is_refused(sets, tmp_path):
     stream = ready(remote=str(sets / "plain"), local=str(tmp_path), validate_hash="sha1")
     with pytest.raises(ValueError, match=r"Hash algorithm `sha1` .* `\['xxh3_64'\]`"):
         stream.prepare_shard(stream.get_shards(ALONE, False)[0])
+    with pytest.raises(ValueError, match=r"^Hash algorithm `sha1` .* `\['xxh3_64'\]`\. Provide one of those\. .*plain"):
+        MosaicDataset(local=str(sets / "plain"), validate_hash="sha1")
 
 
 def test_compressed_files_are_kept_where_they_are_the_only_copy(sets, tmp_path):
@@ -427,6 +441,13 @@ def test_a_local_dataset_has_mosaicmls_attributes(sets):
     assert (dataset.local, dataset.split, dataset.size, dataset.num_samples) == (str(sets / "plain"), "", 30, 30)
     assert dataset[-1] == dataset.get_item(29) == sample(29)
     assert [len(shard) for shard in dataset.shards] == dataset.spanner.shard_sizes.tolist()
+    for wrong in (-1, 30, 10**6):
+        with pytest.raises(IndexError, match=f"Invalid sample index `{wrong}`"):
+            dataset.get_item(wrong)
+    with pytest.raises(IndexError, match="Invalid sample index `1000000`"):
+        dataset[10**6]
+    with pytest.raises(ValueError, match="Unsupported argument type passed to __getitem__"):
+        dataset["a"]
     number, row = dataset.spanner[20]
     assert dataset.shards[number][row] == dataset[20] == sample(20)
     assert pickle.loads(pickle.dumps(dataset))[3] == sample(3)

@@ -1,7 +1,6 @@
 """The helper functions: arguments, waits and retries as MosaicML documents them, and `merge_index` equal to its own."""
 
 import json
-import logging
 import shutil
 import threading
 from pathlib import Path
@@ -10,10 +9,8 @@ import pytest
 
 from smalti.catalog import load_manifest
 from smalti.catalog import merge_index as engine_merge_index
-from smalti.compat.streaming.base import util
 from smalti.compat.streaming.base.util import (
     bytes_to_int,
-    clean_stale_shared_memory,
     get_import_exception_message,
     get_list_arg,
     merge_index,
@@ -86,14 +83,6 @@ def test_the_message_for_a_missing_package_has_the_command():
     message = get_import_exception_message("databricks.sdk", "databricks")
     assert "was installed without databricks.sdk support" in message
     assert "pip install 'smalti[databricks]'" in message
-
-
-def test_cleaning_shared_memory_does_nothing_and_says_so_once(caplog):
-    util._log_that_nothing_is_stale.cache_clear()
-    for _ in range(3):
-        assert clean_stale_shared_memory() is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "does nothing" in caplog.text
 
 
 # ------------------------------------------------------------------ waits

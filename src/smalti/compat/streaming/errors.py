@@ -4,19 +4,35 @@ Most of Smalti's errors need no class here: `FormatError`, `SchemaError`, `Curso
 `CacheLimitError` are ValueErrors, `StoreNotFound` is a FileNotFoundError. Arguments are refused by plain ValueErrors.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from json import JSONDecodeError
+from typing import Any
+
 from smalti.errors import (
     CatalogError,
+    ChecksumMismatch,
     IndexFileError,
     SchemaError,
     ShardNotFound,
+    SmaltiError,
     StoreAuthError,
     StoreError,
     StoreNotFound,
 )
+from smalti.format.sizes import VERSION
 
 
 class MissingIndexError(StoreNotFound, RuntimeError):
     """No `index.json` where a stream's set should be: a RuntimeError there if it is local, else FileNotFoundError."""
+
+
+class DamagedIndexError(IndexFileError, JSONDecodeError):
+    """An index file that is empty or no JSON."""
+
+    def __init__(self, message: str = "", /, **facts: Any) -> None:
+        ValueError.__init__(self, message)  # JSONDecodeError's attributes, such as `pos`, are among the facts
+        self.message, self.facts = message, facts
 
 
 class EmptyStreamError(IndexFileError, RuntimeError):
@@ -49,3 +65,51 @@ class ReadOnlyStoreError(StoreError, NotImplementedError):
 
 class UnexpectedFilesError(ValueError, AssertionError):
     """Files of a data set that a conversion script does not expect: an AssertionError there."""
+
+
+_UNSAFE_REMEDY = "set ``allow_unsafe_types=True``"
+
+
+@contextmanager
+def mosaicmls_words(unsafe_remedy: str = _UNSAFE_REMEDY) -> Iterator[None]:
+    """Let errors of the engine that MosaicML Streaming also raises begin with its words.
+
+    Args:
+        unsafe_remedy: how a set with an unsafe column can be read.
+    """
+    try:
+        yield
+    except (IndexFileError, SchemaError, ChecksumMismatch) as error:
+        found = in_mosaicmls_words(error, unsafe_remedy)
+        if found is error:
+            raise
+        raise found from error
+
+
+def in_mosaicmls_words(error: SmaltiError, unsafe_remedy: str = _UNSAFE_REMEDY) -> SmaltiError:
+    """Return an error of the same class, or one derived from it, with MosaicML's words before the engine's.
+
+    The error itself where MosaicML raises none in its place.
+    """
+    facts, cause = error.facts, error.__cause__
+    if isinstance(cause, JSONDecodeError):
+        text = f"Index file at {facts.get('where')} is empty or corrupted. {error.message}"
+        return DamagedIndexError(text, **(vars(cause) | facts))
+    if isinstance(error, ChecksumMismatch):
+        text = f"Checksum failure: {error.message}"
+    elif "format_version" in facts:
+        found = facts["format_version"]
+        text = f"Unsupported streaming data version: {found}. Expected version {VERSION}. {error.message}"
+    elif "lacking_hash" in facts:
+        text = (
+            f"Hash algorithm `{facts['lacking_hash']}` chosen for data validation does not match with those provided "
+            f"during dataset creation `{facts['hashes']}`. Provide one of those. {error.message}"
+        )
+    elif facts.get("is_unsafe"):
+        text = (
+            f"Column {facts['column']} contains an unsafe type: {facts['encoding']}. To proceed anyway, "
+            f"{unsafe_remedy}."
+        )
+    else:
+        return error
+    return type(error)(text, **facts)

@@ -190,6 +190,7 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             f"encoding {name!r} is refused: unpickling runs code from the data. Write the column as json or ndarray; "
             "or pass `allow_unsafe_types=True` to read data whose writer you trust.",
             encoding=name,
+            is_unsafe=True,
         )
     # Built-in names come first: registering an encoding changes them with `override` alone.
     return _find_built_in(name) or find_custom(name) or _unknown(name)

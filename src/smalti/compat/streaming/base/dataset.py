@@ -22,7 +22,7 @@ from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.opening import open_samples
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
-from smalti.compat.streaming.base.spanner import Spanner
+from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
@@ -32,7 +32,6 @@ from smalti.torch.worker_processes import end_with_program
 __all__ = ["StreamingDataset"]
 
 logger = logging.getLogger(__name__)
-_CACHED_SHARDS = 4  # the fewest of the largest shards that a cache must hold
 
 
 class StreamingDataset(Array, IterableDataset[Any]):
@@ -197,28 +196,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.num_samples = int(self.samples_per_shard.sum())
         self.spanner = Spanner(self.samples_per_shard)
         if limit:
-            self._smalti_check_cache_limit(limit)
-
-    def _smalti_check_cache_limit(self, limit: int) -> None:
-        """Check that the cache can hold the index files and a few shards.
-
-        Raises:
-            ValueError: it cannot.
-        """
-        index_bytes = sum(stream.get_index_size() for stream in self.streams)
-        if limit <= index_bytes:
-            raise ValueError(
-                f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please "
-                "raise `cache_limit`."
-            )
-        largest = np.int64(self._smalti_samples.max_shard_bytes)
-        self.max_shard_size_across_all_streams = largest
-        if limit < _CACHED_SHARDS * largest:
-            raise ValueError(
-                f"Cache limit ({limit} bytes) is too low. Increase the `cache_limit` to at-least four times the "
-                f"largest shard size ({largest} bytes) which includes raw (decompressed) and zip (compressed) file "
-                "size."
-            )
+            self.max_shard_size_across_all_streams = np.int64(self._smalti_samples.max_shard_bytes)
 
     # ------------------------------------------------------------------ samples and shards
 
@@ -253,8 +231,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
             IndexError: there is no such sample.
             RuntimeError: its shard is gone.
         """
-        if not 0 <= sample_id < self.num_samples:
-            raise IndexError(f"Invalid sample index `{sample_id}`: 0 <= {sample_id} < {self.num_samples}")
+        check_sample_id(sample_id, self.num_samples)
         return self._smalti_samples.sample(int(sample_id))
 
     @cached_property
@@ -267,18 +244,18 @@ class StreamingDataset(Array, IterableDataset[Any]):
         """Bytes of the shards and index files that are local, whichever process fetched them."""
         return self._smalti_samples.kept_bytes()
 
-    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: FBT001, FBT002 - MosaicML's signature
+    def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - MosaicML's
         """Fetch a shard.
 
         Args:
             shard_id: number of the shard over all streams.
-            blocking: wait until it is local; otherwise it is fetched in the background.
+            blocking: has no effect: a shard that another process is fetching is waited for in any case.
         """
-        self._smalti_samples.prepare(int(shard_id), blocking=blocking)
+        self._smalti_samples.prepare(int(shard_id))
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
-        self._smalti_samples.opened.cache.evict(int(shard_id))
+        self._smalti_samples.evict(int(shard_id))
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -423,7 +400,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
 def _check_name(what: str, name: str, allowed: Any) -> None:
     if name not in allowed:
-        names = ", ".join(f"`{each}`" for each in allowed)
+        *others, last = (f"`{each}`" for each in allowed)
+        names = f"{', '.join(others)}{',' if len(others) > 1 else ''} or {last}"
         raise ValueError(f"Invalid {what}: {name}. Must be one of {names}.")
 
 

@@ -4,7 +4,9 @@ Copies of shards lie where MosaicML Streaming puts them, at `<local>/<split>/<na
 """
 
 import copy
+import functools
 import gc
+import logging
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -25,14 +27,22 @@ from smalti.compat.streaming.base.planning import WorkReading
 from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.stream import Stream, readers_of
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, MissingShardError
+from smalti.compat.streaming.errors import (
+    EmptyStreamError,
+    MissingIndexError,
+    MissingShardError,
+    in_mosaicmls_words,
+    mosaicmls_words,
+)
 from smalti.dataset.lookahead import planned_ahead
-from smalti.errors import IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
+from smalti.errors import ChecksumMismatch, IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
 from smalti.storage.retry import Deadline
 from smalti.stream import OpenStreams, ShardSet, options_of
 from smalti.stream.shard_set import find_shard_set
 
+logger = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
+_CACHED_SHARDS = 4  # the fewest of the largest shards that a cache must hold
 _in_use: "weakref.WeakValueDictionary[Path, Samples]" = weakref.WeakValueDictionary()
 """The samples whose copies lie in a folder, of all datasets of this process."""
 
@@ -68,10 +78,13 @@ class Samples:
         """Return one sample.
 
         Raises:
+            ChecksumMismatch: its shard is damaged.
             MissingShardError: its shard is gone.
         """
         try:
             return self.opened.sample(sample_id)
+        except ChecksumMismatch as error:
+            raise in_mosaicmls_words(error) from error
         except ShardNotFound as error:
             raise MissingShardError(
                 f"{error.message}. Check if the shard file exists in your remote location or have you deleted the "
@@ -89,12 +102,17 @@ class Samples:
         for _, ids in steps:
             yield ids.tolist()
 
-    def prepare(self, shard_id: int, *, blocking: bool) -> None:
-        """Fetch a shard; without `blocking`, start to fetch it."""
-        if blocking:
+    def prepare(self, shard_id: int) -> None:
+        """Fetch a shard."""
+        with mosaicmls_words():
             self.opened.cache.shard(shard_id)
-        else:
-            self.opened.cache.prefetch([shard_id])
+
+    def evict(self, shard_id: int) -> None:
+        """Remove the copies of a shard; log once where there are none because the set is read where it lies."""
+        ends = np.cumsum([len(each.shards) for each in self.opened.sets])
+        stream = self.streams[int(np.searchsorted(ends, shard_id, side="right"))]
+        if not self.opened.cache.evict(shard_id) and not _is_fetched(stream):
+            _log_that_nothing_was_evicted()
 
     def kept_bytes(self) -> int:
         """Return the bytes of all shards and index files that are local, whichever process fetched them."""
@@ -119,15 +137,25 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
     sets = []
     for stream in streams:
         _await_first_rank(stream)
-        found = _find(stream, unsafe=unsafe)
+        with mosaicmls_words():
+            found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
             raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
         if _is_fetched(stream):
             _place_index(stream, found)
         sets.append(found)
+    if cache_limit is not None:
+        _check_cache_limit(streams, sets, cache_limit)
     samples = Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
     _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
     return samples
+
+
+@functools.cache
+def _log_that_nothing_was_evicted() -> None:
+    logger.warning(
+        "Nothing was evicted: the set has no `remote`, and its files are the only copy of it. This is logged once."
+    )
 
 
 def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_limit: int | None) -> int | None:
@@ -137,6 +165,26 @@ def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_
         return None
     left = cache_limit - sum(stream.get_index_size() for stream in streams)
     return left if left >= _max_shard_bytes(sets) else cache_limit  # the dataset refuses most limits that are too low
+
+
+def _check_cache_limit(streams: Sequence[Stream], sets: Sequence[ShardSet], limit: int) -> None:
+    """Check that the cache can hold the index files and a few shards.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    index_bytes = sum(stream.get_index_size() for stream in streams)
+    if limit <= index_bytes:
+        raise ValueError(
+            f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please raise "
+            "`cache_limit`."
+        )
+    largest = _max_shard_bytes(sets)
+    if limit < _CACHED_SHARDS * largest:
+        raise ValueError(
+            f"Cache limit ({limit} bytes) is too low. Increase the `cache_limit` to at-least four times the largest "
+            f"shard size ({largest} bytes) which includes raw (decompressed) and zip (compressed) file size."
+        )
 
 
 def _max_shard_bytes(sets: Sequence[ShardSet]) -> int:
@@ -198,16 +246,23 @@ def _check_folders(streams: Sequence[Stream]) -> None:
     folders = list(map(_folder_of, streams))
     twice = sorted({str(folder) for folder in folders if folders.count(folder) > 1})
     if twice:
-        raise ValueError(f"Reused local directory: {', '.join(twice)}. Provide a different one for each stream.")
+        raise ValueError(f"Reused local directory: {twice}. Provide a different one for each stream.")
     fetched = set(map(_folder_of, filter(_is_fetched, streams)))
     if not fetched.isdisjoint(_in_use):
         gc.collect()  # a dataset that nothing refers to may still be waiting for it
-    used = sorted(map(str, fetched.intersection(_in_use)))
+    used = sorted(fetched.intersection(_in_use))
     if used:
+        theirs = list(map(str, map(_folder_of, _in_use[used[0]].streams)))
         raise ValueError(
-            f"Reused local directory: {', '.join(used)} is that of another dataset of this process. Provide a "
-            "different one, or delete that dataset first."
+            f"Reused local directory: {list(map(str, folders))} vs {theirs}. Provide a different one: {used[0]} is "
+            "that of another dataset of this process. If that is not needed any more, delete it, or call "
+            "`streaming.base.util.clean_stale_shared_memory()`."
         )
+
+
+def forget_folders() -> None:
+    """Make the folders that datasets of this process use free for others, which then share the copies there."""
+    _in_use.clear()
 
 
 def _is_fetched(stream: Stream) -> bool:

@@ -115,7 +115,8 @@ def _sampling_options(dataset: Any) -> dict[str, Any]:
     return {
         "seed": dataset.shuffle_seed,
         "shuffle": bool(dataset.shuffle),
-        "shuffle_algo": dataset.shuffle_algo,
+        # Without `shuffle` the algorithm may be any, as in MosaicML Streaming.
+        "shuffle_algo": dataset.shuffle_algo if dataset.shuffle else MosaicOptions.shuffle_algo,
         "sampling_method": dataset.sampling_method,
         "sampling_granularity": dataset.sampling_granularity,
     }

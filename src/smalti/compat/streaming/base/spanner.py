@@ -8,6 +8,16 @@ from numpy.typing import NDArray
 __all__ = ["Spanner"]
 
 
+def check_sample_id(sample_id: int, num_samples: int) -> None:
+    """Return only if there is such a sample.
+
+    Raises:
+        IndexError: there is none.
+    """
+    if not 0 <= sample_id < num_samples:
+        raise IndexError(f"Invalid sample index `{sample_id}`: 0 <= {sample_id} < {num_samples}")
+
+
 class Spanner:
     """The shard of every sample id.
 
@@ -38,8 +48,7 @@ class Spanner:
         Raises:
             IndexError: there is no such sample.
         """
-        if not 0 <= index < self.num_samples:
-            raise IndexError(f"Invalid sample index `{index}`: 0 <= {index} < {self.num_samples}")
+        check_sample_id(index, int(self.num_samples))
         shard = int(np.searchsorted(self.shard_bounds, index, side="right")) - 1
         return shard, int(index - self.shard_bounds[shard])
 

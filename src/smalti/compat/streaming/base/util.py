@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -16,6 +17,7 @@ from urllib.parse import urlparse
 
 from smalti.catalog import merge
 from smalti.catalog.header import INDEX
+from smalti.compat.streaming.base.constant import SHM_TO_CLEAN
 from smalti.compat.streaming.errors import MergeError
 from smalti.errors import CatalogError, StoreError, StoreNotFound
 from smalti.format import ShardInfo, emit_index, parse_index
@@ -113,16 +115,17 @@ def _scaled(text: str, units: Mapping[str, int], plain_unit: str = "") -> int:
 
 
 def clean_stale_shared_memory() -> None:
-    """Do nothing, and log so once: shared memory of Smalti's does not outlive the process that created it."""
-    _log_that_nothing_is_stale()
+    """Make the local folders that datasets of this process use free for further ones, and remove its shared memory.
 
-
-@functools.cache
-def _log_that_nothing_is_stale() -> None:
-    logger.warning(
-        "clean_stale_shared_memory() does nothing: shared memory of Smalti's does not outlive the process that created "
-        "it. The call can be removed."
-    )
+    Nothing of another process is removed: its shared memory ends with it.
+    """
+    # What was not imported has registered nothing, and importing it takes torch.
+    opening = sys.modules.get("smalti.compat.streaming.base.opening")
+    if opening is not None:
+        opening.forget_folders()
+    memory = sys.modules.get("smalti.compat.streaming.base.shared.memory")
+    if memory is not None:
+        memory.unlink_own(SHM_TO_CLEAN)
 
 
 def get_import_exception_message(package_name: str, extra_deps: str) -> str:

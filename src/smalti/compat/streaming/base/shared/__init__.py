@@ -6,6 +6,7 @@
 from smalti.compat.streaming.base.shared.array import SharedArray
 from smalti.compat.streaming.base.shared.barrier import SharedBarrier
 from smalti.compat.streaming.base.shared.memory import SharedMemory
+from smalti.compat.streaming.base.shared.prefix import _get_path as _get_path
 from smalti.compat.streaming.base.shared.prefix import get_shm_prefix
 from smalti.compat.streaming.base.shared.scalar import SharedScalar
 

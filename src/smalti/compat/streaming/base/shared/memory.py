@@ -4,13 +4,16 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory as BuiltinSharedMemory
 from typing import Any
 
 _register_lock = threading.Lock()
+_all: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
+"""The blocks that this process has created or attached to."""
 
 
 class SharedMemory:
@@ -48,6 +51,7 @@ class SharedMemory:
                 if create:
                     raise
                 self.shm = self._attach(name)
+        _all.add(self)
         if auto_cleanup:
             atexit.register(self.cleanup)
 
@@ -75,6 +79,21 @@ class SharedMemory:
             with suppress(BufferError):  # an array over it is still in use: it is unmapped with the process
                 memory.close()
         self.created_shms, self.opened_shms = [], []
+
+
+def unlink_own(kinds: Collection[str]) -> None:
+    """Remove the names of the blocks that this process has created as `get_shm_prefix` names them; they stay mapped.
+
+    Args:
+        kinds: the names after the number, such as `locals`.
+    """
+    for block in list(_all):
+        for memory in list(block.created_shms) if block._pid == os.getpid() else ():
+            number, _, kind = memory.name.partition("_")
+            if number.isdecimal() and kind in kinds:
+                _unlink(memory)
+                block.created_shms.remove(memory)
+                block.opened_shms.append(memory)
 
 
 def _unlink(memory: BuiltinSharedMemory) -> None:

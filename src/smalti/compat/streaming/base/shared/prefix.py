@@ -17,9 +17,27 @@ from smalti.compat.streaming.base.world import World
 _SIZE_BYTES = 4
 
 
+def _each_prefix_int() -> Iterator[int]:
+    """Return the numbers of entries, in the order in which they are looked at."""
+    return count()
+
+
 def _get_path(prefix_int: int, name: str) -> str:
     """Return the name of a block of memory with this number."""
     return f"{prefix_int:06}_{name}"
+
+
+def _pack_locals(dirnames: list[str], prefix_int: int) -> bytes:
+    """Return the bytes of an entry: their number, the folders, and the entry's number."""
+    text = "\0".join([*dirnames, str(prefix_int)]).encode()
+    return (_SIZE_BYTES + len(text)).to_bytes(_SIZE_BYTES, sys.byteorder) + text
+
+
+def _unpack_locals(data: bytes) -> tuple[list[str], int]:
+    """Return the folders and the number of an entry; bytes after its end are ignored."""
+    size = int.from_bytes(data[:_SIZE_BYTES], sys.byteorder)
+    *dirnames, prefix_int = data[_SIZE_BYTES:size].decode().split("\0")
+    return dirnames, int(prefix_int or 0)
 
 
 def get_shm_prefix(
@@ -65,33 +83,32 @@ def _register(folders: list[str], downloads: set[str], retry: int) -> tuple[int,
             break
         if attempt == retry:
             raise ValueError(
-                f"Reused local directory: {used} is the local directory of a running job. Provide a different one."
+                f"Reused local directory: {folders} vs {used}. Provide a different one: that is the local directory of "
+                "a running job. If it is of this process, call `streaming.base.util.clean_stale_shared_memory()`."
             )
         time.sleep(TICK)
     number = 0
     while True:
-        text = "\0".join([*folders, str(number)]).encode()
-        size = _SIZE_BYTES + len(text)
+        data = _pack_locals(folders, number)
         try:
-            memory = SharedMemory(_get_path(number, LOCALS), create=True, size=size)
+            memory = SharedMemory(_get_path(number, LOCALS), create=True, size=len(data))
         except (FileExistsError, PermissionError):
             number += 1
             continue
-        memory.buf[:size] = size.to_bytes(_SIZE_BYTES, sys.byteorder) + text
+        memory.buf[: len(data)] = data
         return number, memory
 
 
 def _entries() -> Iterator[tuple[int, SharedMemory, list[str]]]:
     """Yield number, memory and folders of all entries, up to the first free number."""
-    for number in count():
+    for number in _each_prefix_int():
         try:
             memory = SharedMemory(_get_path(number, LOCALS), create=False, auto_cleanup=False)
         except PermissionError:  # of another user
             continue
         except FileNotFoundError:
             return
-        size = int.from_bytes(memory.buf[:_SIZE_BYTES], sys.byteorder)
-        yield number, memory, bytes(memory.buf[_SIZE_BYTES:size]).decode().split("\0")[:-1]
+        yield number, memory, _unpack_locals(bytes(memory.buf))[0]
 
 
 def _meet() -> None:
