@@ -18,7 +18,7 @@ _SIZE_BYTES = 4
 
 
 def _each_prefix_int() -> Iterator[int]:
-    """Return the numbers of entries, in the order in which they are looked at."""
+    """Return the numbers of entries, in the order of the search."""
     return count()
 
 
