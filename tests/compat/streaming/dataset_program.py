@@ -8,6 +8,7 @@ returns, or the names of the built-in exception classes that it raised.
 
 import json
 import logging
+import re
 import sys
 import warnings
 from importlib import import_module
@@ -43,6 +44,12 @@ WARNINGS = (
     "Attempting to partition",
     "Because",
 )
+
+
+WORDS = 90
+"""Characters of a log record that are compared."""
+OURS = "The loaded state is of epoch"
+"""A warning that MosaicML does not have."""
 
 
 def plain(value):
@@ -95,7 +102,22 @@ def failing(streaming, folder, case):
 KINDS = {"run": run, "work": work, "failing": failing}
 
 
+class Log(logging.Handler):
+    """The logger, level, first words and stream of each record."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def emit(self, record):
+        words = " ".join(record.getMessage().split())
+        if not words.startswith(OURS):
+            self.found.add((record.name, record.levelname, words[:WORDS], *re.findall(r"stream with index \d+", words)))
+
+
 def answer(streaming, folder, case):
+    log = Log()
+    logging.getLogger("streaming").handlers = [log]
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
@@ -103,11 +125,12 @@ def answer(streaming, folder, case):
         except Exception as error:  # its class is the answer
             found = [each.__name__ for each in type(error).__mro__ if each.__module__ == "builtins"]
     texts = {str(each.message)[: len(text)] for each in seen for text in WARNINGS}
-    return [found, sorted(texts & set(WARNINGS))]
+    return [found, sorted(texts & set(WARNINGS)), sorted(log.found)]
 
 
 def main(package, folder, cases, out):
-    logging.disable()
+    logging.getLogger("streaming").setLevel(logging.INFO)
+    logging.getLogger("streaming").propagate = False
     streaming = import_module(package)
     answers = [answer(streaming, Path(folder), case) for case in json.loads(Path(cases).read_text())]
     Path(out).write_text(json.dumps(answers))

@@ -394,6 +394,14 @@ def test_attributes_that_are_set_before_an_epoch_determine_it(remote):
 # ------------------------------------------------------------------ states
 
 
+def test_two_iterators_of_a_dataset_both_read_their_epoch_to_its_end(remote):
+    dataset = StreamingDataset(local=remote, batch_size=4, shuffle=True)
+    first = iter(dataset)
+    read = [next(first)["id"] for _ in range(10)]
+    assert sorted(row["id"] for row in dataset) == list(range(COUNT))
+    assert sorted([*read, *(row["id"] for row in first)]) == list(range(COUNT))
+
+
 def test_a_state_of_the_engine_in_mosaicmls_order_continues(remote):
     engine = EngineDataset(local=remote, batch_size=4, shuffle=True, shuffle_algo="py1e")
     expected = [row["id"] for row in engine]
@@ -413,6 +421,61 @@ def test_a_state_that_cannot_continue_is_refused_when_it_is_loaded(remote, state
         state = EngineDataset(local=remote, batch_size=4).state_dict()
     with pytest.raises(CursorError, match=text):
         StreamingDataset(local=remote, batch_size=4).load_state_dict(state)
+
+
+def test_a_state_with_a_value_that_json_cannot_hold_is_a_type_error(remote):
+    dataset = StreamingDataset(local=remote, batch_size=4)
+    with pytest.raises(TypeError, match=r"saved state: .*int64"):
+        dataset.load_state_dict(dataset.state_dict(0, from_beginning=True) | {"epoch": np.int64(0)})
+
+
+def logged(caplog):
+    return [(record.name, record.levelname, " ".join(record.getMessage().split()[:4])) for record in caplog.records]
+
+
+def test_defaults_are_logged_under_mosaicmls_names(remote, caplog):
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        next(iter(StreamingDataset(local=remote, batch_size=4)))
+    names = ("predownload", "num_canonical_nodes", "shuffle_block_size")
+    expected = [("streaming.base.dataset", "INFO", f"Because `{name}` was not") for name in names]
+    assert logged(caplog) == expected
+    caplog.clear()
+    dataset = StreamingDataset(local=remote, batch_size=4, predownload=8, num_canonical_nodes=1, shuffle_block_size=50)
+    with caplog.at_level(logging.INFO, logger="streaming"):
+        next(iter(dataset))
+    assert not caplog.records
+
+
+def test_replication_is_warned_of_from_the_first_sample(remote, caplog, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    next(iter(StreamingDataset(local=remote, batch_size=4, replication=2)))
+    assert "`replication` arg has been set to 2 and training is resuming from sample 0." in caplog.text
+
+
+@pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
+def test_batches_that_are_dropped_and_a_rounded_start_are_warned_of(remote, caplog, method):
+    """97 samples are 24 batches of 4, and one sample."""
+    dataset = StreamingDataset(local=remote, batch_size=4, batching_method=method)
+    dataset.load_state_dict(dataset.state_dict(0, from_beginning=True) | {"epoch": 0, "sample_in_epoch": 6})
+    rounded = "multiple of the current global batch size of 4. Resuming training after the most recently finished"
+    if method == "stratified":
+        with pytest.warns(UserWarning, match=rounded):
+            next(iter(dataset))
+    else:
+        next(iter(dataset))
+        assert rounded in caplog.text
+    assert {record.name for record in caplog.records} == {f"streaming.base.batching.{method}"}
+    verb = "are being" if method == "stratified" else "will be"
+    assert f"`{method}` batching method, some batches with an inadequate number of samples" in caplog.text
+    assert f"from stream with index 0 {verb} dropped." in caplog.text
+
+
+def test_py1e_warns_of_a_streams_share_of_the_shuffle_block(remote):
+    """A stream's shards of up to 97 samples, and a block of 8 for it."""
+    arguments = {"shuffle": True, "shuffle_block_size": 8, "batching_method": "per_stream"}
+    with pytest.warns(UserWarning, match="Shuffle block size was smaller than shard size for some shards. This will"):
+        next(iter(StreamingDataset(local=remote, batch_size=4, **arguments)))
 
 
 def test_a_state_of_an_earlier_epoch_has_no_effect_and_says_so(remote, caplog):

@@ -185,9 +185,13 @@ def test_resuming_after_the_end_is_a_value_error():
 
 def test_nodes_that_do_not_divide_are_a_value_error():
     for function in (get_partitions_orig, get_partitions_relaxed):
-        with pytest.raises(ValueError, match="one number must divide the other"):
+        with pytest.raises(
+            ValueError, match=r"^Either canonical or physical nodes must be evenly divisible by the other"
+        ):
             function(100, 3, 2, 1, 1, 1)
-    with pytest.raises(ValueError, match="global batch of 3 cannot be divided"):
+    with pytest.raises(
+        ValueError, match=r"^A global batch size of 3 is not evenly divisible by the initial total number of devices"
+    ):
         get_partitions_relaxed(100, 4, 3, 1, 1, 1, 0, 4)
 
 

@@ -43,6 +43,15 @@ def test_what_is_registered_is_found_by_its_name(registry):
     assert registry.get("paint") is Painter
 
 
+def test_the_source_of_what_is_registered_is_found(registry):
+    registry.register("paint", func=paint)
+    found = registry.find("paint")
+    assert (found["module"], found["file"], found["docstring"]) == (__name__, __file__, None)
+    assert found["line_no"] == paint.__code__.co_firstlineno
+    registry.register("number", func=int)
+    assert registry.find("number")["file"] is registry.find("number")["line_no"] is None, "it is compiled"
+
+
 def test_an_unknown_name_is_a_value_error_that_lists_the_known_ones(registry):
     registry.register("painter", func=Painter)
     with pytest.raises(ValueError, match=r"'chisel' in registry tests -> painters\. Available names: painter"):

@@ -51,6 +51,16 @@ class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `s
     """A value that a line of text cannot hold: it contains the separator or the end of the line."""
 
 
+class EntryError(ValueError, KeyError, AssertionError):
+    """A shard's entry in an index: an AssertionError there if its version is another, a KeyError if its format is."""
+
+    __str__ = Exception.__str__  # KeyError's shows the message in quotation marks
+
+
+class BatchSizeError(TypeError, AssertionError):
+    """A batch size that is no whole number: an AssertionError there."""
+
+
 class MergeError(CatalogError, RuntimeError):
     """Index files that cannot be merged."""
 

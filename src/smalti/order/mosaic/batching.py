@@ -39,12 +39,13 @@ def stratified_rows(lengths: Sequence[int], proportions: Sequence[float], global
     Raises:
         WorldMismatch: a stream would have no sample in a step.
     """
-    portions = _portions(proportions, global_batch)
+    portions = stream_portions(proportions, global_batch)
     for stream, portion in enumerate(portions.tolist()):
         if portion < 1:
             raise WorldMismatch(
-                f"batching 'stratified': stream {stream} would have no sample in a global batch of {global_batch}; "
-                "enlarge the batch, or the stream's proportion.",
+                f"Number of samples for stream {stream} is {portion} because the portion of this stream in the global "
+                f"batch, which is of size {global_batch}, is too low (batching 'stratified'). Please increase the "
+                "global batch size or increase the stream's proportion.",
                 stream=stream,
                 global_batch=global_batch,
             )
@@ -57,7 +58,8 @@ def stratified_rows(lengths: Sequence[int], proportions: Sequence[float], global
     return np.concatenate(parts, axis=1)
 
 
-def _portions(proportions: Sequence[float], global_batch: int) -> Ints:
+def stream_portions(proportions: Sequence[float], global_batch: int) -> Ints:
+    """Return how many samples of each stream a `stratified` step holds; int64, shape (streams,)."""
     parts = np.array(proportions)
     portions = np.array([int(part * global_batch) for part in proportions], dtype=np.int64)
     lacking = global_batch - int(portions.sum())
@@ -79,7 +81,7 @@ def per_stream_places(
         WorldMismatch: a stream has too few samples for one step.
     """
     for stream, steps in enumerate(full_steps):
-        _check_batches(stream, steps, f"a global batch of {global_batch}", "per_stream")
+        _check_batches(stream, steps, f"a complete global batch of size {global_batch}")
     begins = np.cumsum(lengths) - lengths
     starts = [begin + np.arange(steps) * global_batch for begin, steps in zip(begins, full_steps, strict=True)]
     return _mixed(starts, rng)[:, None] + np.arange(global_batch, dtype=np.int64)
@@ -100,8 +102,9 @@ def device_per_stream_rows(
     """
     if canonical_nodes % shape.hosts:
         raise WorldMismatch(
-            f"batching 'device_per_stream': {shape.hosts} hosts must divide the {canonical_nodes} canonical nodes; "
-            "choose another number of canonical nodes or hosts.",
+            "For `device_per_stream` batching, num_canonical_nodes must be divisible by physical nodes. Got "
+            f"{canonical_nodes} canonical nodes and {shape.hosts} physical nodes (hosts); choose another number of "
+            "either.",
             canonical_nodes=canonical_nodes,
             hosts=shape.hosts,
         )
@@ -112,7 +115,7 @@ def device_per_stream_rows(
         for stream, (begin, length) in enumerate(zip(begins, lengths, strict=True)):
             places = begin + _host_places(length, number, canonical_nodes, shape)
             full = places.size // shape.batch_size
-            _check_batches(stream, full, f"a batch of {shape.batch_size} on every host", "device_per_stream")
+            _check_batches(stream, full, f"even a single device batch of size {shape.batch_size} on every host")
             batches.append(places[: full * shape.batch_size].reshape(full, shape.batch_size))
         hosts.append(_mixed(batches, rng))
     longest = max(len(host) for host in hosts)
@@ -141,10 +144,10 @@ def _mixed(parts: Sequence[Ints], rng: np.random.Generator) -> NDArray[np.int64]
     return mixed
 
 
-def _check_batches(stream: int, count: int, batch: str, method: str) -> None:
+def _check_batches(stream: int, count: int, batch: str) -> None:
     if not count:
         raise WorldMismatch(
-            f"batching {method!r}: stream {stream} has not enough samples for {batch}; choose a smaller batch, or take "
-            "more of that stream.",
+            f"Stream with index {stream} does not have an adequate number of samples to construct {batch}. Choose a "
+            "smaller batch, or take more of that stream.",
             stream=stream,
         )

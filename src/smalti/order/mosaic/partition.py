@@ -117,8 +117,9 @@ class CanonicalOrder:
                 raise ValueError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
         if not divides(self.canonical_nodes, self.hosts):
             raise WorldMismatch(
-                f"{self.canonical_nodes} canonical nodes cannot be divided among {self.hosts} hosts: one number must "
-                "divide the other. Use another number of hosts, or, when resuming, the partition 'relaxed'.",
+                "Either canonical or physical nodes must be evenly divisible by the other: "
+                f"{self.canonical_nodes} canonical nodes cannot be divided among {self.hosts} hosts. Use another "
+                "number of hosts, or, when resuming, the partition 'relaxed'.",
                 canonical_nodes=self.canonical_nodes,
                 hosts=self.hosts,
             )
@@ -315,8 +316,8 @@ def make_partition(
     rows = -(-num_samples // max(1, canonical_nodes))
     if start > max(num_samples + shape.num_ranks - num_samples % shape.num_ranks, rows * canonical_nodes):
         raise CursorError(
-            f"cannot resume at sample {start}: the epoch has {num_samples}. The state was saved with another data set "
-            "or epoch size: open those again, or begin a new epoch.",
+            f"Resuming further into the dataset ({start}) than it has samples ({num_samples}): the state was saved "
+            "with another data set or epoch size. Open those again, or begin a new epoch.",
             start=start,
             num_samples=num_samples,
         )
@@ -331,9 +332,9 @@ def _first_world(shape: WorldShape, initial_hosts: int) -> WorldShape:
     ranks = initial_hosts * shape.ranks_on_host
     if initial_hosts < 1 or shape.global_batch % ranks:
         raise WorldMismatch(
-            f"partition 'relaxed': a global batch of {shape.global_batch} cannot be divided among the {ranks} ranks "
-            f"({initial_hosts} hosts) with which the run began; choose a `batch_size` that keeps the global batch of "
-            "that run.",
+            f"A global batch size of {shape.global_batch} is not evenly divisible by the initial total number of "
+            f"devices of {ranks}, the ranks of the {initial_hosts} hosts with which the run began (partition "
+            "'relaxed'); choose a `batch_size` that keeps the global batch of that run.",
             global_batch=shape.global_batch,
             initial_hosts=initial_hosts,
         )

@@ -239,8 +239,8 @@ def plan_mosaic_epoch(
     padding = len(streams) * (options.canonical_nodes + 1) * (shape.num_ranks + 1)
     if not 0 <= start <= total + padding + shape.global_batch:
         raise CursorError(
-            f"cannot resume at sample {start}: the epoch has {total}. The state was saved with another data set, "
-            "weights or epoch size: open those again, or begin a new epoch.",
+            f"Resuming further into the dataset ({start}) than it has samples ({total}): the state was saved with "
+            "another data set, weights or epoch size. Open those again, or begin a new epoch.",
             start=start,
             num_samples=total,
         )
@@ -297,6 +297,15 @@ def shuffled_order(taken: Resampled, options: MosaicOptions, epoch: int, block_s
     return taken.sample_ids(order)
 
 
+def stream_shape(shape: WorldShape, options: MosaicOptions) -> WorldShape:
+    """Return the world that every stream is partitioned for, from which steps of `shape` are assembled."""
+    if options.batching_method == "stratified":
+        return replace(shape, hosts=1, batch_size=1)
+    if options.batching_method == "device_per_stream":
+        return replace(shape, hosts=options.canonical_nodes, batch_size=1)
+    return shape
+
+
 @dataclass(frozen=True, eq=False)
 class _Batches:
     """Steps of the three batching methods by stream: each stream is resampled, partitioned and shuffled alone."""
@@ -328,7 +337,7 @@ class _Batches:
         partition = make_partition(
             options.partition_algo,
             len(taken),
-            self._stream_shape(),
+            stream_shape(self.shape, self.options),
             canonical_nodes=options.canonical_nodes,
             initial_hosts=options.initial_hosts,
         )
@@ -339,21 +348,13 @@ class _Batches:
         least = MIN_BLOCK_SIZES.get(options.shuffle_algo, 0) if options.shuffle else 0
         if not taken or block < least:
             raise WorldMismatch(
-                f"batching {options.batching_method!r}: stream {stream} gives {taken} samples to the epoch and has "
-                f"{block} of a shuffle block of {options.shuffle_block}, which is too few; take more of the stream, "
-                "leave it out, or enlarge the shuffle block.",
+                f"Samples from stream {stream} are not being used. It gives {taken} samples to the epoch and has "
+                f"{block} of a shuffle block of {options.shuffle_block}, which is too few for batching "
+                f"{options.batching_method!r}: take more of the stream, leave it out, or enlarge the shuffle block.",
                 stream=stream,
                 choose=taken,
                 block_size=block,
             )
-
-    def _stream_shape(self) -> WorldShape:
-        """Return the world that every stream is partitioned for, from which steps of `shape` are assembled."""
-        if self.options.batching_method == "stratified":
-            return replace(self.shape, hosts=1, batch_size=1)
-        if self.options.batching_method == "device_per_stream":
-            return replace(self.shape, hosts=self.options.canonical_nodes, batch_size=1)
-        return self.shape
 
     def _places(self, sources: Sequence[PartitionedIds]) -> Ints:
         """Return, position by position, places in the streams' sequences, laid end to end; -1 for empty positions."""

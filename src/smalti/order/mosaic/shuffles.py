@@ -235,8 +235,9 @@ def _py1e(
     for first, last in pairwise(spans.bounds):
         if ends[first] == ends[last]:
             raise WorldMismatch(
-                f"shuffle 'py1e': one of {canonical_nodes} canonical nodes would hold none of {ids.size} samples; "
-                "choose fewer canonical nodes, or another shuffle.",
+                "The number of samples assigned to a canonical node is 0. The shuffle 'py1e' has "
+                f"{canonical_nodes} canonical nodes for {ids.size} samples; choose fewer canonical nodes, or another "
+                "shuffle.",
                 canonical_nodes=canonical_nodes,
                 num_samples=int(ids.size),
             )

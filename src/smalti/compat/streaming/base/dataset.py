@@ -31,7 +31,7 @@ from smalti.torch.worker_processes import end_with_program
 
 __all__ = ["StreamingDataset"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 
 class StreamingDataset(Array, IterableDataset[Any]):
@@ -305,6 +305,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
         Raises:
             CursorError: `obj` is no such state.
+            TypeError: `obj` has a value that JSON cannot hold.
         """
         loaded, place = progress.loaded_position(obj), self._smalti_progress.get()
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
@@ -329,18 +330,29 @@ class StreamingDataset(Array, IterableDataset[Any]):
             self.shuffle_seed = loaded.state["shuffle_seed"]
             self.initial_physical_nodes = loaded.state.get("initial_physical_nodes")
         elif not self.num_canonical_nodes:
+            if self.shuffle_algo not in {"py1s", "py2s"} and not world.worker_of_rank:
+                logger.log(
+                    logging.INFO if loaded is None else logging.WARNING,
+                    "Because `num_canonical_nodes` was not specified, and `shuffle_algo` is %s, it will default to be "
+                    "equal to physical nodes.",
+                    self.shuffle_algo,
+                )
             self.num_canonical_nodes = default_mosaic_nodes(self.shuffle_algo, world.num_nodes)
         self._set_shuffle_block_size(world)
         return start.epoch, start.samples
 
     def _set_shuffle_block_size(self, world: World) -> None:
-        del world
         if self.shuffle_block_size is None:
+            if not world.worker_of_rank:
+                logger.info(
+                    "Because `shuffle_block_size` was not specified, it will default to max(4_000_000 // "
+                    "num_canonical_nodes, 1 << 18) if num_canonical_nodes is not None, otherwise 262144."
+                )
             nodes = self.num_canonical_nodes
             self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
 
     def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return what an epoch takes of the streams.
+        """Return what an epoch takes of the streams; an override does not change what the dataset reads.
 
         Args:
             epoch: number of the epoch.
@@ -388,10 +400,11 @@ class StreamingDataset(Array, IterableDataset[Any]):
         return self._resume(self._parallel_worker_world, start.epoch)
 
     def _smalti_warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:
-        if self.replication is not None and self.replication > 1 and sample_in_epoch:
+        if self.replication is not None and self.replication > 1:
             logger.warning(
-                "`replication` is %d and the epoch continues from sample %d: count the samples of each replica group "
-                "once when you call `state_dict`.",
+                "The `replication` arg has been set to %d and training is resuming from sample %d. Make sure you are "
+                "accounting for sample replication when using StreamingDataset's `state_dict` method for "
+                "deterministic resumption: each replica group counts as one rank.",
                 self.replication,
                 sample_in_epoch,
             )
@@ -408,6 +421,10 @@ def _check_name(what: str, name: str, allowed: Any) -> None:
 def _checked_predownload(predownload: int | None, batch_size: int | None) -> int:
     """Return the samples to look ahead, with a warning where they are less than a batch."""
     if predownload is None:
+        logger.info(
+            "Because `predownload` was not specified, it will default to 8*batch_size if batch_size is not None, "
+            "otherwise 64."
+        )
         return 64 if batch_size is None else 8 * batch_size
     if batch_size is not None and predownload < batch_size:
         warnings.warn(

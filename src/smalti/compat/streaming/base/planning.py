@@ -3,6 +3,7 @@
 A dataset's iteration and `base.batching.generate_work` both use `plan_work`, so that they cannot differ.
 """
 
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,16 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.partition.orig import warn_of_repeats
+from smalti.compat.streaming.base.partition.orig import warn_of_partition
 from smalti.compat.streaming.base.shuffle.py1e import warn_of_unmixed_shards
 from smalti.compat.streaming.base.world import World, engine_world
+from smalti.compat.streaming.errors import BatchSizeError
 from smalti.cursor import Cursor
 from smalti.dataset.order import OrderOptions, Pass, Planned, Reading
 from smalti.order import Division, StepBatch
 from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch
-from smalti.order.mosaic.partition import make_partition
-from smalti.order.mosaic.planning import stream_counts
-from smalti.order.mosaic.sampling import Resampled, resample
+from smalti.order.mosaic.batching import stream_portions
+from smalti.order.mosaic.partition import Partition, make_partition
+from smalti.order.mosaic.planning import stream_counts, stream_shape
+from smalti.order.mosaic.sampling import Resampled, StreamCounts, resample
 
 Ints = NDArray[np.int64]
 
@@ -40,35 +43,71 @@ class Work:
 
     def resampled(self, epoch: int, stream: int | None = None) -> Resampled:
         """Return the samples that an epoch takes; `stream` is the number of the only stream to take, None for all."""
-        options, counts = self.options, stream_counts(self.streams, self.options, epoch)
-        if stream is not None:
-            counts = [counts[stream]]
-        return resample(counts, seed=options.seed, epoch=epoch, sampling=options.sampling_method)
+        counts = stream_counts(self.streams, self.options, epoch)
+        return self._resample(counts if stream is None else [counts[stream]], epoch)
+
+    def _resample(self, counts: list[StreamCounts], epoch: int) -> Resampled:
+        return resample(counts, seed=self.options.seed, epoch=epoch, sampling=self.options.sampling_method)
 
     def warn(self, epoch: int, sample_in_epoch: int) -> None:
-        """Warn where the samples are too few for the world, or the shuffle block too small for the shards."""
-        options, shape = self.options, self.shape
-        if options.batching_method == "stratified" and sample_in_epoch % shape.global_batch:
-            warnings.warn(
-                f"Because of the `stratified` batching method, resumption may only occur on a sample that is a "
-                f"multiple of the current global batch size of {shape.global_batch}, and the state is at "
-                f"{sample_in_epoch}: resuming after the most recently finished global batch.",
-                stacklevel=4,
+        """Warn of what MosaicML warns of: samples that are too few, small shuffle blocks, a start that is rounded."""
+        options, is_random = self.options, self.options.batching_method == "random"
+        counts = stream_counts(self.streams, options, epoch)
+        for stream in [None] if is_random else range(len(self.streams)):
+            if stream is not None and not self.streams[stream].choose:
+                continue  # the plan refuses it
+            taken = self._resample(counts if stream is None else [counts[stream]], epoch)
+            start = sample_in_epoch if is_random else 0
+            partition = make_partition(
+                options.partition_algo,
+                len(taken),
+                stream_shape(self.shape, options),
+                canonical_nodes=options.canonical_nodes,
+                start=start,
+                initial_hosts=options.initial_hosts,
             )
-        if options.batching_method != "random":
-            return
-        taken = self.resampled(epoch)
-        partition = make_partition(
-            options.partition_algo,
-            len(taken),
-            shape,
-            canonical_nodes=options.canonical_nodes,
-            start=sample_in_epoch,
-            initial_hosts=options.initial_hosts,
+            warn_of_partition(partition, start)
+            if options.shuffle and options.shuffle_algo == "py1e":
+                share = 1.0 if stream is None else self.streams[stream].proportion
+                block = int(options.shuffle_block * share)
+                warn_of_unmixed_shards(taken.units, options.canonical_nodes, options.seed, block)
+            if stream is not None and self._drops(partition, stream):
+                self._logger.warning(
+                    "Because of the `%s` batching method, some batches with an inadequate number of samples from "
+                    "stream with index %d %s dropped.",
+                    options.batching_method,
+                    stream,
+                    "are being" if options.batching_method == "stratified" else "will be",
+                )
+        if not is_random and sample_in_epoch % self.shape.global_batch:
+            self._warn_of_resumption()
+
+    def _drops(self, partition: Partition, stream: int) -> bool:
+        """Return whether a batch of the stream lacks samples, counting the padding of MosaicML's array as it does."""
+        method, shape = self.options.batching_method, partition.shape
+        steps = -(-partition.num_steps // shape.workers) * shape.workers
+        if method == "per_stream":
+            return partition.full_steps != steps
+        if method == "device_per_stream":
+            return True  # it always adds a batch of padding
+        portion = int(stream_portions([each.proportion for each in self.streams], self.shape.global_batch)[stream])
+        return portion > 0 and len(partition) // portion != -(-steps * shape.num_ranks // portion)
+
+    def _warn_of_resumption(self) -> None:
+        method, batch = self.options.batching_method, self.shape.global_batch
+        text = (
+            f"Because of the `{method}` batching method, resumption may only occur on a sample that is a multiple of "
+            f"the current global batch size of {batch}. Resuming training after the most recently finished global "
+            "batch."
         )
-        warn_of_repeats(partition)
-        if options.shuffle and options.shuffle_algo == "py1e":
-            warn_of_unmixed_shards(taken.units, options.canonical_nodes, options.seed, options.shuffle_block)
+        if method == "stratified":
+            warnings.warn(f"{text} Set {batch} to the original value for deterministic resumption.", stacklevel=5)
+        else:
+            self._logger.warning(text)
+
+    @property
+    def _logger(self) -> logging.Logger:
+        return logging.getLogger(f"streaming.base.batching.{self.options.batching_method}")
 
 
 def work_of(dataset: Any, world: World, batching_method: str | None = None) -> Work:
@@ -81,7 +120,7 @@ def work_of(dataset: Any, world: World, batching_method: str | None = None) -> W
     if dataset.num_canonical_nodes is None:
         raise RuntimeError("`num_canonical_nodes` can never be None. Provide a positive integer.")
     if not isinstance(dataset.batch_size, int):
-        raise TypeError(f"Batch size must be an integer. Got {type(dataset.batch_size)}.")
+        raise BatchSizeError(f"Batch size must be an integer. Got {type(dataset.batch_size)}.")
     if dataset.shuffle and not isinstance(dataset.shuffle_block_size, int):
         raise TypeError(
             f"Dataset `shuffle_block_size` must be an integer. Got {type(dataset.shuffle_block_size)} instead."

@@ -3,6 +3,7 @@
 An epoch that was read to its end is not the next one yet: a state that was saved there continues with an empty rest.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -71,7 +72,12 @@ def loaded_position(state: Mapping[str, Any]) -> Position:
 
     Raises:
         CursorError: a key is missing, or the state was saved in Smalti's own order.
+        TypeError: the state has a value that JSON cannot hold.
     """
+    try:
+        json.dumps(state)
+    except TypeError as error:
+        raise TypeError(f"saved state: {error}; give what `state_dict` returned, also after JSON.") from error
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise CursorError(

@@ -8,8 +8,9 @@ import copy
 import functools
 import importlib.metadata
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -100,6 +101,19 @@ class TypedRegistry(Generic[T]):
     def get_entry_points(self) -> dict[str, T]:
         """Return what the entry points of this namespace refer to, by name."""
         return {entry.name: entry.load() for entry in self._found_entry_points()}
+
+    def find(self, name: str) -> dict[str, str | int | None]:
+        """Return where a registered class or function is defined: its `module`, `file`, `line_no` and `docstring`.
+
+        Raises:
+            RegistryError: nothing is registered under that name.
+        """
+        found = self.get(name)
+        source: dict[str, str | int | None] = dict.fromkeys(("file", "line_no"))
+        with suppress(OSError, TypeError):  # compiled code has no source
+            source = {"file": inspect.getfile(found), "line_no": inspect.getsourcelines(found)[1]}  # type: ignore[arg-type]
+        module = inspect.getmodule(found)
+        return {"module": module.__name__ if module else None, **source, "docstring": inspect.getdoc(found)}
 
     def _found_entry_points(self) -> importlib.metadata.EntryPoints:
         return importlib.metadata.entry_points(group=self.entry_point_namespace)

@@ -44,7 +44,7 @@ from smalti.stream import Stream as EngineStream
 __all__ = ["Stream", "streams_registry"]
 
 _LIBRARY = __name__.partition(".")[0]
-_TICK_SECONDS = 0.07  # polling interval for the index that another process fetches
+_POLL_SECONDS = 0.07  # polling interval for the index that another process fetches
 _OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
 
@@ -135,7 +135,7 @@ class Stream:
         split = self.split or None
         if remote is None and (copied := find_copied_set(self.local, split)) is not None:
             remote, split = copied, None  # the store begins at the split
-        if self._fetches_its_own_way():
+        if self._overrides_fetching():
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
@@ -361,11 +361,11 @@ class Stream:
                     f"not there after {deadline.seconds:.0f} s. Either increase the `download_timeout` value or check "
                     "the local rank 0 traceback."
                 )
-            time.sleep(_TICK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def _fetches_its_own_way(self) -> bool:
+    def _overrides_fetching(self) -> bool:
         """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""
-        if any(getattr(type(self), name) is not getattr(Stream, name) for name in _OVERRIDABLE):
+        if any(map(self._overrides, _OVERRIDABLE)):
             return True
         if not type(self._downloader).__module__.startswith(f"{_LIBRARY}."):
             return True
@@ -374,6 +374,10 @@ class Stream:
         except StoreError:  # such as a password in the address, which the downloader accepts
             return True
         return False
+
+    def _overrides(self, name: str) -> bool:
+        """Return whether a method is not the one below: overridden by a class, or replaced in the class or instance."""
+        return getattr(getattr(self, name), "__func__", None) is not _ORIGINALS[name]
 
     def _weights(self) -> dict[str, Any]:
         """Return the weight that was given, or set since, by name; empty without one."""
@@ -404,6 +408,9 @@ class Stream:
                 ) from error
         barrier()
         return folder
+
+
+_ORIGINALS = {name: getattr(Stream, name) for name in _OVERRIDABLE}
 
 
 def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:

@@ -24,7 +24,7 @@ from smalti.format import ShardInfo, emit_index, parse_index
 from smalti.storage import LocalStore, Store, open_store
 from smalti.storage.retry import jitter
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 Url = str | tuple[str, str]
 Faults = type[Exception] | Sequence[type[Exception]]

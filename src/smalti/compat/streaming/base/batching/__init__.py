@@ -21,6 +21,7 @@ batching_methods: dict[str, Callable[..., NDArray[np.int64]]] = {
     "per_stream": generate_work_per_stream_batching,
     "device_per_stream": generate_work_device_per_stream_batching,
 }
+"""The methods by name; functions of yours may be added, for `generate_work` alone: a dataset takes none."""
 
 
 def generate_work(

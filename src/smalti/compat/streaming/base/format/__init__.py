@@ -10,7 +10,9 @@ from smalti.compat.streaming.base.format.index import get_index_basename
 from smalti.compat.streaming.base.format.json.reader import JSONReader
 from smalti.compat.streaming.base.format.mds.reader import MDSReader
 from smalti.compat.streaming.base.format.xsv.reader import CSVReader, TSVReader, XSVReader
+from smalti.compat.streaming.errors import EntryError
 from smalti.compat.streaming.lazy import lazy_package
+from smalti.format.sizes import VERSION
 
 if TYPE_CHECKING:
     from smalti.compat.streaming.base.format import base as base
@@ -67,9 +69,12 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
         obj: the shard's entry in the index.
 
     Raises:
-        ValueError: the entry is of another version, or of an unknown format, or a file's name is unsafe.
+        EntryError: the entry is of another version, or of an unknown format.
+        ValueError: a file's name is unsafe.
     """
+    if obj["version"] != VERSION:
+        raise EntryError(f"Unsupported streaming data version: {obj['version']}. Expected version {VERSION}.")
     kind = obj["format"]
     if kind not in _readers:
-        raise ValueError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")
+        raise EntryError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")
     return _readers[kind].from_json(dirname, split, obj)

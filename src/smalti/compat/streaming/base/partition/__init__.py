@@ -17,7 +17,7 @@ algos: dict[str, Callable[..., NDArray[np.int64]]] = {
     "orig": get_partitions_orig,
     "relaxed": get_partitions_relaxed,
 }
-"""The partitions by name; functions of yours may be added."""
+"""The partitions by name; functions of yours may be added, for `get_partitions` alone: a dataset takes none."""
 
 
 def get_partitions(  # noqa: PLR0913, PLR0917 - MosaicML's signature

@@ -1,6 +1,6 @@
 """The partition `orig`, and MosaicML's warnings about data sets that are too small for a world.
 
-`warn_of_repeats` gives the warnings alone; the arrays come from `smalti.order.mosaic`, which never warns.
+`warn_of_partition` gives the warnings alone; the arrays come from `smalti.order.mosaic`, which never warns.
 """
 
 import logging
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from smalti.order.mosaic import WorldShape
 from smalti.order.mosaic.partition import Partition, all_ids, make_partition
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 
 def get_partitions_orig(
@@ -36,32 +36,34 @@ def get_partitions_orig(
 
 def ids_of(partition: Partition, drop_first: int) -> NDArray[np.int64]:
     """Return the whole array of a partition that was asked for from sample `drop_first` on, with its warnings."""
-    warn_of_repeats(partition)
-    if partition.start != drop_first:
-        logger.warning(
-            "`drop_first` was not divisible by `num_physical_nodes` (%d and %d). Rounding it down to %d.",
-            drop_first,
-            partition.dealt_as.hosts,
-            partition.start,
-        )
+    warn_of_partition(partition, drop_first)
     return all_ids(partition, partition.shape, partition.start, partition.num_steps)
 
 
-def warn_of_repeats(partition: Partition) -> None:
-    """Warn where there are too few samples for the canonical nodes, or for the ranks of a node."""
+def warn_of_partition(partition: Partition, drop_first: int) -> None:
+    """Warn of a start that was rounded, and of too few samples for the canonical nodes or for the ranks of a node."""
+    if partition.start != drop_first:
+        logger.warning(
+            "`drop_first` was not divisible by `num_physical_nodes`. Rounding it down to make it divisible: %d to %d, "
+            "a multiple of %d.",
+            drop_first,
+            partition.start,
+            partition.dealt_as.hosts,
+        )
     order, ranks = partition.order, partition.dealt_as.ranks_on_host
     if order.is_tiny:
         warnings.warn(
-            f"Trying to partition {order.num_samples} samples over {order.canonical_nodes} canonical nodes: many "
-            "samples will be repeated, and batches may be dropped, depending on the batching method. Check that the "
-            "dataset has the expected number of samples, or choose fewer canonical nodes.",
+            f"Trying to partition {order.num_samples} samples over {order.canonical_nodes} canonical nodes. This "
+            "will result in many samples being repeated, and depending on your batching method, batches being "
+            "completely dropped. Check if your dataset has the expected number of samples, and consider decreasing "
+            "the number of canonical nodes.",
             stacklevel=4,
         )
     samples = max(0, len(order) - partition.start) // partition.dealt_as.hosts
     if samples % ranks and 2 * ranks - samples % ranks - 1 > samples:
         warnings.warn(
-            f"Attempting to partition {samples} samples per physical node over {ranks} gpus: many samples will be "
-            "repeated, and batches may be dropped, depending on the batching method. Check that the dataset has the "
-            "expected number of samples.",
+            f"Attempting to partition {samples} samples per physical node over {ranks} gpus. This will result in "
+            "many samples being repeated, and depending on your batching method, batches being completely dropped. "
+            "Check if your dataset has the expected number of samples.",
             stacklevel=4,
         )

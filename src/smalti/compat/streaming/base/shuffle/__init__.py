@@ -22,7 +22,7 @@ algos: dict[str, Callable[..., NDArray[np.int64]]] = {
     "py2s": get_shuffle_py2s,
     "naive": get_shuffle_naive,
 }
-"""The shuffles by name; functions of yours may be added."""
+"""The shuffles by name; functions of yours may be added, for `get_shuffle` alone: a dataset takes none."""
 
 
 def get_shuffle(

@@ -43,8 +43,8 @@ def warn_of_unmixed_shards(
     spans = cut_at_nodes(np.zeros_like(laid_out), laid_out, num_canonical_nodes).sizes
     if spans.size and spans.max() > block_size:
         warnings.warn(
-            f"Shuffle block size was smaller than shard size for some shards ({block_size} and {spans.max()} samples): "
-            "these shards are not shuffled with other shards. Set shuffle_block_size to a larger value for a higher "
-            "quality shuffle.",
+            "Shuffle block size was smaller than shard size for some shards. This will result in these shards not "
+            "being shuffled with other shards. Set shuffle_block_size to a larger value for a higher quality shuffle; "
+            f"found a block of {block_size} and a shard of {spans.max()} samples.",
             stacklevel=3,
         )

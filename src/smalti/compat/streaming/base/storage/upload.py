@@ -27,7 +27,7 @@ from smalti.storage.redact import redact_address
 from smalti.storage.store import join_key
 from smalti.writer.progress import ProgressLine
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 Out = str | tuple[str, str]
 
 __all__ = [

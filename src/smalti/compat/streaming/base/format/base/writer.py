@@ -34,7 +34,7 @@ from smalti.writer import NoSamples, VersionWriter, WriterOptions
 
 __all__ = ["JointWriter", "SplitWriter"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 _OPTIONS = frozenset({"progress_bar", "max_workers", "retry", "exist_ok"})
 Out = str | tuple[str, str]
