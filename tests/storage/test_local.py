@@ -216,3 +216,9 @@ def test_put_if_absent_on_a_dangling_link_raises_exists(tmp_path):
     (tmp_path / "k").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StoreExists):
         LocalStore(tmp_path).put_if_absent("k", b"1")
+
+
+def test_the_stores_own_folder_is_looked_up(tmp_path):
+    LocalStore(tmp_path).check_folder()
+    with pytest.raises(StoreNotFound, match="nowhere does not exist"):
+        LocalStore(tmp_path / "nowhere").check_folder()

@@ -227,6 +227,11 @@ class LocalStore(Store):
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=attrgetter("key")))
 
+    def check_folder(self) -> None:
+        """Check that the folder exists."""
+        if not self.root.is_dir():
+            raise StoreNotFound(f"the folder {self.root} does not exist", url=self.url)
+
     def info(self, key: str) -> ObjectInfo:
         """Return the size and the modification time of one file."""
         path = self.local_path(key)

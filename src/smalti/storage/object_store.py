@@ -364,6 +364,10 @@ class FsspecStore(Store):
         if bucket and self.scheme.name != "memory":
             self._call("look up the bucket of", "", partial(self._run, "info", bucket))
 
+    def check_folder(self) -> None:
+        """Look up the store's own folder; in a bucket it exists if there is an object in it."""
+        self._call("look up", "", partial(self._run, "info", self.root))
+
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the uploads below the folder that were not completed; none if the store removes them itself."""
         folder = self._path(folder_of(prefix), allow_root=True)

@@ -329,6 +329,15 @@ class Store(ABC):
         """
         return
 
+    def check_folder(self) -> None:
+        """Check that the store's own folder exists; a no-op for stores without folders of their own.
+
+        Raises:
+            StoreNotFound: it does not.
+            StoreAuthError: the credentials do not allow to look it up.
+        """
+        return
+
     def check_exclusive_puts(self, folder: str) -> None:
         """Test, with a small object that is removed again, that this store honours `put_if_absent`.
 

@@ -182,7 +182,7 @@ def test_a_line_with_other_fields_is_named(tmp_path, line):
         pile.file_to_dir((str(tmp_path / "x.jsonl"), str(tmp_path / "out"), "zstd", [], 1 << 20))
 
 
-def test_photos_come_with_the_classes_of_their_pixels(tmp_path, monkeypatch):
+def test_photos_come_with_the_classes_of_their_pixels(tmp_path, monkeypatch, caplog):
     uids = {"train": ["00000007", "00003020", "00000009"], "val": ["00000001"]}
     for split, folder in (("train", "training"), ("val", "validation")):
         for kind, suffix, file_format in (("images", "jpg", "JPEG"), ("annotations", "png", "PNG")):
@@ -193,6 +193,7 @@ def test_photos_come_with_the_classes_of_their_pixels(tmp_path, monkeypatch):
     args = ["ade20k", "--in_root", str(tmp_path / "in"), "--out_root", str(tmp_path / "out"), "--progress_bar", "0"]
     monkeypatch.setattr(sys, "argv", args)
     ade20k.main(ade20k.parse_args())
+    assert "Number of samples in a dataset doesn't match. Expected 20206, but got 2; " in caplog.text
     assert sorted(sample["uid"] for sample in read(tmp_path / "out" / "train")) == [b"00000007", b"00000009"]
     sample = read(tmp_path / "out" / "val")[0]
     assert (sample["uid"], sample["x"].format, sample["y"].format) == (b"00000001", "JPEG", "PNG")
@@ -203,7 +204,7 @@ def test_photos_come_with_the_classes_of_their_pixels(tmp_path, monkeypatch):
         ade20k.get(str(tmp_path / "in"), "val", shuffle=False)
 
 
-def test_photos_come_with_the_corners_of_their_objects(tmp_path, monkeypatch):
+def test_photos_come_with_the_corners_of_their_objects(tmp_path, monkeypatch, caplog):
     photos = [{"id": 40 + n, "file_name": f"{n}.jpg", "height": 8, "width": 16} for n in range(2)]
     objects = [{"image_id": 41, "category_id": 90, "bbox": [4, 2, 8, 4]}]
     data = {"images": photos, "annotations": objects, "categories": [{"id": 3, "name": "a"}, {"id": 90, "name": "b"}]}
@@ -214,6 +215,7 @@ def test_photos_come_with_the_corners_of_their_objects(tmp_path, monkeypatch):
         (tmp_path / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(data))
     monkeypatch.setattr(sys, "argv", ["coco", "--in_root", str(tmp_path), "--out_root", str(tmp_path / "out")])
     coco.main(coco.parse_args())
+    assert "Number of samples in a dataset doesn't match. Expected 4952, but got 1; " in caplog.text
     for split in ("train", "val"):
         (sample,) = read(tmp_path / "out" / split)
         assert (sample["img_id"], sample["htot"], sample["wtot"], sample["img"].size) == (41, 8, 16, (16, 8))

@@ -123,7 +123,7 @@ def test_json_holds_texts_32_bit_numbers_and_nests_of_them(kind, is_compatible):
 @pytest.mark.parametrize(
     ("frame", "kwargs", "says"),
     [
-        (None, {"mds_kwargs": {"out": "x"}}, "None or Empty"),
+        (None, {"mds_kwargs": {"out": "x"}}, "^Input dataframe is None or Empty!"),
         (frame_of(x=T.LongType()), {}, "`out` and `columns` need to be specified in `mds_kwargs`"),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"columns": {}}}, "`out` and `columns` need to be specified"),
         (
@@ -132,6 +132,13 @@ def test_json_holds_texts_32_bit_numbers_and_nests_of_them(kind, is_compatible):
             "must provide correct `columns`",
         ),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "b", "c")}}, "expected a path"),
+        (frame_of(x=T.LongType()), {"mds_kwargs": {"out": ("a", "b", "c")}}, "^Invalid `out` argument"),
+        (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "s3c://x"}}, "^Invalid Cloud provider prefix: s3c\\. "),
+        (
+            frame_of(x=T.LongType()),
+            {"mds_kwargs": {"out": ("a", "s3c://x")}},
+            "^Invalid Cloud provider prefix: s3c\\. ",
+        ),
         (frame_of(x=T.LongType()), {"mds_kwargs": {"out": "x", "region": 1}}, "region"),
     ],
 )
@@ -140,6 +147,22 @@ def test_a_call_that_cannot_be_done_is_refused_before_spark_begins(tmp_path, mon
     with pytest.raises(ValueError, match=says):
         dataframe_to_mds(frame, **kwargs)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_nobody_checked_are_a_warning_and_the_callers_arguments_stay(tmp_path, caplog):
+    (tmp_path / "notes.txt").write_text("mine")
+    kwargs = {"out": str(tmp_path)}
+    with pytest.raises(FileExistsError):
+        dataframe_to_mds(frame_of(x=T.LongType()), mds_kwargs=kwargs)
+    assert [record.message for record in caplog.records] == [
+        "User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred",
+        "Auto inferred schema: {'x': 'int64'}",
+    ]
+    assert kwargs == {"out": str(tmp_path)}
+    caplog.clear()
+    with pytest.raises(FileExistsError):
+        dataframe_to_mds(frame_of(), mds_kwargs={**kwargs, "columns": {"y": "int"}}, udf_iterable=list)
+    assert caplog.text.count("With udf_iterable defined, it's up to the user's discretion") == 1
 
 
 def test_a_local_folder_with_files_is_refused_as_mosaicml_refuses_it(tmp_path):
@@ -219,7 +242,7 @@ def test_a_function_that_fails_leaves_a_folder_that_can_be_written_again(spark, 
 
 @pytest.mark.spark
 def test_no_rows_are_a_value_error_and_leave_no_set(spark, tmp_path):
-    with pytest.raises(ValueError, match="no rows") as caught:
+    with pytest.raises(ValueError, match=r"^Input dataframe is None or Empty! It has no rows") as caught:
         dataframe_to_mds(spark.range(0), mds_kwargs={"out": str(tmp_path / "out")})
     assert isinstance(caught.value, SchemaError)
     assert not (tmp_path / "out" / "index.json").exists()

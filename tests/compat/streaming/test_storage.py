@@ -135,6 +135,7 @@ def test_a_downloader_of_the_users_own_is_chosen_by_its_scheme(monkeypatch, tmp_
     monkeypatch.setitem(download.DOWNLOADER_MAPPINGS, "mine", Mine)
     download_file("mine://x", str(tmp_path / "y"), 7)
     assert (tmp_path / "y").read_text() == "mine://x 7"
+    assert download._register_cloud_downloader_subclasses() == download.DOWNLOADER_MAPPINGS
     with pytest.raises(TypeError, match="abstract"):
         CloudDownloader()
 
@@ -169,10 +170,31 @@ def test_a_file_of_a_volume_goes_there_and_back(files_api, tmp_path):  # noqa: F
 
 def test_googles_credentials_are_needed_as_a_value_error(clean_environment, tmp_path):  # noqa: F811
     clean_environment.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
-    with pytest.raises(ValueError, match="GOOGLE_APPLICATION_CREDENTIALS"):
-        GCSDownloader().download("gs://bucket/x", str(tmp_path / "x"))
-    with pytest.raises(ValueError, match="GOOGLE_APPLICATION_CREDENTIALS"):
-        GCSUploader((str(tmp_path / "local"), "gs://bucket/x"))
+    for use in (
+        lambda: GCSDownloader().download("gs://bucket/x", str(tmp_path / "x")),
+        lambda: GCSUploader((str(tmp_path / "local"), "gs://bucket/x")),
+    ):
+        with pytest.raises(ValueError, match="GOOGLE_APPLICATION_CREDENTIALS") as error:
+            use()
+        assert str(error.value).startswith(download.GCS_ERROR_NO_AUTHENTICATION)
+
+
+def test_a_folder_of_dbfs_must_exist(files_api, tmp_path):  # noqa: F811
+    files_api.dbfs_folders.add("/some")
+    assert CloudUploader.get((str(tmp_path / "a"), "dbfs:/some")).dbfs_path == "/some"
+    with pytest.raises(FileNotFoundError, match="Databricks File System path /none not found"):
+        CloudUploader.get((str(tmp_path / "b"), "dbfs:/none"))
+
+
+@pytest.mark.parametrize(("retry", "faults"), [(1, 1), (2, 2)])
+def test_retry_is_the_number_of_attempts(files_api, tmp_path, retry, faults):  # noqa: F811
+    uploader = CloudUploader.get((str(tmp_path / "a"), f"dbfs:{files_api.volume}/x"), keep_local=True, retry=retry)
+    (tmp_path / "a" / "y").write_bytes(b"1")
+    files_api.refusals[f"/api/2.0/fs/files{files_api.volume}/x/y"] = [True] * faults
+    with pytest.raises(OSError, match="y"):
+        uploader.upload_file("y")
+    uploader.upload_file("y")
+    assert files_api.files == {f"{files_api.volume}/x/y": b"1"}
 
 
 def test_a_password_of_an_sftp_address_is_handed_on_and_never_shown():

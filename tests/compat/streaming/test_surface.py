@@ -93,4 +93,4 @@ def names_of(path):
     module = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parents[2]).parts))
     lazy = inspect.getclosurevars(module.__getattr__).nonlocals
     for_checkers = re.findall(rf"^    from {re.escape(module.__name__)}[\w.]* import (\w+) as \1$", code, re.MULTILINE)
-    return {*lazy["homes"], *lazy["modules"]}, set(for_checkers)
+    return {*lazy["defining_modules"], *lazy["modules"]}, set(for_checkers)

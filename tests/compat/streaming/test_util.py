@@ -10,6 +10,8 @@ import pytest
 from smalti.catalog import load_manifest
 from smalti.catalog import merge_index as engine_merge_index
 from smalti.compat.streaming.base.util import (
+    _format_remote_index_files,
+    _not_merged_index,
     bytes_to_int,
     get_import_exception_message,
     get_list_arg,
@@ -52,10 +54,17 @@ def test_bytes_are_parsed(text, number):
     assert bytes_to_int(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "kb", "1.5", "1.5b", "abc", "10xb", "-5", "infmb", "nankb"])
+@pytest.mark.parametrize("text", ["", "kb", "1.5", "1.5b", "abc", "10xb", "-5", "nankb"])
 def test_other_bytes_are_a_value_error(text):
-    with pytest.raises(ValueError, match=r"Unsupported value/suffix .* Supported suffix are \['b', 'kb', 'mb'"):
+    with pytest.raises(ValueError, match=rf"^Unsupported value/suffix {text}\. Supported suffix are \['b', 'kb', 'mb'"):
         bytes_to_int(text)
+
+
+def test_infinite_numbers_are_an_overflow_error():
+    with pytest.raises(OverflowError, match="Unsupported value/suffix inf kb"):
+        bytes_to_int(" inf KB")
+    with pytest.raises(OverflowError, match="Unsupported value/suffix infk"):
+        number_abbrev_to_int("infk")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +100,7 @@ def test_a_file_is_waited_for(tmp_path):
 
 
 def test_a_file_that_never_comes_is_a_runtime_error(tmp_path):
-    with pytest.raises(RuntimeError, match=r"^no file\. .*never is not there: 0\.020 < "):
+    with pytest.raises(RuntimeError, match=r"^no file\. 0\.020 < [0-9.]+ secs\. The file .*never is not"):
         wait_for_file_to_exist(str(tmp_path / "never"), 0.01, 0.02, "no file. ")
 
 
@@ -263,6 +272,25 @@ def test_an_index_file_that_is_not_there_is_a_runtime_error(parts, tmp_path, whe
     with pytest.raises(RuntimeError, match=r"9.index\.json"):
         merge_index([*parts, str(tmp_path / "set" / "9" / "index.json")], str(tmp_path / where))
     assert not (tmp_path / where / "index.json").exists()
+
+
+def test_index_files_that_are_missing_are_named_as_mosaicml_names_them(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"^Check data availability! local index /nowhere/index\.json is not acc"
+    ):
+        merge_index([("/nowhere/index.json", "")], str(tmp_path))
+    for url in ("/nowhere/1/index.json", str(tmp_path / "1" / "index.json")):  # outside and inside the root
+        with pytest.raises(RuntimeError, match=r"^Failed to download index\.json: .*1/index\.json"):
+            merge_index([url], str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_index_files_of_parts_get_the_address_of_their_bucket():
+    files = ["set/1/index.json", "set/index.json", "set/1/shard.00000.mds"]
+    assert _format_remote_index_files("s3://bucket/set", files) == ["s3://bucket/set/1/index.json"]
+    volume = [f"Volumes/a/{name}" for name in files]
+    assert _format_remote_index_files("dbfs:/Volumes/a/set", volume) == ["dbfs:/Volumes/a/set/1/index.json"]
+    assert [_not_merged_index(f"/a/set/{name}", "/a/set/") for name in ("1/index.json", "index.json")] == [1, 0]
 
 
 def test_an_index_file_that_is_none_is_a_value_error(parts, tmp_path):

@@ -28,6 +28,6 @@ BARRIER_FILELOCK = "barrier_filelock"
 CACHE_FILELOCK = "cache_filelock"
 
 TICK = 0.007
-"""Pause between two looks at something that other processes change, seconds."""
+"""Polling interval for what other processes change, seconds."""
 DEFAULT_TIMEOUT = 60.0
 """Time limit of a download, seconds."""

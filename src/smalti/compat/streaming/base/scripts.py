@@ -1,7 +1,10 @@
 """The command line of the conversion scripts: arguments that all of them take, with MosaicML's names."""
 
+import logging
 from argparse import ArgumentParser
 from pathlib import Path
+
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 
 def writing_arguments(*, size_limit: int, compression: str = "", with_progress: bool = True) -> ArgumentParser:
@@ -32,3 +35,14 @@ def add_splits(parser: ArgumentParser) -> ArgumentParser:
     """Add the argument of scripts that convert several splits."""
     parser.add_argument("--splits", type=str, default="train,val", help="splits, with commas; default: train,val")
     return parser
+
+
+def warn_of_a_part(found: int, expected: int, split: str) -> None:
+    """Log a warning if a split has another number of samples than the whole data set, where MosaicML's script fails."""
+    if found != expected:
+        logger.warning(
+            "Number of samples in a dataset doesn't match. Expected %d, but got %d; what is there of %s is converted.",
+            expected,
+            found,
+            split,
+        )

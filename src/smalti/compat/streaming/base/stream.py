@@ -44,7 +44,7 @@ from smalti.stream import Stream as EngineStream
 __all__ = ["Stream", "streams_registry"]
 
 _LIBRARY = __name__.partition(".")[0]
-_TICK_SECONDS = 0.07  # between looks for the index that another process fetches
+_POLL_SECONDS = 0.07  # polling interval for the index that another process fetches
 _OVERRIDABLE = ("get_shards", "prepare_shard", "_download_file", "_prepare_shard_part", "_decompress_shard_part")
 _FETCHING = ("download_retry", "download_timeout", "keep_zip")
 
@@ -135,7 +135,7 @@ class Stream:
         split = self.split or None
         if remote is None and (copied := find_copied_set(self.local, split)) is not None:
             remote, split = copied, None  # the store begins at the split
-        if self._fetches_its_own_way():
+        if self._overrides_fetching():
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
@@ -361,9 +361,9 @@ class Stream:
                     f"not there after {deadline.seconds:.0f} s. Either increase the `download_timeout` value or check "
                     "the local rank 0 traceback."
                 )
-            time.sleep(_TICK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def _fetches_its_own_way(self) -> bool:
+    def _overrides_fetching(self) -> bool:
         """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""
         if any(map(self._overrides, _OVERRIDABLE)):
             return True

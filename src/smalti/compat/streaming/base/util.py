@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast, overload
+from urllib.parse import urlparse
 
 from smalti.catalog import merge
 from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.constant import SHM_TO_CLEAN
 from smalti.compat.streaming.errors import MergeError
-from smalti.errors import CatalogError, StoreError
+from smalti.errors import CatalogError, StoreError, StoreNotFound
 from smalti.format import ShardInfo, emit_index, parse_index
 from smalti.storage import LocalStore, Store, open_store
 from smalti.storage.retry import jitter
@@ -53,7 +54,7 @@ def wait_for_file_to_exist(filename: str, poll_interval: float, timeout: float, 
 
     Args:
         filename: Path of the file.
-        poll_interval: Seconds between two looks.
+        poll_interval: Polling interval, seconds.
         timeout: Longest wait, seconds.
         err_msg: Beginning of the error's message.
 
@@ -68,7 +69,7 @@ def wait_for_file_to_exist(filename: str, poll_interval: float, timeout: float, 
             return
         waited = time.monotonic() - begin
         if waited > timeout:
-            raise RuntimeError(f"{err_msg}{filename} is not there: {timeout:.3f} < {waited:.3f} secs.")
+            raise RuntimeError(f"{err_msg}{timeout:.3f} < {waited:.3f} secs. The file {filename} is not there.")
 
 
 def bytes_to_int(bytes_str: int | str) -> int:
@@ -76,6 +77,7 @@ def bytes_to_int(bytes_str: int | str) -> int:
 
     Raises:
         ValueError: the text is neither.
+        OverflowError: the number is infinite.
     """
     if isinstance(bytes_str, int | float):
         return int(bytes_str)
@@ -87,6 +89,7 @@ def number_abbrev_to_int(abbrev_str: int | str) -> int:
 
     Raises:
         ValueError: the text is neither.
+        OverflowError: the number is infinite.
     """
     if isinstance(abbrev_str, int | float):
         return int(abbrev_str)
@@ -96,16 +99,19 @@ def number_abbrev_to_int(abbrev_str: int | str) -> int:
 def _scaled(text: str, units: Mapping[str, int], plain_unit: str = "") -> int:
     """Return the number in `text` times its unit; without one of `units` the number must be whole."""
     lowered = text.strip().lower()
+    known = [plain_unit, *units] if plain_unit else [*units]
+    message = f"Unsupported value/suffix {lowered}. Supported suffix are {known}."
     unit = next((suffix for suffix in units if lowered.endswith(suffix)), None)
     try:
         if unit is not None:
             return int(float(lowered.removesuffix(unit)) * units[unit])
         if lowered.removesuffix(plain_unit).isdecimal():
             return int(lowered.removesuffix(plain_unit))
-    except (ValueError, OverflowError):
+    except OverflowError as error:
+        raise OverflowError(f"{message} Expected a finite number.") from error
+    except ValueError:
         pass  # raised below, as for every other text
-    known = [plain_unit, *units] if plain_unit else [*units]
-    raise ValueError(f"Unsupported value/suffix {text!r}. Supported suffix are {known}.")
+    raise ValueError(message)
 
 
 def clean_stale_shared_memory() -> None:
@@ -154,6 +160,7 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
 
     Raises:
         ValueError: the arguments are of neither form, or an index file cannot be trusted.
+        FileNotFoundError: the local file of a pair is not there, and its remote address is empty.
         RuntimeError: an index file or a shard is not there, or the root holds versions that Smalti published.
     """
     first = args[0] if args else kwargs.get("index_file_urls", kwargs.get("out"))
@@ -169,7 +176,14 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
                 "(index_file_urls, out, keep_local, download_timeout), with a list of addresses."
             )
     except (CatalogError, StoreError) as error:
-        raise MergeError(error.message, **error.facts) from error
+        begin = f"Failed to download {INDEX}: " if _is_about_a_part(error) else ""
+        raise MergeError(f"{begin}{error.message}", **error.facts) from error
+
+
+def _is_about_a_part(error: CatalogError | StoreError) -> bool:
+    """Return whether the index file of a part is missing or cannot be read."""
+    key = str(error.facts.get("key", ""))
+    return key.endswith(f"/{INDEX}") or (isinstance(error, StoreNotFound) and key == INDEX)
 
 
 def _merge_index_from_root(
@@ -201,7 +215,7 @@ def _merge_index_from_list(
         return
     local, root = _roots(out)
     roots = [root] if local is None else [root, local]
-    urls = list(dict.fromkeys(_chosen(url, roots) for url in index_file_urls))
+    urls = list(dict.fromkeys(_readable_address(url, roots) for url in index_file_urls))
     if all(_is_below(url, roots) for url in urls):
         _merge_below(urls, root, local, keep_local, download_timeout)
     else:
@@ -218,13 +232,22 @@ def _roots(out: Url) -> tuple[LocalStore | None, Store]:
         raise ValueError(error.message) from error
 
 
-def _chosen(url: Url, roots: Sequence[Store]) -> str:
-    """Return the local address of a pair if there is such a file, else the remote one; rather one below the roots."""
+def _readable_address(url: Url, roots: Sequence[Store]) -> str:
+    """Return the local address of a pair if there is such a file, else the remote one; rather one below the roots.
+
+    Raises:
+        FileNotFoundError: the local file is not there, and the remote address is empty.
+    """
     local, remote = (url, url) if isinstance(url, str) else url
     local, remote = (one.strip().rstrip("/") for one in (local, remote))
     is_there = os.path.exists(local)  # noqa: PTH110 - it may be a URL
     if is_there and (_is_below(local, roots) or not _is_below(remote, roots)):
         return local
+    if not remote:
+        raise FileNotFoundError(
+            f"Check data availability! local index {local} is not accessible. The remote index {remote!r} of the pair "
+            "does not have a valid url format: expected the address of a file."
+        )
     return remote
 
 
@@ -262,6 +285,23 @@ def _merge_from_elsewhere(urls: Sequence[str], roots: Sequence[Store], download_
         shards += [shard.with_prefix(PurePosixPath(store.url).name) for shard in found]
     for root in roots:
         root.put(INDEX, emit_index(shards))
+
+
+def _not_merged_index(index_file_path: str, out: str) -> bool:
+    """Return whether an index file lies elsewhere than directly in `out`, where the merged one does."""
+    return os.path.dirname(index_file_path).strip("/") != urlparse(out).path.strip("/")  # noqa: PTH120 - also of URLs
+
+
+def _format_remote_index_files(remote: str, files: list[str]) -> list[str]:
+    """Return the addresses of the index files among these keys of the bucket of `remote`, without the merged one."""
+    url = urlparse(remote)
+    is_volume = url.scheme == "dbfs" and f"{remote}/".startswith("dbfs:/Volumes/")
+    start = f"{url.scheme}:/" if is_volume else f"{url.scheme}://"
+    return [
+        start + os.path.join(url.netloc, file)  # noqa: PTH118 - an absolute key replaces the bucket, as in MosaicML
+        for file in files
+        if file.endswith(INDEX) and _not_merged_index(file, remote)
+    ]
 
 
 # ------------------------------------------------------------------ retry

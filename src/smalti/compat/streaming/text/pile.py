@@ -1,5 +1,7 @@
 """`StreamingPile`."""
 
+from typing import ClassVar
+
 from smalti.compat.streaming.text.tokenized import TokenizedDataset
 
 __all__ = ["StreamingPile"]
@@ -7,3 +9,5 @@ __all__ = ["StreamingPile"]
 
 class StreamingPile(TokenizedDataset):
     """Tokens of the Pile, as `text.convert.pile` writes it."""
+
+    _unknown_group_method: ClassVar[str] = 'Only group_method="truncate" is supported at this time. Found {}.'

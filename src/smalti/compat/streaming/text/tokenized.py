@@ -1,6 +1,6 @@
 """The base of the datasets whose samples are texts, and which return tokens. Needs `transformers`."""
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
@@ -23,12 +23,15 @@ class TokenizedDataset(StreamingDataset):
         MissingDependency: `transformers` is not installed.
     """
 
+    _unknown_group_method: ClassVar[str] = "{} must be one of {{'truncate'}}."
+    """Message for another `group_method`, which is filled in."""
+
     @with_signature
     def __init__(
         self, *, tokenizer_name: str, max_seq_len: int, group_method: str, **arguments: Unpack[DatasetArguments]
     ) -> None:
         if group_method not in _METHODS:
-            raise ValueError(f"group_method={group_method!r} must be one of {', '.join(map(repr, _METHODS))}")
+            raise ValueError(self._unknown_group_method.format(f"group_method={group_method!r}"))
         super().__init__(**with_defaults(arguments))
         self.tokenizer_name = tokenizer_name
         self.max_seq_len = max_seq_len

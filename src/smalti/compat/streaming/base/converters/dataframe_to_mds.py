@@ -1,10 +1,12 @@
 """`dataframe_to_mds` with MosaicML's arguments, columns, checks and shards; the work is done by `smalti.spark`.
 
-As there, every Spark partition ends a shard, the set has the partitions in order, and shards have no hashes unless
-they are asked for, so that the same rows have the same order after any shuffle. Unlike there, one version of the whole
-set appears at the end, and shards go from the executors to the store directly: nothing stays on an executor's disk.
+As in MosaicML's function, every Spark partition ends a shard, the set has the partitions in order, and shards have no
+hashes unless they are asked for, so that the same rows have the same order after any shuffle. Unlike in MosaicML's, one
+version of the whole set appears at the end, and shards go from the executors to the store directly: nothing stays on
+an executor's disk.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,9 +17,11 @@ import numpy as np
 
 from smalti.catalog import new_write_id
 from smalti.catalog.header import FOLDER
-from smalti.errors import DatasetExists, MissingDependency
+from smalti.errors import DatasetExists, MissingDependency, SchemaError
 from smalti.spark.writing.dataframe import write_call
 from smalti.spark.writing.mosaic import MosaicCall, parse_call
+from smalti.storage.opening import service_of
+from smalti.storage.schemes import SCHEME_BY_NAME
 
 try:
     from pyspark.sql import types
@@ -29,6 +33,8 @@ except ImportError as error:
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
+
+logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 __all__ = ["SPARK_TO_MDS", "dataframe_to_mds", "infer_dataframe_schema", "is_json_compatible"]
 
@@ -56,9 +62,10 @@ SPARK_TO_MDS: dict[types.DataType, str | None] = {
 """MDS encoding of each Spark type; None for those that `dataframe_to_mds` refuses."""
 
 _OF_BINARY = ("pil", "png", "jpeg", "pkl")
-"""Encodings that a binary column may have instead: its bytes are stored as they are."""
+"""Encodings that a binary column may have instead: bytes are stored as they are; those of images are checked first."""
 _BY_SAMPLE = ("pil", "pkl")
 """Encodings for which rows are written one by one: the columnar writer does not know them."""
+_EMPTY = "Input dataframe is None or Empty!"
 _JSON_LEAVES = (types.StringType, types.IntegerType, types.FloatType, types.BooleanType, types.NullType)
 _FLOATS = ("float16", "float32", "float64")
 
@@ -164,20 +171,57 @@ def dataframe_to_mds(
         SmaltiError: A value cannot be stored, or the store failed.
     """
     if dataframe is None:
-        raise ValueError("Input dataframe is None or Empty: expected a DataFrame of Spark")
+        raise ValueError(f"{_EMPTY} Expected a DataFrame of Spark.")
     kwargs = dict(mds_kwargs or {})
     if "out" not in kwargs:
         raise ValueError("`out` and `columns` need to be specified in `mds_kwargs`: `out` is missing")
+    _check_out(kwargs["out"])
     if udf_iterable is None:
-        given = kwargs.get("columns")
-        kwargs["columns"] = infer_dataframe_schema(dataframe, given) or given
+        kwargs["columns"] = _columns_of(dataframe, kwargs.get("columns"))
         if not set(_BY_SAMPLE).isdisjoint(kwargs["columns"].values()):
             udf_iterable, udf_kwargs = _records, None
     elif "columns" not in kwargs:
         raise ValueError("If udf_iterable is specified, user must provide correct `columns` in the mds_kwargs")
     else:
+        logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
         udf_iterable = _NarrowedSamples(udf_iterable, _float_types(kwargs["columns"]))
-    return write_call(dataframe, _call_of(kwargs, udf_iterable, udf_kwargs, merges=merge_index))
+    call = _call_of(kwargs, udf_iterable, udf_kwargs, merges=merge_index)
+    try:
+        return write_call(dataframe, call)
+    except SchemaError as error:
+        if not dataframe.isEmpty():
+            raise
+        raise SchemaError(f"{_EMPTY} It has no rows; nothing was written.", **error.facts) from error
+
+
+def _check_out(out: Any) -> None:
+    """Check the form of a place, as MosaicML's function does before Spark begins.
+
+    Raises:
+        ValueError: it is a tuple or list of another length than two, or has an unknown scheme.
+    """
+    is_pair = isinstance(out, tuple | list)
+    if is_pair and len(out) != 2:
+        raise ValueError(
+            "Invalid `out` argument. It is either a string of local/remote directory or a list of two strings with "
+            f"[local, remote]: expected a path, a URL or a pair of them, found {out!r}"
+        )
+    scheme = service_of(str(out[1] if is_pair else out))
+    if scheme and scheme not in SCHEME_BY_NAME:
+        raise ValueError(
+            f"Invalid Cloud provider prefix: {scheme}. Expected a path or one of {', '.join(sorted(SCHEME_BY_NAME))}"
+        )
+
+
+def _columns_of(dataframe: "DataFrame", given: dict[str, str] | None) -> dict[str, str]:
+    """Return the encodings of the columns, which are the given ones if they fit the DataFrame."""
+    if given is not None:
+        infer_dataframe_schema(dataframe, given)
+        return given
+    logger.warning("User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred")
+    inferred = infer_dataframe_schema(dataframe) or {}
+    logger.warning("Auto inferred schema: %s", inferred)
+    return inferred
 
 
 def _call_of(

@@ -18,7 +18,7 @@ _SIZE_BYTES = 4
 
 
 def _each_prefix_int() -> Iterator[int]:
-    """Return the numbers of entries, in the order in which they are looked at."""
+    """Return the numbers of entries, in the order of the search."""
     return count()
 
 
@@ -49,7 +49,7 @@ def get_shm_prefix(
         streams_local: Local folder of each stream.
         streams_remote: Remote folder of each stream; local folders without one may be shared by jobs.
         world: The place of this process among the ranks.
-        retry: Times that a folder that another job still uses is looked at again.
+        retry: Further checks of a folder that another job still uses, one each polling interval.
 
     Raises:
         ValueError: a folder occurs twice, or a running job downloads into it; or `retry` is negative.

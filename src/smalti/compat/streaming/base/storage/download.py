@@ -16,6 +16,7 @@ from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.errors import GCSAuthError
 from smalti.errors import MissingDependency, StoreAuthError
 from smalti.storage import Store, open_store
+from smalti.storage.errors import Kind, classify
 from smalti.storage.redact import redact_address
 from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
 
@@ -34,6 +35,14 @@ __all__ = [
     "LocalDownloader",
 ]
 
+BOTOCORE_CLIENT_ERROR_CODES = {"403", "404", "NoSuchKey"}
+"""Codes of botocore's errors that MosaicML takes for a missing object; here a missing object is a FileNotFoundError."""
+GCS_ERROR_NO_AUTHENTICATION = """\
+Either set the environment variables `GCS_KEY` and `GCS_SECRET` or use any of the methods in \
+https://cloud.google.com/docs/authentication/external/set-up-adc to set up Application Default \
+Credentials. See also https://docs.mosaicml.com/projects/mcli/en/latest/resources/secrets/gcp.html.
+"""
+"""Beginning of the error where there are no credentials of Google, with MosaicML's words."""
 UNITY_CATALOG = "dbfs:/Volumes"
 NO_ALIPAN = "alipan:// is not supported: Smalti has no store for it; copy the data set to a folder or another store"
 
@@ -41,8 +50,8 @@ NO_ALIPAN = "alipan:// is not supported: Smalti has no store for it; copy the da
 class CloudDownloader(ABC):
     """Base of the downloaders.
 
-    A subclass of yours has `_client_identifier`, `_download_file_impl` and `clean_up`, and an entry in
-    `DOWNLOADER_MAPPINGS`.
+    A subclass in your own code must define `_client_identifier`, `_download_file_impl` and `clean_up`, and needs an
+    entry in `DOWNLOADER_MAPPINGS`.
     """
 
     @classmethod
@@ -214,7 +223,13 @@ class GCSDownloader(_StoreDownloader):
         try:
             super()._download_file_impl(remote, local, timeout)
         except StoreAuthError as error:
-            raise GCSAuthError(error.message, **error.facts) from error
+            raise gcs_error(error) from error
+
+
+def gcs_error(error: StoreAuthError) -> GCSAuthError:
+    """Return the error for Google's credentials, which begins with MosaicML's text where there are none."""
+    start = GCS_ERROR_NO_AUTHENTICATION if classify(error) is Kind.NO_CREDENTIALS else ""
+    return GCSAuthError(f"{start}{error.message}", **error.facts)
 
 
 class OCIDownloader(_StoreDownloader):
@@ -285,7 +300,7 @@ class DBFSDownloader(_StoreDownloader):
 
 
 class AlipanDownloader(_StoreDownloader):
-    """A downloader that refuses: there is no store for Alipan."""
+    """A downloader whose downloads raise an ImportError: there is no store for Alipan."""
 
     @staticmethod
     def _client_identifier() -> str:
@@ -317,9 +332,13 @@ class LocalDownloader(_StoreDownloader):
         return ""
 
 
-DOWNLOADER_MAPPINGS: dict[str, type[CloudDownloader]] = {
-    kind._client_identifier(): kind for kind in _StoreDownloader.__subclasses__()
-}
+def _register_cloud_downloader_subclasses() -> dict[str, type[CloudDownloader]]:
+    """Return the downloaders that are defined by now, by scheme."""
+    kinds = [*_StoreDownloader.__subclasses__(), *CloudDownloader.__subclasses__()]
+    return {kind._client_identifier(): kind for kind in kinds if kind is not _StoreDownloader}
+
+
+DOWNLOADER_MAPPINGS = _register_cloud_downloader_subclasses()
 """The downloaders by scheme; `dbfs-uc` stands for dbfs:/Volumes."""
 _LOCAL_DOWNLOADER = LocalDownloader
 

@@ -7,6 +7,7 @@ them. Writers of data sets do not use it. Errors are those of stores, as in `dow
 import logging
 import os
 import sys
+from enum import Enum
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar
@@ -17,12 +18,12 @@ from smalti.compat.streaming.base.storage.download import (
     UNITY_CATALOG,
     check_alipan,
     check_client,
+    gcs_error,
 )
-from smalti.compat.streaming.errors import GCSAuthError, ReadOnlyStoreError
+from smalti.compat.streaming.errors import ReadOnlyStoreError
 from smalti.errors import MissingDependency, StoreAuthError, StoreNotFound
 from smalti.storage import FsspecStore, LocalStore, Store, open_store
 from smalti.storage.redact import redact_address
-from smalti.storage.retry import RetryOptions
 from smalti.storage.store import join_key
 from smalti.writer.progress import ProgressLine
 
@@ -59,6 +60,15 @@ ENCRYPTIONS = ("No", "Simple", "ChaCha20", "AES256CBC")
 """Values of ALIPAN_ENCRYPT_TYPE."""
 
 
+class GCSAuthentication(Enum):
+    """Kinds of Google's credentials."""
+
+    HMAC = 1
+    """GCS_KEY and GCS_SECRET in the environment."""
+    SERVICE_ACCOUNT = 2
+    """Google's application default credentials."""
+
+
 class CloudUploader:
     """Base of the uploaders, which upload nothing itself.
 
@@ -66,11 +76,11 @@ class CloudUploader:
         out: Local folder; or a URL, with a temporary local folder; or a pair (local, remote).
         keep_local: Whether local files remain after they were uploaded.
         progress_bar: Whether each upload is reported on stderr.
-        retry: Attempts at each upload, from 1; the store may make more after faults that pass by themselves.
+        retry: Attempts at each upload, from 1.
         exist_ok: Whether the local folder may have contents.
 
     Raises:
-        ValueError: `out` is neither, or has an unknown scheme.
+        ValueError: `out` is no address and no pair, or has an unknown scheme.
         FileExistsError: the local folder has contents.
         FileNotFoundError: the local folder is an empty string.
     """
@@ -170,7 +180,7 @@ def _check_out(out: Out) -> str:
     scheme = urlparse(remote).scheme
     if scheme not in UPLOADERS:
         raise ValueError(
-            f"Invalid Cloud provider prefix: {scheme}; expected a path or one of {', '.join(filter(None, UPLOADERS))}."
+            f"Invalid Cloud provider prefix: {scheme}. Expected a path or one of {', '.join(filter(None, UPLOADERS))}."
         )
     return remote
 
@@ -190,7 +200,7 @@ class _StoreUploader(CloudUploader):
         self._check()
 
     def _open(self, remote: str) -> Store:
-        return open_store(remote, {"request_attempts": max(self.retry, RetryOptions().attempts)})
+        return open_store(remote, {"request_attempts": max(self.retry, 1)})  # 0 is an error of each upload
 
     def _check(self) -> None:
         """Check that the remote place can be written to."""
@@ -231,7 +241,7 @@ class _StoreUploader(CloudUploader):
 
 
 class _BucketUploader(_StoreUploader):
-    """An uploader to buckets or containers, with MosaicML's method that looks one up."""
+    """An uploader to buckets or containers, with MosaicML's method `check_bucket_exists`."""
 
     def check_bucket_exists(self, remote: str) -> None:
         """Check that the bucket of an address exists.
@@ -264,6 +274,11 @@ class GCSUploader(_BucketUploader):
 
     _scheme = "gs"
 
+    def _connect(self) -> None:
+        has_key = {"GCS_KEY", "GCS_SECRET"} <= os.environ.keys()
+        self.authentication = GCSAuthentication.HMAC if has_key else GCSAuthentication.SERVICE_ACCOUNT
+        super()._connect()
+
     def check_bucket_exists(self, remote: str) -> None:
         """Check that the bucket of an address exists.
 
@@ -274,7 +289,7 @@ class GCSUploader(_BucketUploader):
         try:
             super().check_bucket_exists(remote)
         except StoreAuthError as error:
-            raise GCSAuthError(error.message, **error.facts) from error
+            raise gcs_error(error) from error
 
 
 class OCIUploader(_BucketUploader):
@@ -317,7 +332,7 @@ class AzureDataLakeUploader(_StoreUploader):
 
 
 class HFUploader(CloudUploader):
-    """An uploader that refuses: uploads to the Hub are commits, of which a data set would make thousands."""
+    """An uploader that cannot be created: an upload to the Hub is a commit, and a data set would need thousands."""
 
     def _check_remote(self, remote: str) -> None:
         if urlparse(remote).scheme != "hf":
@@ -328,7 +343,7 @@ class HFUploader(CloudUploader):
         )
 
     def check_dataset_exists(self) -> None:
-        """Refuse, as the constructor does."""
+        """Raise the error of the constructor."""
         raise ReadOnlyStoreError("hf:// is read only here")
 
 
@@ -346,18 +361,30 @@ class DBFSUploader(DatabricksUploader):
     """Uploads to the Databricks File System; arguments and errors are those of `CloudUploader`."""
 
     def _connect(self) -> None:
-        super()._connect()
         self.dbfs_path = str(self.remote).removeprefix("dbfs:")
+        super()._connect()
 
     def _check(self) -> None:
         self.check_folder_exists()
 
     def check_folder_exists(self) -> None:
-        """Do nothing: the first upload makes the folder."""
+        """Check that the remote folder exists.
+
+        Raises:
+            FileNotFoundError: it does not.
+            PermissionError: the credentials do not allow to look it up.
+        """
+        try:
+            self._store.check_folder()
+        except StoreNotFound as error:
+            raise StoreNotFound(
+                f"Databricks File System path {self.dbfs_path} not found: make the folder, or check the address",
+                **error.facts,
+            ) from error
 
 
 class AlipanUploader(CloudUploader):
-    """An uploader that refuses, after it has checked address and environment: there is no store for Alipan."""
+    """An uploader that cannot be created: address and environment are checked, but there is no store for Alipan."""
 
     def _check_remote(self, remote: str) -> None:
         check_alipan(remote)
@@ -370,7 +397,7 @@ class AlipanUploader(CloudUploader):
         raise MissingDependency(f"{remote}: {NO_ALIPAN}.")
 
     def check_token(self) -> None:
-        """Refuse, as the constructor does."""
+        """Raise the error of the constructor."""
         raise MissingDependency(NO_ALIPAN)
 
 

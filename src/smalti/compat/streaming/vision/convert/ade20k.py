@@ -1,6 +1,6 @@
 """Writes ADE20K: photos and the classes of their pixels, `<in_root>/{images,annotations}/{training,validation}`.
 
-The number of samples is not checked, so that a part of the data set can be converted.
+Another number of samples than that of the whole data set is a warning, so that a part of it can be converted.
 """
 
 import random
@@ -12,9 +12,16 @@ from typing import Any
 from tqdm import tqdm
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
-from smalti.compat.streaming.base.scripts import add_splits, place_below, visible_files, writing_arguments
+from smalti.compat.streaming.base.scripts import (
+    add_splits,
+    place_below,
+    visible_files,
+    warn_of_a_part,
+    writing_arguments,
+)
 from smalti.compat.streaming.base.util import get_list_arg
 
+_SIZES = {"train": 20206, "val": 2000}
 _FOLDERS = {"train": "training", "val": "validation"}
 _DAMAGED = {"00003020", "00001701", "00013508", "00008455"}
 """Photos of the training split that are left out, as by MosaicML."""
@@ -61,6 +68,7 @@ def main(args: Namespace) -> None:
     """Write both splits, the first in random order."""
     for split in _FOLDERS:
         samples = get(args.in_root, split, shuffle=split == "train")
+        warn_of_a_part(len(samples), _SIZES[split], split)
         with MDSWriter(
             out=place_below(args.out_root, split),
             columns=_COLUMNS,

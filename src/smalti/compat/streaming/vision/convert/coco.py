@@ -1,6 +1,7 @@
 """Writes COCO 2017: photos in `<in_root>/<split>2017`, and `<in_root>/annotations/instances_<split>2017.json`.
 
-Photos without an object are left out. The number of samples is not checked, so that a part can be converted.
+Photos without an object are left out. Another number of samples than that of the whole data set is a warning, so that a
+part of it can be converted.
 """
 
 import json
@@ -13,9 +14,10 @@ import numpy as np
 from tqdm import tqdm
 
 from smalti.compat.streaming.base.format.mds.writer import MDSWriter
-from smalti.compat.streaming.base.scripts import place_below, writing_arguments
+from smalti.compat.streaming.base.scripts import place_below, warn_of_a_part, writing_arguments
 from smalti.compat.streaming.base.util import get_list_arg
 
+_SIZES = {"train": 117266, "val": 4952}
 _COLUMNS = {
     "img": "jpeg",
     "img_id": "int",
@@ -75,13 +77,14 @@ def main(args: Namespace) -> None:
     Raises:
         FileNotFoundError: Photos or annotations are missing.
     """
-    for split in ("train", "val"):
+    for split, size in _SIZES.items():
         folder = Path(args.in_root, f"{split}2017")
         annotations = Path(args.in_root, "annotations", f"instances_{split}2017.json")
         for kind, path in (("Images path", folder), ("Annotations file", annotations)):
             if not path.exists():
                 raise FileNotFoundError(f"{kind} does not exist: {path}")
         dataset = _Objects(folder, annotations)
+        warn_of_a_part(len(dataset), size, split)
         with MDSWriter(
             out=place_below(args.out_root, split),
             columns=_COLUMNS,
