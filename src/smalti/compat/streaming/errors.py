@@ -65,13 +65,13 @@ class BadLine(SchemaError, AssertionError):  # noqa: N818 - named as those of `s
 
 
 class EntryError(ValueError, KeyError, AssertionError):
-    """A shard's entry in an index: an AssertionError there if its version is another, a KeyError if its format is."""
+    """A shard's entry that cannot be read; MosaicML raises AssertionError for its version, KeyError for its format."""
 
     __str__ = Exception.__str__  # KeyError's shows the message in quotation marks
 
 
 class BatchSizeError(TypeError, AssertionError):
-    """A batch size that is no whole number: an AssertionError there."""
+    """A batch size that is no whole number; MosaicML raises AssertionError."""
 
 
 class MergeError(CatalogError, RuntimeError):

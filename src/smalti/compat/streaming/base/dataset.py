@@ -1,6 +1,6 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
-The attributes are plain, as there: what they are when an epoch begins determines its order. Samples and their shards
+The attributes are plain: their values at the beginning of an epoch determine its order. Samples and their shards
 come from `opening`, the order from `planning`, the place in an epoch from `progress`.
 """
 
@@ -301,7 +301,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
     def load_state_dict(self, obj: dict[str, Any]) -> None:
         """Make the next iteration continue from a saved state, also one of MosaicML Streaming.
 
-        A state of an epoch before `next_epoch` has no effect, as there; set `next_epoch` to go back.
+        A state of an epoch before `next_epoch` has no effect, as in MosaicML; set `next_epoch` to go back.
 
         Raises:
             CursorError: `obj` is no such state.

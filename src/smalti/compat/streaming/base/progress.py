@@ -55,7 +55,7 @@ class EpochProgress(SharedProgress):
         return cast("Position", start)
 
     def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
-        """Begin an iteration of a dataset that was made in a loader worker: as there, it counts its epochs alone."""
+        """Begin an iteration of a dataset that was made in a loader worker, which counts its epochs alone."""
         return cast("tuple[Position, bool]", RunTracker.begin(self, cast("Any", settle)))
 
 
