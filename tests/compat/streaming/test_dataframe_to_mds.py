@@ -21,7 +21,7 @@ from smalti.storage import open_store
 
 @dataclass
 class Frame:
-    """What the checks look at of a DataFrame."""
+    """The part of a DataFrame that the checks read."""
 
     schema: T.StructType
 

@@ -7,7 +7,7 @@ and fetched again at any time. Datasets read through the engine, which maps shar
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,8 @@ import numpy as np
 from typing_extensions import Self
 
 from smalti.compat.streaming.base.array import Array
-from smalti.format import ShardInfo, check_basename, parse_byte_count
+from smalti.format import Schema, ShardInfo, check_basename, layout_of, parse_byte_count
+from smalti.format.text import make_lines
 
 __all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]
 
@@ -305,3 +306,16 @@ class SplitReader(Reader):
     def get_sample_data(self, idx: int) -> bytes:
         """Return the stored bytes of the sample at `idx`, its line end included."""
         return self._read(self.raw_meta, self.raw_data, idx)
+
+    def _decode_line(
+        self, data: bytes, columns: Mapping[str, str], newline: str, separator: str | None
+    ) -> dict[str, Any]:
+        """Return the sample that a line is; `columns` has the encoding of each, `separator` is None in JSON shards.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        schema = Schema(tuple(columns), tuple(columns.values()), (None,) * len(columns))
+        lines = make_lines(layout_of(self._format, schema, newline, separator))
+        values = lines.decode([data.decode("utf-8").removesuffix(newline)])
+        return {name: column[0] for name, column in zip(lines.names, values, strict=True)}

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from smalti.compat.streaming.base.format.base.encoding import check_type
+
 __all__ = ["is_json_encoded", "is_json_encoding"]
 
 
@@ -20,10 +22,7 @@ class Encoding(ABC):
 
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> bool:
-        if not isinstance(data, expected_type):
-            raise AttributeError(  # noqa: TRY004 - MosaicML's class
-                f"data should be of type {expected_type}, but instead, found as {type(data)}"
-            )
+        check_type(data, expected_type)
         return True
 
 

@@ -3,8 +3,6 @@
 from typing import Any
 
 from smalti.compat.streaming.base.format.base.reader import FileInfo, SplitReader
-from smalti.format import Schema, layout_of
-from smalti.format.text import make_lines
 
 __all__ = ["JSONReader"]
 
@@ -56,7 +54,4 @@ class JSONReader(SplitReader):
         Raises:
             ValueError: it is damaged.
         """
-        schema = Schema(tuple(self.columns), tuple(self.columns.values()), (None,) * len(self.columns))
-        lines = make_lines(layout_of(self._format, schema, self.newline, None))
-        values = lines.decode([data.decode("utf-8").removesuffix(self.newline)])
-        return {name: column[0] for name, column in zip(lines.names, values, strict=True)}
+        return self._decode_line(data, self.columns, self.newline, None)

@@ -22,6 +22,7 @@ from PIL import Image
 from typing_extensions import Self
 
 from smalti import format as engine
+from smalti.compat.streaming.base.format.base.encoding import check_type
 from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters
 from smalti.errors import FormatError, SchemaError
 from smalti.format import register_encoding, unregister_encoding
@@ -61,10 +62,7 @@ class Encoding(ABC):
 
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> None:
-        if not isinstance(data, expected_type):
-            raise AttributeError(  # noqa: TRY004 - MosaicML's class
-                f"data should be of type {expected_type}, but instead, found as {type(data)}"
-            )
+        check_type(data, expected_type)
 
 
 def _decode(name: str, data: bytes) -> Any:

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from smalti.compat.streaming.base.format.base.encoding import check_type
+
 __all__ = ["is_xsv_encoding", "xsv_decode", "xsv_encode"]
 
 
@@ -29,10 +31,7 @@ class Encoding(ABC):
 
     @staticmethod
     def _validate(data: Any, expected_type: Any) -> None:
-        if not isinstance(data, expected_type):
-            raise AttributeError(  # noqa: TRY004 - MosaicML's class
-                f"data should be of type {expected_type}, but instead, found as {type(data)}"
-            )
+        check_type(data, expected_type)
 
 
 class Str(Encoding):

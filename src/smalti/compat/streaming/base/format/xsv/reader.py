@@ -3,8 +3,6 @@
 from typing import Any
 
 from smalti.compat.streaming.base.format.base.reader import FileInfo, SplitReader
-from smalti.format import Schema, layout_of
-from smalti.format.text import make_lines
 
 __all__ = ["CSVReader", "TSVReader", "XSVReader"]
 
@@ -62,10 +60,8 @@ class XSVReader(SplitReader):
         Raises:
             ValueError: it is damaged.
         """
-        schema = Schema(tuple(self.column_names), tuple(self.column_encodings), (None,) * len(self.column_names))
-        lines = make_lines(layout_of(self._format, schema, self.newline, self.separator))
-        values = lines.decode([data.decode("utf-8").removesuffix(self.newline)])
-        return {name: column[0] for name, column in zip(lines.names, values, strict=True)}
+        columns = dict(zip(self.column_names, self.column_encodings, strict=True))
+        return self._decode_line(data, columns, self.newline, self.separator)
 
 
 class CSVReader(XSVReader):
