@@ -57,6 +57,15 @@ def await_idle(cache):
 def test_fetches_ahead_leave_space_for_one_more_shard(made, tmp_path):
     cache, _ = made([(step, step) for step in range(6)], room=4)
     cache.shard(0)
+    for shard in (1, 2, 3, 4):
+        cache.prefetch([shard])
+        await_idle(cache)
+    assert len(shards_on_disk(tmp_path)) == 3, "one of four places stays free"
+
+
+def test_fetches_ahead_at_once_leave_space_for_one_more_shard(made, tmp_path):
+    cache, _ = made([(step, step) for step in range(6)], room=4)
+    cache.shard(0)
     cache.prefetch([1, 2, 3, 4])
     await_idle(cache)
     # A shard that is published while another is admitted may be counted twice; the other is fetched at a later step.
