@@ -19,7 +19,7 @@ export GOMP_SPINCOUNT ?= 1000
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench screenshots soak clean
+.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench docs screenshots soak clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -76,6 +76,11 @@ check: lint test-fast ## everything that must be green at every commit
 bench: $(READY) ## Smalti beside its peers, in one run: results in benchmarks/results (ARGS="--quick", see benchmarks/README.md)
 	@$(BIN)/python -m benchmarks setup
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(READY)  ## the documentation site, in build/site (ARGS=serve: at http://127.0.0.1:8000, renewed at each change)
+	@$(BIN)/python tools/site/drawings.py > /dev/null
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(ARGS),$(ARGS),build --strict --quiet)
+	@echo "build/site/index.html"
 
 screenshots: $(READY) ## docs/images/dagster-*.png, from a deployment of its own; needs Chromium
 	@$(BIN)/pip install -q -c constraints.txt playwright

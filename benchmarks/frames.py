@@ -66,6 +66,43 @@ def open_frame(session: "SparkSession", task: Task) -> "DataFrame":
     return session.read.parquet(str(source_folder(task)))
 
 
+def is_of_files(task: Task) -> bool:
+    """Whether the rows are files of a folder, not of Parquet."""
+    return task.options.get("source") == "files"
+
+
+def write_files(task: Task) -> None:
+    """A file for each photo, in a folder for each label; those of an earlier run are kept."""
+    folder = files_folder(task)
+    if folder.exists():
+        return
+    building = folder.with_suffix(".tmp")
+    shutil.rmtree(building, ignore_errors=True)
+    for row in _rows(task):
+        file = building / f"class-{row['label']}" / row["name"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(row["image"])
+    building.rename(folder)
+
+
+def files_folder(task: Task) -> Path:
+    """Where these files lie."""
+    return task.work / "sets" / f"files-{task.workload}-{task.samples}"
+
+
+def open_files(session: "SparkSession", task: Task) -> "DataFrame":
+    """The files as Spark reads them: image, folder and name. Nothing is cached."""
+    from pyspark.sql import functions
+
+    files = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(str(files_folder(task)))
+    parts = functions.split("path", "/")
+    return files.select(
+        functions.col("content").alias("image"),
+        functions.element_at(parts, -2).alias("class_name"),
+        functions.element_at(parts, -1).alias("name"),
+    )
+
+
 def _rows(task: Task) -> Iterator[dict[str, Any]]:
     return iter(task.data.rows)
 

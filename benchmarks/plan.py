@@ -73,7 +73,8 @@ def preparations(measurements: Iterable[Planned], *, fresh: bool) -> list[Task]:
     for each in measurements:
         task = each.task
         if task.measure == "frame":
-            source = replace(task, measure="prepare-frame", peer="source", options={})
+            options = {key: value for key, value in task.options.items() if key == "source"}
+            source = replace(task, measure="prepare-frame", peer="source", options=options)
             found.setdefault(key_of(source), source)
         if task.measure not in _NEEDS_SET:
             continue

@@ -100,7 +100,8 @@ class Task:
     def state_file(self) -> Path:
         """Where the state of a loader over that set lies, for a new process to continue from."""
         workers = self.options.get("workers", 0)
-        return self.work / "states" / f"{self.peer}-{self.opened_folder.name}-{workers}w.json"
+        taken = f"-{self.options['taken']}" if "taken" in self.options else ""
+        return self.work / "states" / f"{self.peer}-{self.opened_folder.name}-{workers}w{taken}.json"
 
     def to_json(self) -> dict[str, Any]:
         """As a child process gets it."""

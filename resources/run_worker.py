@@ -36,6 +36,9 @@ PROCESS_TAG = "smalti/process"
 """Tag of a run: id of that process, and the second in which it started."""
 FORCED_SECONDS = 1.0
 """Time between the request to cancel a run and its mark as cancelled, if it is cancelled by force."""
+_REPORT_SECONDS = 60.0  # that the report of a run's end may take
+_LOCK_SECONDS = 0.5  # that it waits for a lock before paused steps go on
+_TRANSACTION_SECONDS = 0.05  # that they go on
 
 
 def process_tags(process: int | None = None) -> dict[str, str]:
@@ -109,13 +112,13 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
         return bool(wait([server.sentinel], POLL_SECONDS)) or os.getppid() != parent
 
     def end() -> None:
-        # Paused, so that no step writes an event after that of the run's end.
-        steps = _signal_steps(signal.SIGSTOP)
-        with contextlib.suppress(Exception):  # without the database, the next code server here finds the run
-            run = instance.get_run_by_id(run_id)
-            if run is not None and not run.is_finished:
-                report_lost(instance, run, "the code server of this run has died: run worker and steps were ended")
-        _kill_with(steps)
+        def report() -> None:
+            with contextlib.suppress(Exception):  # without the database, the next code server here finds the run
+                run = instance.get_run_by_id(run_id)
+                if run is not None and not run.is_finished:
+                    report_lost(instance, run, "the code server of this run has died: run worker and steps were ended")
+
+        _kill_with(_pause_steps(report))
 
     def ask() -> bool:
         return is_run_over(instance, run_id)
@@ -128,6 +131,26 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
             yield
         finally:
             done.set()
+
+
+def _pause_steps(report: Callable[[], None]) -> list[psutil.Process]:
+    """Pause the steps, so that none writes an event after `report` has; return them when it is done, still paused.
+
+    A step may be paused in the middle of a transaction, and hold a lock of the database for which `report` waits
+    (SQLite has one lock for all writers). So the steps go on for a moment now and then, until `report` is done, or
+    `_REPORT_SECONDS` are over.
+    """
+    steps, reporting = _signal_steps(signal.SIGSTOP), threading.Thread(target=report, daemon=True)
+    reporting.start()
+    deadline = time.monotonic() + _REPORT_SECONDS
+    while time.monotonic() < deadline:
+        reporting.join(_LOCK_SECONDS)
+        if not reporting.is_alive():
+            break
+        _signal_steps(signal.SIGCONT)
+        time.sleep(_TRANSACTION_SECONDS)
+        steps = _signal_steps(signal.SIGSTOP)
+    return steps
 
 
 def _signal_steps(number: signal.Signals) -> list[psutil.Process]:

@@ -41,6 +41,27 @@ def test_the_state_holds_mosaicmls_keys():
     }
 
 
+def test_an_affinity_is_saved_so_that_older_releases_refuse_the_state():
+    """Version 3: releases that do not know the field would read in another order."""
+    state = json.loads(json.dumps(cursor(affinity=0.8).to_state()))
+    assert (state["smalti"]["cursor_version"], state["smalti"]["affinity"]) == (3, 0.8)
+    assert Cursor.from_state(state) == cursor(affinity=0.8)
+
+
+def test_a_state_without_an_affinity_keeps_all_shards_in_their_runs():
+    state = cursor().to_state()
+    assert "affinity" not in state["smalti"]
+    assert Cursor.from_state(state).affinity == 1.0
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "0.8", True, float("nan")])
+def test_an_invalid_affinity_in_a_state_is_named(value):
+    state = cursor().to_state()
+    state["smalti"]["affinity"] = value
+    with pytest.raises(CursorError, match=r"'affinity' is .* expected a number from 0 to 1"):
+        Cursor.from_state(state)
+
+
 def test_at_an_epochs_end_the_cursor_is_the_next_epochs_start():
     assert cursor().advanced(70) == cursor(epoch=3, samples=0)
 
@@ -144,7 +165,7 @@ def test_a_state_that_is_no_mapping_is_refused(state):
 
 def test_a_newer_cursor_version_asks_for_an_upgrade():
     state = cursor().to_state()
-    state["smalti"]["cursor_version"] = 3
+    state["smalti"]["cursor_version"] = 4
     with pytest.raises(CursorError, match="upgrade Smalti"):
         Cursor.from_state(state)
 

@@ -37,15 +37,17 @@ class Order:
     """From the number of samples, the epoch and, where not `SHARD`, the samples of a shard."""
 
 
-def window(nodes: int, block: int) -> Order:
+def window(nodes: int, block: int, affinity: float = 1.0) -> Order:
     """Smalti's order with so many canonical nodes and so large windows."""
 
     def ids(samples: int, epoch: int, shard: int = SHARD) -> Ids:
         sizes = np.full(samples // shard, shard)
-        plan = plan_epoch(sizes, seed=SEED, epoch=epoch, canonical_nodes=nodes, shuffle_block_size=block)
+        plan = plan_epoch(
+            sizes, seed=SEED, epoch=epoch, canonical_nodes=nodes, shuffle_block_size=block, affinity=affinity
+        )
         return plan.sample_ids(0, samples)
 
-    return Order(f"window, {nodes} x {block:,}", ids)
+    return Order(f"window, {nodes} x {block:,}" + (f", affinity {affinity:g}" if affinity < 1 else ""), ids)
 
 
 def mosaic(algorithm: str, nodes: int, block: int) -> Order:
@@ -172,6 +174,45 @@ def measured(order: Order, samples: int) -> list[str]:
     ]
 
 
+def exchange(order: Order, samples: int, epochs: int) -> list[str]:
+    """How hosts exchange samples over epochs: of 8 hosts, and of batches of 16 samples woven from 64 runs.
+
+    Pairs on one host in two epochs in succession, as a multiple of chance; the part of the set that a host has read
+    after a third of the epochs and after all; the part of the pairs of samples that could have met in a batch, because
+    they were in runs that share batches in some epoch.
+    """
+    hosts, group = 8, 16
+    pairs = np.random.default_rng(SEED).integers(0, samples, (2, 1 << 16))
+    seen, could_meet, together = np.zeros(samples, bool), np.zeros(pairs.shape[1], bool), []
+    parts, before = [], np.zeros(0, np.int64)
+    for epoch in range(epochs):
+        places = np.empty(samples, dtype=np.int64)
+        places[order.epoch(samples, epoch, SHARD // 32)] = np.arange(samples) % 64
+        now = places % hosts
+        seen |= now == 0
+        could_meet |= places[pairs[0]] // group == places[pairs[1]] // group
+        parts.append(float(seen.mean()))
+        if epoch:
+            both = np.bincount(before * hosts + now, minlength=hosts * hosts).astype(np.float64)
+            together.append((both * (both - 1)).sum() / (hosts * (samples / hosts) * (samples / hosts - 1)) * hosts)
+        before = now
+    return [
+        f"{np.mean(together):.2f}", f"{parts[epochs // 3 - 1]:.1%}", f"{parts[-1]:.1%}", f"{could_meet.mean():.1%}",
+    ]  # fmt: skip
+
+
+def print_affinities(samples: int) -> None:
+    """Print the table of affinities: one epoch and two in succession, and 30 epochs of a set 32 times smaller."""
+    print("\norder, dispersion, met again; pairs on a host again, read by a host after 10 and 30 epochs, could meet")
+    affinities = [(window(64, 16384, each), window(64, 512, each)) for each in (1.0, 0.95, 0.8, 0.5, 0.0)]
+    others = [(full(), full()), (mosaic("py1e", 8, 500_000), mosaic("py1e", 8, 15_625))]
+    others.append((mosaic("py1e", 64, 262_144), mosaic("py1e", 64, 8_192)))
+    for large, small in (*affinities, *others):
+        first, second = large.epoch(samples, 5), large.epoch(samples, 6)
+        found = [f"{dispersion(first // (samples // CLASSES)):.2f}", f"{met_again(first, second):.2f}"]
+        print("| " + " | ".join([large.name, *found, *exchange(small, 1 << 19, 30)]) + " |", flush=True)
+
+
 def cloud(ids: Ids, size: int) -> NDArray[np.float64]:
     """How many samples of each part of the set (row) stand in each part of the epoch (column), 1 = evenly spread."""
     column = np.arange(ids.size) * size // ids.size
@@ -229,7 +270,12 @@ def main() -> None:
     """Prints the tables and draws the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1 << 24, help="a multiple of 2^19")
-    samples = parser.parse_args().samples
+    parser.add_argument("--affinity", action="store_true", help="print the table of affinities alone")
+    options = parser.parse_args()
+    samples = options.samples
+    if options.affinity:
+        print_affinities(samples)
+        return
     full_order, default = full(), window(64, 16384)
     measured_orders = [
         full_order, window(64, 4096), default, window(64, 65536), window(8, 131072), window(8, 500_000),
@@ -248,6 +294,7 @@ def main() -> None:
     for order in (full_order, window(64, 512), window(8, 4096), mosaic("py1e", 8, 15_625), mosaic("py1s", 8, 0)):
         chi, distance = uniformity(order, small, 64)
         print(f"| {order.name} | {chi:.2f} | {distance:.2f} |", flush=True)
+    print_affinities(samples)
     clouds = [
         stored(), mosaic("py1s", 8, 0), mosaic("py1br", 8, 500_000), mosaic("py1e", 8, 500_000),
         window(64, 4096), default, window(8, 500_000), full_order,

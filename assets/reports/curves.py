@@ -7,8 +7,9 @@ large one shows the runs before it in grey.
 import math
 from collections.abc import Mapping, Sequence
 
-from assets.reports.pictures import COLOURS, INLINE_LIMIT, escape, markdown_picture
+from assets.reports.pictures import INLINE_LIMIT, markdown_picture
 from assets.reports.tables import DIVERGED
+from smalti.inspection.charts import COLOURS, escape
 
 Curves = Mapping[str, Sequence[float]]
 """Values by epoch, by name."""

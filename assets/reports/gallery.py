@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from assets.reports.pictures import INLINE_LIMIT, escape, markdown_picture, plain, raster_picture, shortened
+from assets.reports.pictures import INLINE_LIMIT, markdown_picture, plain, raster_picture
 from smalti.images import GAP, Pixels, contact_sheet, resize_square, thumbnail
+from smalti.inspection.charts import escape, shortened
 
 THUMBNAIL = 96
 """Side in pixels of the thumbnails that pictures are made of."""

@@ -8,7 +8,8 @@ import dagster as dg
 from assets.reports.gallery import gallery, image_teaser, thumbnails
 from assets.reports.pictures import block_bars, class_bars, histograms
 from assets.reports.tables import Value, table, table_of_ends
-from smalti.spark.profile import Histogram, ImageSizes, RowsProfile
+from smalti.inspection.distributions import Histogram
+from smalti.spark.profile import ImageSizes, RowsProfile
 
 Metadata = dict[str, dg.MetadataValue | str | int | float]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.reports.pictures import COLOURS, escape, markdown_picture, shortened
+from assets.reports.pictures import markdown_picture
 from assets.reports.shown import Metadata
 from assets.reports.tables import Value, table
+from smalti.inspection.charts import COLOURS, escape, shortened
 
 MAX_DRAWN = 300
 """Trials that a picture has at most: the newest."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import dagster as dg
 
-from assets.reports.pictures import shortened
 from assets.reports.tables import Value
+from smalti.inspection.charts import shortened
 from smalti.spark.rows import first_transformed
 from smalti.spark.shipping import ship_function
-from smalti.spark.writing.transform import as_transform
+from smalti.writer.tables.transform import as_transform
 
 SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
 DataFrame = Any

@@ -19,8 +19,8 @@ from smalti.catalog.header import read_header
 from smalti.spark import SourceFile, dataframe_to_mds, reshard_files
 from smalti.spark.prepared.reshard import Target
 from smalti.spark.rows import SPLIT, by_split, find_same, transformed, with_split
-from smalti.spark.writing.transform import Transform
 from smalti.storage import open_store
+from smalti.writer.tables.transform import Transform
 
 SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is not to be imported then
 DataFrame = Any

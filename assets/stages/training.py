@@ -54,6 +54,9 @@ class TrainingConfig(dg.Config):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="Of classes and tokens.")
     precision: str = Field(default="auto", description="float32, bfloat16, or auto: bfloat16 on GPUs.")
     seed: int = Field(default=17, ge=0)
+    affinity: float = Field(
+        default=1.0, ge=0, le=1, description="Part of its shards that a host reads again in the next epoch."
+    )
     num_workers: int = Field(default=0, ge=0, description="Loader processes per training process; 0: threads.")
     checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints.")
     cache_limit: str = Field(

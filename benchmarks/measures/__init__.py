@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from benchmarks.measures.access import measure_access
+from benchmarks.measures.decoding import measure_decoding
 from benchmarks.measures.framing import measure_frame, prepare_frame
 from benchmarks.measures.graph_runs import measure_graph_runs
 from benchmarks.measures.graph_stages import measure_graph_stages
@@ -10,6 +11,7 @@ from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_b
 from benchmarks.measures.manifests import measure_manifest
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
 from benchmarks.measures.ordering import measure_late_ids, measure_order
+from benchmarks.measures.parts import measure_first_resumed, measure_items, measure_sparse
 from benchmarks.measures.preparing import multiply_set, prepare_set
 from benchmarks.measures.reading import drain, measure_reading
 from benchmarks.measures.system_calls import measure_system_calls
@@ -20,12 +22,15 @@ from benchmarks.task import Figures, Task
 MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "access": measure_access,
     "cold": measure_cold,
+    "decode": measure_decoding,
     "drain": drain,
     "fill": fill_cache,
     "first-batch": measure_first_batch,
+    "first-resumed": measure_first_resumed,
     "frame": measure_frame,
     "graph-runs": measure_graph_runs,
     "graph-stages": measure_graph_stages,
+    "items": measure_items,
     "late-ids": measure_late_ids,
     "manifest": measure_manifest,
     "multiply": multiply_set,
@@ -38,6 +43,7 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "read": measure_reading,
     "resume": measure_resuming,
     "save-state": save_state,
+    "sparse": measure_sparse,
     "system-calls": measure_system_calls,
     "threads": measure_threads,
     "training": measure_training,

@@ -14,20 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frames import open_frame, open_session, write_source
+from benchmarks.frames import is_of_files, open_files, open_frame, open_session, write_files, write_source
 from benchmarks.peers import Peer, WriteOptions, find
 from benchmarks.task import Figures, Task
 from benchmarks.trees import cpu_seconds
 
 _WARM_ROWS = 100
 _CHECKED = 500
-_PASSES, _SETTLED = 14, 7  # at the sixth one the JVM still compiles on a third of a core
+_PASSES = 14  # the figure is of the second half: at the sixth one the JVM still compiles on a third of a core
+_FILE_PASSES = 6
 _PAYLOAD = {"rows": "data", "jpeg": "image", "photos": "image"}
 
 
 def prepare_frame(task: Task) -> Figures:
-    """The Parquet files that are the source of all."""
-    write_source(task)
+    """The files that are the source of all."""
+    write_files(task) if is_of_files(task) else write_source(task)
     return {}
 
 
@@ -36,15 +37,21 @@ def measure_frame(task: Task) -> Figures:
 
     Processor time is of this process and all below it, the JVM and Spark's Python workers.
     """
-    peer, options = find(task.peer), WriteOptions(zstd=bool(task.options.get("zstd")))
+    peer = find(task.peer)
+    options = WriteOptions(zstd=bool(task.options.get("zstd")), is_default=bool(task.options.get("is_default")))
     session = open_session(task.scratch / "spark")
     try:
-        frame = open_frame(session, task).cache()
-        frame.count()
+        if is_of_files(task):
+            frame, count = open_files(session, task), _FILE_PASSES
+            if "partitions" in task.options:
+                frame = frame.coalesce(int(task.options["partitions"]))
+        else:
+            frame, count = open_frame(session, task).cache(), _PASSES
+            frame.count()
         # Two partitions: each of the two Python workers imports what it needs now.
         peer.write_frame(frame.limit(_WARM_ROWS).repartition(2), task.scratch / "warm", options)
         passes = []
-        for number in range(_PASSES):
+        for number in range(count):
             folder = task.scratch / f"written-{number}"
             passes.append(_timed(lambda folder=folder: peer.write_frame(frame, folder, options)))  # type: ignore[misc]
             stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -52,7 +59,7 @@ def measure_frame(task: Task) -> Figures:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         session.stop()
-    seconds, cpu = (statistics.median(values) for values in zip(*passes[-_SETTLED:], strict=True))
+    seconds, cpu = (statistics.median(values) for values in zip(*passes[-(count // 2) :], strict=True))
     return {
         "seconds": seconds,
         "rows_per_s": task.samples / seconds,

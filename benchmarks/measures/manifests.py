@@ -36,7 +36,7 @@ def measure_manifest(task: Task) -> Figures:
         shutil.rmtree(folder, ignore_errors=True)
     elif action != "foreign" and not (folder / "index.json").exists():
         _publishing(task, folder)[0]()
-    work, about = _ACTIONS[action](task, folder)
+    work, about = ACTIONS[action](task, folder)
     gc.collect()
     memory, begin = PeakMemory(), time.perf_counter()
     result = work()
@@ -55,7 +55,8 @@ Action = tuple[Callable[[], Mapping[str, Any]], dict[str, Any]]
 def _publishing(task: Task, folder: Path) -> Action:
     """From the tasks' answers to the new version, its index file included: what Spark's driver does."""
     from smalti.catalog import Draft, publish
-    from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
+    from smalti.catalog.table.arrow import pack_shards, unpack_shards
+    from smalti.catalog.table.segments import joined_table
     from smalti.format import Schema
 
     store = _claiming(folder, task.samples)
@@ -65,29 +66,28 @@ def _publishing(task: Task, folder: Path) -> Action:
     ]
 
     def work() -> Mapping[str, Any]:
-        shards = table_of(shard for answer in answers for shard in unpack_shards(answer, where="answer"))
+        shards = joined_table((unpack_shards(answer, where="answer") for answer in answers), task.samples)
         manifest = publish(store, Draft(_WRITE_ID, Schema.from_columns(_COLUMNS), shards))
         return {"shards": len(manifest.shards)}
 
     return work, {"shards": task.samples, "answers_mb": sum(map(len, answers)) / 1e6}
 
 
-def _appending(task: Task, folder: Path) -> Action:
-    """One more shard as a version of its own."""
-    from smalti.catalog import Draft, load_manifest, publish
+def _appending(task: Task, folder: Path, count: int = 1) -> Action:
+    """One more shard as a version of its own, or more of them."""
+    from smalti.catalog import Draft, publish
     from smalti.format import Schema
 
     copy = task.scratch / "copy"
     shutil.copytree(folder, copy)
-    shard = _shard(0, _APPENDED)
-    store = _claiming(copy, 1, _APPENDED)
-    expected = len(load_manifest(str(copy)).shards) + 1
+    shards = [_shard(number, _APPENDED) for number in range(count)]
+    store = _claiming(copy, count, _APPENDED)
 
     def work() -> Mapping[str, Any]:
-        draft = Draft(_APPENDED, Schema.from_columns(_COLUMNS), [shard])
+        draft = Draft(_APPENDED, Schema.from_columns(_COLUMNS), shards)
         return {"shards": len(publish(store, draft, mode="append").shards)}
 
-    return work, {"shards": expected}
+    return work, {"shards": task.samples + count}
 
 
 def _opening(task: Task, folder: Path) -> Action:
@@ -127,6 +127,34 @@ def _comparing(task: Task, folder: Path) -> Action:
     return lambda: {"shards": diff(copy, 1, 2).num_kept + 1}, about
 
 
+def _tagging(task: Task, folder: Path) -> Action:
+    """A name for the version."""
+    from smalti.catalog import tag
+
+    copy = task.scratch / "copy"
+    shutil.copytree(folder, copy)
+    return lambda: {"version": tag(str(copy), "best")}, {"version": 1}
+
+
+def _rolling_back(task: Task, folder: Path) -> Action:
+    """Back to the version before one shard was appended."""
+    from smalti.catalog import rollback
+
+    appending, _ = _appending(task, folder)
+    appending()
+    store = _claiming(task.scratch / "copy", task.samples)  # a short version's shards are all looked up before
+    return lambda: {"shards": len(rollback(store, 1).shards)}, {"shards": task.samples}
+
+
+def _listing(task: Task, folder: Path) -> Action:
+    """The index file for other readers."""
+    from smalti.catalog import write_index
+
+    copy = task.scratch / "copy"
+    shutil.copytree(folder, copy)
+    return lambda: {"shards": len(write_index(str(copy)).shards)}, {"shards": task.samples}
+
+
 def _vacuuming(task: Task, folder: Path) -> Action:
     """What a clean-up would remove, out of as many objects: nothing. A dry run."""
     from smalti.catalog.retention.vacuum import vacuum
@@ -135,9 +163,13 @@ def _vacuuming(task: Task, folder: Path) -> Action:
     return lambda: {"removed": len(vacuum(store).removed)}, {"removed": 0}
 
 
-_ACTIONS: Mapping[str, Callable[[Task, Path], Action]] = {
+ACTIONS: Mapping[str, Callable[[Task, Path], Action]] = {
     "publish": _publishing,
     "append": _appending,
+    "append-100": lambda task, folder: _appending(task, folder, 100),
+    "tag": _tagging,
+    "rollback": _rolling_back,
+    "list": _listing,
     "open": _opening,
     "foreign": _opening_foreign,
     "history": _history,

@@ -13,7 +13,7 @@ from benchmarks.measures.memory import PeakMemory
 from benchmarks.peers import Peer, ReadOptions, find
 from benchmarks.task import Figures, Task
 
-_TAKEN = 0.9  # of the epoch, before it is continued
+_TAKEN = 0.9  # of the epoch, before it is continued, where a row does not say another share
 
 
 def measure_opening(task: Task) -> Figures:
@@ -27,11 +27,11 @@ def measure_opening(task: Task) -> Figures:
 
 
 def save_state(task: Task) -> Figures:
-    """The state at nine tenths of the first epoch, in a file, as a training run saves it."""
+    """The state within the first epoch, in a file, as a training run saves it."""
     peer, options, _ = _begin(task)
     kind = task.opened_kind
     step = options.batch_size * max(1, options.workers)
-    taken = int(_TAKEN * kind.samples) // step * step
+    taken = int(task.options.get("taken", _TAKEN) * kind.samples) // step * step
     state = json.dumps(peer.state(task.opened_folder, kind, options, taken))
     task.state_file.parent.mkdir(parents=True, exist_ok=True)
     task.state_file.write_text(state)

@@ -30,14 +30,18 @@ class MemoryMap(Peer):
         sizes: list[int] = []
         others = [name for name in workload.columns if name != column]
         with (folder / "data.bin").open("wb", buffering=0) as file, (folder / "others.bin").open("wb") as beside:
-            for begin in range(0, len(samples), ROWS_PER_BATCH):
-                rows = samples[begin : begin + ROWS_PER_BATCH]
+            for rows in self._groups(samples):
                 values = [row[column] for row in rows]
                 file.write(b"".join(values))
                 for name in others:
                     beside.write(np.array([row[name] for row in rows]).tobytes())
                 sizes += map(len, values) if workload.name != "tokens" else [value.nbytes for value in values]
         np.save(folder / "ends.npy", np.cumsum(sizes))
+
+    def _groups(self, samples: Any) -> Iterator[list[dict[str, Any]]]:
+        """Slices of the list of all samples."""
+        for begin in range(0, len(samples), ROWS_PER_BATCH):
+            yield samples[begin : begin + ROWS_PER_BATCH]
 
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """torch's DataLoader with a dataset that is asked for whole batches."""
@@ -47,6 +51,24 @@ class MemoryMap(Peer):
         """One slice of the map."""
         data, ends = np.memmap(folder / "data.bin", np.uint8, "r"), [0, *np.load(folder / "ends.npy").tolist()]
         return lambda sample_id: data[ends[sample_id] : ends[sample_id + 1]].tobytes()
+
+
+class RowByRow(MemoryMap):
+    """solb as a writer that is given one row by each call, as users call one: the calls and a list, and no check."""
+
+    def _groups(self, samples: Any) -> Iterator[list[dict[str, Any]]]:
+        rows: list[dict[str, Any]] = []
+
+        def take(row: dict[str, Any]) -> bool:
+            rows.append(row)
+            return len(rows) == ROWS_PER_BATCH
+
+        for sample in samples:
+            if take(sample):
+                yield rows
+                rows.clear()
+        if rows:
+            yield rows
 
 
 class InMemory(MemoryMap):

@@ -27,6 +27,8 @@ class WriteOptions:
     """`rows` (dicts) or `batches` (Arrow record batches)."""
     zstd: bool = False
     """Compressed with zstd at level 3 and hashed, where the library can."""
+    is_default: bool = False
+    """Compressed as the function of DataFrames does by itself, whatever `zstd` says."""
     shard_bytes: int = 1 << 26
     """The largest shard."""
 

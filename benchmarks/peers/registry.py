@@ -42,6 +42,7 @@ KNOWN: Mapping[str, Known] = {
     "torch": Known("samplers", "TorchSampler", _TORCH, _TORCH),
     "sol": Known("floors", "InMemory", _TORCH, _TORCH, is_floor=True),
     "solb": Known("floors", "MemoryMap", _TORCH, _TORCH, is_floor=True),
+    "solb-rows": Known("floors", "RowByRow", (), is_floor=True),
     "memcpy": Known("floors", "Memcpy", (), is_floor=True),
     "plain": Known("floors", "PlainWrite", (), is_floor=True),
     "plain-fsync": Known("floors", "SyncedWrite", (), is_floor=True),

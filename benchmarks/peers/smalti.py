@@ -41,10 +41,11 @@ class Smalti(Peer):
                 take(item)
 
     def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
-        """The door as it is, but for the compression; `zstd` is its default."""
+        """The function at its defaults, apart from the compression."""
         from smalti.spark import dataframe_to_mds
 
-        dataframe_to_mds(frame, str(folder), compression="zstd" if options.zstd else None)
+        chosen: dict[str, Any] = {} if options.is_default else {"compression": "zstd" if options.zstd else None}
+        dataframe_to_mds(frame, str(folder), **chosen)
 
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """The dataset under its own loader."""

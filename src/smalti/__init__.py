@@ -13,12 +13,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "CSVWriter": "smalti.writer",
     "CommitConflict": "smalti.errors",
+    "CopyOptions": "smalti.exchange",
     "Cursor": "smalti.cursor",
     "DecodeImages": "smalti.images",
     "JSONWriter": "smalti.writer",
     "LocalDataset": "smalti.torch",
     "MDSWriter": "smalti.writer",
     "Manifest": "smalti.catalog",
+    "PurgeOptions": "smalti.writer",
     "SmaltiError": "smalti.errors",
     "Stream": "smalti.stream",
     "StreamingDataLoader": "smalti.torch",
@@ -27,25 +29,41 @@ _HOMES = {
     "World": "smalti.world",
     "XSVWriter": "smalti.writer",
     "add_columns": "smalti.spark",
+    "begin_conversion": "smalti.conversion",
     "compact": "smalti.writer",
+    "convert": "smalti.conversion",
+    "copy_version": "smalti.exchange",
     "dataframe_to_mds": "smalti.spark",
+    "delete": "smalti.writer",
+    "diagnose": "smalti.diagnosis",
     "diff": "smalti.catalog",
+    "export": "smalti.exporting",
     "drop_columns": "smalti.spark",
+    "forecast_epoch": "smalti.dataset.cost",
+    "head": "smalti.inspection",
     "history": "smalti.catalog",
+    "info": "smalti.inspection",
     "load_manifest": "smalti.catalog",
+    "measure_reading": "smalti.diagnosis",
     "merge_index": "smalti.catalog",
+    "open_conversion": "smalti.conversion",
     "open_dataset": "smalti.dataset",
     "open_store": "smalti.storage",
     "plan_epoch": "smalti.order",
+    "preview": "smalti.inspection",
     "register_encoding": "smalti.format",
     "reshard_files": "smalti.spark",
     "reshard_images": "smalti.spark",
     "rollback": "smalti.catalog",
+    "run_cost": "smalti.dataset.cost",
+    "stats": "smalti.inspection",
+    "sync": "smalti.exchange",
     "tag": "smalti.catalog",
     "tags": "smalti.catalog",
     "untag": "smalti.catalog",
     "vacuum": "smalti.catalog",
     "verify": "smalti.catalog",
+    "write_index": "smalti.catalog",
 }
 
 # Used instead if torch is not installed: the same datasets without torch's base classes.
@@ -60,7 +78,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES[name]
     if name in _WITHOUT_TORCH and find_spec("torch") is None:
         home = _WITHOUT_TORCH[name]
-    value = getattr(import_module(home), name)
+    value = import_module("smalti.extras").import_attribute(home, name)
     globals()[name] = value
     return value
 

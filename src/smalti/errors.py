@@ -25,10 +25,12 @@ Every message names the object, the expected and the found value, and the remedy
     ├── CheckpointError (OSError)         no checkpoint that verifies
     ├── TrainingError (RuntimeError)      a training process failed
     ├── CacheLimitError (ValueError)      a `cache_limit` smaller than the largest shard
+    ├── SkipLimitExceeded (ValueError)    more samples cannot be read than may be skipped
     └── MissingDependency (ImportError)   an extra or a program that is not installed
 
     UserWarning
-    └── MixedSplitsWarning                a set with splits is read without choosing one
+    ├── MixedSplitsWarning                a set with splits is read without choosing one
+    └── DeletedSamplesWarning             a set is replaced, from which samples had been deleted
 """
 
 from typing import Any
@@ -152,5 +154,13 @@ class CacheLimitError(SmaltiError, ValueError):
     """A cache limit smaller than the largest shard needs."""
 
 
+class SkipLimitExceeded(SmaltiError, ValueError):
+    """More samples cannot be decoded or transformed than `max_skipped` allows to skip."""
+
+
 class MixedSplitsWarning(UserWarning):
     """A set with splits is read without choosing one, so that training may include validation samples."""
+
+
+class DeletedSamplesWarning(UserWarning):
+    """The content of a set is replaced, without comparison with the samples that were deleted from the set."""

@@ -5,18 +5,22 @@ them. Imports no PySpark.
 """
 
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _creation_lock = threading.RLock()
 _inherited: list[Any] = []
 """Copies of the parent's values after a fork, kept alive: their finalizers use threads that only the parent has."""
+_num_pauses = 0
+"""Pauses of the garbage collector that have not ended, of all threads."""
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 10.0
 """Time for a process whose parent has died to save its work."""
@@ -28,8 +32,11 @@ _DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTH
 
 def _after_fork_in_child() -> None:
     # A thread of the parent may have held either lock during the fork; in the child it would never be released.
-    global _creation_lock  # noqa: PLW0603 -- one lock per process is the point
+    global _creation_lock, _num_pauses  # noqa: PLW0603 -- one lock per process is the point
     _creation_lock = threading.RLock()
+    if _num_pauses:  # the thread that would end the pause is not in the child
+        _num_pauses = 0
+        gc.enable()
     asyn = sys.modules.get("fsspec.asyn")
     if asyn is not None:
         asyn.reset_lock()  # fsspec's own hook clears a variable of another name and leaves its lock held
@@ -37,6 +44,24 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause Python's garbage collector, for code that makes many objects that stay.
+
+    They would set off a collection of the whole heap, which takes 0.1 s in a process that has imported torch.
+    """
+    global _num_pauses  # noqa: PLW0603 -- the collector is one for the process
+    was_enabled = gc.isenabled()
+    _num_pauses += was_enabled
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            _num_pauses = max(0, _num_pauses - 1)
+            gc.enable()
 
 
 class PerProcess(Generic[T]):

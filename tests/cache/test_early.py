@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import xxhash
 
@@ -83,7 +84,7 @@ def test_samples_in_the_first_bytes_are_read_before_the_rest_arrives(gated, make
     store, info = gated
     cache = make_cache(store, [info])
     assert cache.shard(0, 4)[4] == {"text": text(4)}
-    assert cache.shards([0], lambda: [2])[0][1] == {"text": text(1)}
+    assert cache.shards([0], lambda: [np.array([1, 2])])[0][1] == {"text": text(1)}
     store.gate.set()
     assert cache.shard(0)[7] == {"text": text(7)}
     cache.close()

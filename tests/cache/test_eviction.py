@@ -13,6 +13,7 @@ from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
 from smalti.testing import LoggedStore
+from smalti.world import World
 from tests.cache.conftest import DIGEST
 from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard_bytes
 
@@ -75,6 +76,30 @@ def test_a_fetch_ahead_evicts_nothing_that_is_needed_sooner(made):
     cache.prefetch([2])
     cache.shard(0)
     cache.shard(1)
+    assert fetched(store) == [0, 1]
+
+
+def test_a_copy_that_is_needed_nearly_as_late_is_evicted_for_one_that_is_still_in_use(made):
+    order = [0, 1, 1, 2, 2, 2, 2, 2, 2, 0, 1]
+    cache, store = made(order, room=2)
+    read(cache, [0, 1])
+    cache.prefetch([2])  # 1 is needed last, at step 10, but also at step 2: 0 is needed at step 9
+    end = time.monotonic() + 60
+    while fetched(store) != [0, 1, 2] and time.monotonic() < end:
+        time.sleep(0.01)
+    cache.reached(2)
+    cache.shard(1)
+    assert fetched(store) == [0, 1, 2]
+
+
+def test_a_fetch_ahead_waits_where_only_copies_that_are_needed_soon_could_be_evicted(made):
+    order = [0, 1, 1, 2, 0, 2, 2, 2, 2, 2, 1]
+    cache, store = made(order, room=2)
+    read(cache, [0, 1])
+    cache.prefetch([2])  # 0 is needed at step 4, far before 1
+    cache.reached(2)
+    cache.shard(1)
+    cache.shard(0)
     assert fetched(store) == [0, 1]
 
 
@@ -147,6 +172,27 @@ def test_three_epochs_with_lookahead_fetch_little_more_than_the_least(hundred, t
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": int(part * total)}
     assert 0.99 <= ratio_of(reader(remote, tmp_path / "cache", **options), 3) <= 1.1
+
+
+@pytest.mark.parametrize("affinity", [1.0, 0.6])
+def test_beyond_the_lookahead_the_outline_of_the_order_keeps_what_the_next_epoch_reads(
+    hundred, tmp_path, monkeypatch, affinity
+):
+    """Two hosts of 50 shards each, space for 30; an eighth of an epoch is looked up exactly.
+
+    Without the outline, of the shards of which no use is known the one that was used longest ago is evicted: then a
+    host fetches 1.16 times the least with an affinity of 1, and 1.24 times with 0.6.
+    """
+    monkeypatch.setattr("smalti.cache.next_use.MAX_LOOKAHEAD", 50)
+    monkeypatch.setattr("smalti.dataset.lookahead._SAMPLES_PER_LOOKUP", 50)
+    remote, total = hundred
+    options = {"shuffle_block_size": 25, "num_canonical_nodes": 4, "cache_limit": int(0.3 * total)}
+    dataset = reader(remote, tmp_path / "cache", affinity=affinity, predownload=8, world=World(1, 2, 1, 2), **options)
+    for _ in range(4):
+        assert len(read_all(dataset)) == 400
+    ratio = dataset.stats().ratio
+    dataset.close()
+    assert ratio <= 1.08
 
 
 def test_the_next_epoch_begins_with_hits(hundred, tmp_path):

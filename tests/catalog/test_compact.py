@@ -1,6 +1,7 @@
 """Compaction moves samples into full shards, and changes nothing else."""
 
 import importlib
+import random
 
 import pytest
 
@@ -22,6 +23,7 @@ from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from smalti.writer.compact import compact
 from tests.catalog.publishing.interfering_store import InterferingStore
+from tests.catalog.retention.test_vacuum_columns import publish_with_columns
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -42,6 +44,26 @@ def rows_of(store, version=None, split=None):
 
 def expected_rows(*ranges):
     return [(number, f"row {number}") for numbers in ranges for number in numbers]
+
+
+def test_small_shards_of_automatic_compression_are_merged_whatever_each_decided(store):
+    texts = ["words " * 500, random.Random(3).randbytes(1500).hex()[::2], "short", "more words " * 400]
+    for number, text in enumerate(texts):
+        columns, compression = {"id": "int", "text": "str"}, ("auto", "auto", "auto", "zstd")[number]
+        with MDSWriter(out=store, columns=columns, compression=compression, mode="append") as writer:
+            writer.write({"id": number, "text": text})
+    assert [info.compression for info in load_manifest(store).shards] == ["zstd", "zstd", None, "zstd"]
+    made = compact(store)
+    assert [(info.samples, info.compression) for info in made.shards] == [(4, "zstd")]
+    assert rows_of(store) == list(enumerate(texts))
+    assert compact(store).version == made.version
+
+
+def test_shards_of_a_compression_that_was_chosen_are_not_merged_with_others(store):
+    for compression in ("zstd:9", None, "gz"):
+        with MDSWriter(out=store, columns={"id": "int"}, compression=compression, mode="append") as writer:
+            writer.write({"id": 1})
+    assert compact(store).version == 3
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -140,6 +162,18 @@ def test_a_concurrent_overwrite_wins_and_nothing_is_left(make_draft):
     assert load_manifest(store).rows == 4
     after = {key for key in store.objects if "/shard." in key and not key.startswith("over/")}
     assert after == before
+    assert [key for key in store.objects if "/writes/" in key] == []
+
+
+def test_a_compaction_that_loses_leaves_no_table_of_added_columns(make_draft):
+    store = InterferingStore()
+    publish_with_columns(store, make_draft)
+    store.interfere = lambda: publish(store, make_draft(store, 4, write_id="over"), mode="overwrite")
+    before = {key for key in store.objects if not key.startswith(("over/", "_versions/"))}
+    with pytest.raises(CommitConflict):
+        compact(store, size_limit=10_000)
+    after = {key for key in store.objects if not key.startswith(("over/", "_versions/"))}
+    assert after - {"index.json"} == before - {"index.json"}
     assert [key for key in store.objects if "/writes/" in key] == []
 
 

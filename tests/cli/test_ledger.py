@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from smalti.cli import main
 from smalti.dataset import open_dataset
-from smalti.ledger import LedgerWriter, PassStart, claim_life
+from smalti.ledger import LedgerWriter, PassStart, SkippedSample, claim_life
 from smalti.order import Division, plan_epoch
 from smalti.world import World
 from tests.shard_sets import write_set
@@ -59,7 +60,7 @@ def test_a_wrong_sample_fails_and_is_named(data, tmp_path, capsys):
     ledger = run(tmp_path / "ledger", data, spoil=(1, 2))
     assert main(["ledger", "check", ledger]) == 0
     assert "not compared; see --data" in capsys.readouterr().out
-    assert main(["ledger", "check", ledger, "--data", str(data)]) == 1
+    assert main(["ledger", "check", ledger, "--data", str(data)]) == 3
     said = capsys.readouterr()
     assert said.err.startswith("wrong_id: position 17 of epoch 0: taken as sample ")
     assert "by rank 1 at step 2 in life 1; the plan has sample" in said.err
@@ -69,12 +70,12 @@ def test_a_wrong_sample_fails_and_is_named(data, tmp_path, capsys):
 def test_json_holds_the_whole_report(data, tmp_path, capsys):
     ledger = run(tmp_path / "ledger", data)
     (tmp_path / "ledger" / "life-00001" / "rank-00001.jsonl").unlink()
-    assert main(["ledger", "check", ledger, "--json"]) == 1
+    assert main(["ledger", "check", ledger, "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is False
     assert report["counts"] == {"missing_file": 1, "gap": 20}
     assert report["epochs"] == [
-        {"epoch": 0, "size": 40, "expected": 40, "taken": 20, "repeats": 0, "is_finished": True}
+        {"epoch": 0, "size": 40, "expected": 40, "taken": 20, "repeats": 0, "is_finished": True, "skipped": 0}
     ]
 
 
@@ -93,8 +94,24 @@ def test_no_ledger_is_one_line_to_a_person(tmp_path, capsys):
 def test_numpy_of_the_plan_does_not_leak_into_json(data, tmp_path, capsys):
     """Positions and ids of problems come from arrays; JSON takes plain numbers only."""
     ledger = run(tmp_path / "ledger", data, spoil=(0, 0))
-    assert main(["ledger", "check", ledger, "--data", str(data), "--json"]) == 1
+    assert main(["ledger", "check", ledger, "--data", str(data), "--json"]) == 3
     facts = json.loads(capsys.readouterr().out)["problems"][0]["facts"]
     assert facts == {
         "epoch": 0, "position": 0, "sample_id": facts["sample_id"], "rank": 0, "life": 1, "step": 0,
     }  # fmt: skip
+
+
+def test_skipped_samples_are_counted_and_named_and_the_run_is_proven(data, tmp_path, capsys):
+    dataset = open_dataset(str(data))
+    with LedgerWriter(tmp_path / "ledger", life=claim_life(tmp_path / "ledger"), world=World()) as writer:
+        writer.begin_pass(PassStart(dataset.cursor(), 40))
+        positions, ids = np.arange(40), np.arange(40)
+        positions[7], ids[7] = -1, 8
+        writer.record(0, 0, positions, ids, [SkippedSample(7, 7, "shard.00000.mds", "ValueError: no picture")])
+        writer.end_pass()
+    dataset.close()
+    assert main(["ledger", "check", str(tmp_path / "ledger"), "--data", str(data)]) == 0
+    said = capsys.readouterr().out
+    assert "epoch 0    39 of 40 samples, 1 skipped\n" in said
+    assert "skipped    sample 7 of epoch 0 (shard.00000.mds): ValueError: no picture\n" in said
+    assert said.endswith("all good\n")

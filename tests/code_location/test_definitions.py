@@ -24,7 +24,7 @@ FIELDS = {
     "model": {
         "version", "digest", "model", "width", "weights", "freeze", "image_size", "epochs", "batch_size",
         "micro_batches", "optimizer", "optimizer_options", "learning_rate", "schedule", "warmup", "weight_decay",
-        "clip_norm", "label_smoothing", "precision", "augment", "seed", "num_workers", "checkpoint_every",
+        "clip_norm", "label_smoothing", "precision", "augment", "seed", "affinity", "num_workers", "checkpoint_every",
         "cache_limit", "launcher", "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
         "max_restarts",
     },

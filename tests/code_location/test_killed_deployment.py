@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
 ]
 
-SECONDS = 15.0
+SECONDS = 60.0
 NO_DEATH_SIGNAL = """
 import ctypes
 

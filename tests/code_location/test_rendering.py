@@ -19,7 +19,8 @@ from assets.reports.pictures import INLINE_LIMIT, block_bars, class_bars, confus
 from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
 from assets.reports.tables import MAX_TABLE_ROWS, table, table_of_ends, table_of_facts
 from smalti.images import Pixels, decode_rgb, encode_jpeg
-from smalti.spark.profile import Histogram, ImageSizes
+from smalti.inspection.distributions import Histogram
+from smalti.spark.profile import ImageSizes
 
 _DATA = re.compile(r"!\[([^\]]*)\]\(data:([a-z+/]+)(;base64)?,([^)]+)\)")
 _SVG = "{http://www.w3.org/2000/svg}"

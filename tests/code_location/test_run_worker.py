@@ -6,13 +6,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from pipelines.definitions import defs
+from pipelines.stages import REPOSITORY
 from resources import run_worker
 from resources.run_worker import PROCESS_TAG, is_alive, process_tags
+from tests.code_location import paused_step
 
 
 def test_a_process_is_alive_until_it_ends() -> None:
@@ -64,3 +67,24 @@ def test_a_cancellation_takes_effect_when_the_run_is_found_to_go_on(received: li
             time.sleep(0.01)
     assert received == [signal.SIGINT]
     assert asked[0] - begin >= run_worker.FORCED_SECONDS
+
+
+def test_a_step_that_is_paused_within_a_transaction_does_not_keep_the_run_from_being_reported(tmp_path: Path) -> None:
+    """SQLite has one lock for all writers, and Dagster waits 30 seconds for it, then fails."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run = instance.create_run_for_job(defs.resolve_job_def("flowers_everything_job"))
+        instance.report_engine_event("the first event creates the file", run)
+    [path] = tmp_path.rglob(f"{run.run_id}.db")
+    done = subprocess.run(
+        [sys.executable, "-m", paused_step.__name__, str(tmp_path), run.run_id, str(path)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "reported stopped\n", done.stderr
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is dg.DagsterRunStatus.FAILURE

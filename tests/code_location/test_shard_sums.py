@@ -17,10 +17,10 @@ from assets.checks.shard_sums import KEPT, identity_of, load_sums, save_sums, su
 from assets.checks.sums import MODULUS, SplitSums, row_hash
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
-from smalti.spark.reshard import Conversion, Recipe, SourceFile, bring_up_to_date, convert_files
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.plan import WriteOptions
+from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files
 from smalti.testing import MemoryStore
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import WriteOptions
 from tests.code_location.shard_sets import picture
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
@@ -64,7 +64,7 @@ class Pictures:
             columns=COLUMNS, compression=None, size_limit=3_000, partition_by="split", mode="overwrite"
         )
         files = [SourceFile(path, str(number)) for path, number in self.numbers.items()]
-        conversion: Any = Conversion(None, prepare, convert)  # type: ignore[arg-type]  # no session is needed
+        conversion: Any = FileConversion(None, prepare, convert)  # type: ignore[arg-type]  # no session is needed
         return bring_up_to_date(self.store, Recipe("one", "path", options), files, conversion)
 
     @property

@@ -5,7 +5,7 @@ begins at the state of the one before, in JSON, and ends after some steps; the l
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -39,6 +39,7 @@ class Chain:
     sizes: list[int]
     options: OrderOptions
     segments: list[Segment]
+    epoch: int = 0
 
 
 @st.composite
@@ -53,10 +54,12 @@ def chains(draw, algorithms=ALGORITHMS):
         block_size=draw(st.sampled_from([7, 50, 1 << 18])) if window else draw(st.sampled_from([64, 1 << 18])),
         tail=draw(st.sampled_from([None, "pad", "short"])),
         algorithm=algorithm,
+        affinity=draw(st.sampled_from([None, None, 0.0, 0.8])) if window else None,
     )
     sizes = draw(st.lists(st.integers(0 if window else 4, 30), min_size=4, max_size=15))
     sizes[0] += 1 if window else 24
-    return Chain(sizes, options, [draw(segments(window=window)) for _ in range(draw(st.integers(1, 5)))])
+    parts = [draw(segments(window=window)) for _ in range(draw(st.integers(1, 5)))]
+    return Chain(sizes, options, parts, draw(st.integers(0, 9)))
 
 
 @st.composite
@@ -107,7 +110,8 @@ def assert_same(steps, other_steps):
 
 def first_cursor_of(chain):
     world = reading_world(chain.segments[0].worlds()[0], chain.options)
-    return first_cursor(chain.options, world, [MixedStream("d", None, sum(chain.sizes))], [chain.sizes])
+    first = first_cursor(chain.options, world, [MixedStream("d", None, sum(chain.sizes))], [chain.sizes])
+    return replace(first, epoch=chain.epoch)
 
 
 def check(chain):
@@ -118,7 +122,7 @@ def check(chain):
             cursor = read_segment(chain, segment, cursor, lambda steps, part=segment.part: int(steps * part), consumed)
     if cursor.epoch == begin.epoch:
         cursor = read_segment(chain, chain.segments[-1], cursor, lambda steps: steps, consumed)
-    assert (cursor.epoch, cursor.samples) == (1, 0)
+    assert (cursor.epoch, cursor.samples) == (chain.epoch + 1, 0)
     assert sorted(consumed.values()) == list(range(sum(chain.sizes))), "I1: every sample once"
     alone = Reading(Pass(begin, World()), [chain.sizes], 1, chain.options).plan
     expected = alone.sample_ids(0, len(alone)).tolist()

@@ -101,6 +101,31 @@ def test_a_cache_of_at_least_one_window_saves_fetches(room, warm):
     assert [host.warm_bytes for host in found.hosts] == [warm] * 2
 
 
+@pytest.mark.parametrize(("room", "warm"), [(None, 2_000), (36_000, 2_000), (28_000, 6_000)])
+def test_an_affinity_costs_the_shards_that_leave_a_host(room, warm):
+    """A fifth of 20,000 bytes is dealt to both hosts, so half of it leaves: 2,000, with a cache for the other 18,000
+    (36,000 unpacked). With a smaller cache, the affinity costs nothing: as above, 6,000."""
+    sizes = [100] * 40
+    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200, affinity=0.8)
+    found = forecast(cursor, shards_of(sizes), ReaderSetup(2, 4, 30, cache_bytes=room))
+    assert [host.warm_bytes for host in found.hosts] == [warm] * 2
+
+
+def test_the_forecast_of_an_affinity_is_the_mean_of_the_epochs():
+    """256 shards, 4 hosts of 2 runs, 24 epochs: the shards of each host that it did not read the epoch before."""
+    sizes, new = [10] * 256, []
+    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=8, block_size=40, affinity=0.7)
+    read: list[set[int]] = [set()] * 4
+    for epoch in range(25):
+        plan = plan_epoch(sizes, seed=cursor.seed, epoch=epoch, canonical_nodes=8, shuffle_block_size=40, affinity=0.7)
+        now = [set((plan.sample_ids(0, 2560)[host::4] // 10).tolist()) for host in range(4)]
+        new.append([len(shards - before) * 100 for shards, before in zip(now, read, strict=True)])
+        read = now
+    found = forecast(cursor, shards_of(sizes), ReaderSetup(4, 1, 10))
+    assert [host.cold_bytes for host in found.hosts] == new[0]
+    assert np.mean(new[1:]) == pytest.approx(found.hosts[0].warm_bytes, rel=0.05)
+
+
 def test_hosts_that_do_not_divide_the_runs_fetch_everything():
     sizes = [100] * 40
     cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)

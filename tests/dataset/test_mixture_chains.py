@@ -31,6 +31,7 @@ def chain_of(seed):
         canonical_nodes=rng.randint(1, 6),
         block_size=rng.choice([5, 1 << 18]),
         tail=rng.choice([None, "pad", "short"]),
+        affinity=(None, None, 0.0, 0.8)[seed % 4],
     )
     how = {
         "batching_method": rng.choice(BATCHINGS),

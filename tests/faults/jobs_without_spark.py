@@ -6,10 +6,10 @@ import pyarrow as pa
 from smalti.catalog import Draft, publish
 from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import collect_parts
-from smalti.spark.writing.plan import WritePlan
-from smalti.spark.writing.task import write_shards
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.packing import collect_parts
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 ROWS = 200

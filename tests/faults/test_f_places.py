@@ -32,7 +32,7 @@ def test_f10_a_corrupt_copy_is_found_by_the_next_run_and_by_the_command(tmp_path
     data = bytearray(corrupt.read_bytes())
     data[len(data) // 2] ^= 1
     corrupt.write_bytes(data)
-    assert main(["cache", "verify", str(remote), "--local", str(local)]) == 1
+    assert main(["cache", "verify", str(remote), "--local", str(local)]) == 3
     assert corrupt.name in capsys.readouterr().err
     second = reader(remote, local)
     assert read_all(second) == ALL

@@ -9,11 +9,11 @@ import pytest
 from smalti.catalog import load_manifest, new_write_id
 from smalti.dataset import StreamingDataset
 from smalti.format import Schema, ShardOptions
-from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.plan import WritePlan
-from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore, open_store
+from smalti.writer.tables.attempts import Attempt, one_answer_each
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import write_shards
 from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.own_session import own_session
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from smalti.catalog import load_manifest
 from smalti.writer import MDSWriter
 from tests.format.columns import image_bytes
 from tests.golden.conftest import peer_reads
@@ -79,10 +80,13 @@ def test_peer_finds_every_value_that_was_written(peer, tmp_path, how, compressio
 
 
 @pytest.mark.parametrize("compression", ["bz2:5", "gz", "snappy", "zstd:7"])
-def test_peer_unpacks_every_compression(peer, tmp_path, compression):
-    with MDSWriter(out=tmp_path / "set", columns={"a": "str"}, compression=compression, size_limit=500) as writer:
-        for i in range(30):
-            writer.write({"a": f"{i} " * i})
+def test_peer_unpacks_every_compression_also_beside_uncompressed_shards(peer, tmp_path, compression):
+    out, columns = tmp_path / "set", {"a": "str"}
+    for rows, chosen, mode in ((range(20), compression, None), (range(20, 30), None, "append")):
+        with MDSWriter(out=out, columns=columns, compression=chosen, size_limit=500, mode=mode) as writer:
+            for i in rows:
+                writer.write({"a": f"{i} " * i})
+    assert {info.compression for info in load_manifest(out).shards} == {compression, None}
     found = peer_reads(peer, tmp_path / "set", tmp_path / "found.json", "streaming")
     assert [row["a"] for row in found] == [f"{i} " * i for i in range(30)]
 

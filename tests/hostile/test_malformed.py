@@ -115,12 +115,12 @@ def test_command_line_reports_a_hostile_set_in_one_line(name, capsys):
     capsys.readouterr()
     status = main(["verify", str(CORPUS / "sets" / name)])
     said = capsys.readouterr()
-    assert status == (1 if said.err else 0)
+    assert (status != 0) == bool(said.err)
     assert "Traceback" not in said.err
     if SETS[name] == ACCEPTED:
         assert status == 0
     elif not SETS[name].startswith("sample"):
-        assert status == 1, "a fault of the files, not of a value"
+        assert status in {1, 3}, "a fault of the files, not of a value"
 
 
 @pytest.mark.parametrize("name", INDEXES)

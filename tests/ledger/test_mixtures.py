@@ -39,7 +39,7 @@ def report_of_command(ledger, roots, capsys):
     data = [word for root in roots for word in ("--data", root)]
     status = main(["ledger", "check", str(ledger), *data, "--json"])
     report = json.loads(capsys.readouterr().out)
-    assert status == (0 if report["ok"] else 1)
+    assert status == (0 if report["ok"] else 3)
     return report
 
 

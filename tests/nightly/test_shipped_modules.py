@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from smalti.spark.session import detect_java
+from smalti.java import detect_java
 from tests.spark.writing.connect_program import connect_turn
 
 SECONDS = 240

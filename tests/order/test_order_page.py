@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from smalti.dataset import StreamingDataset
 from smalti.order import Division
+from smalti.order.arrangement import arranged
 from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
 from tests.order.mosaic_worlds import rank_of
 
@@ -33,6 +36,26 @@ def test_a_table_shows_what_every_rank_reads(setting, table):
             strict=True,
         )
         assert cells.split() == [f"{position}*" if repeat else str(position) for position, repeat in marks]
+
+
+def test_the_table_of_an_affinity_shows_how_the_shards_are_laid_out():
+    [(setting, table)] = re.findall(r"<!-- layout: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
+    options = dict(part.split("=") for part in setting.split())
+    rows = re.findall(r"^epoch (\d+) +((?:\d+ +){7}\d+)", table, flags=re.MULTILINE)
+    assert [int(epoch) for epoch, _ in rows] == [0, 1, 2, 3, 4]
+    for epoch, shards in rows:
+        found = arranged(
+            np.full(int(options["shards"]), 5), seed=int(options["seed"]), epoch=int(epoch), runs=int(options["runs"]),
+            affinity=float(options["affinity"]),
+        )  # fmt: skip
+        assert found.tolist() == [int(shard) for shard in shards.split()]
+
+
+def test_the_example_of_an_affinity_opens_a_dataset():
+    [example] = re.findall(r"```python\n(dataset = .*?affinity.*?)```", PAGE, flags=re.DOTALL)
+    names = {"StreamingDataset": StreamingDataset}
+    exec(example, names)
+    assert names["dataset"].batch_size == 256
 
 
 def test_the_table_of_mosaics_canonical_nodes_is_right():

@@ -1,5 +1,7 @@
 """The global order of one epoch."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -135,3 +137,26 @@ def test_every_seed_gives_its_own_order(seed):
         tuple(plan_epoch([40, 60], seed=s, epoch=0, canonical_nodes=4).sample_ids(0, 100)) for s in (seed, seed + 1)
     }
     assert len(orders) == 2
+
+
+class DroppedAtOnce(OrderedDict):
+    """Windows that another thread drops after each one that was found, and when there are too many."""
+
+    def get(self, key, default=None):
+        found = super().get(key, default)
+        self.pop(key, None)
+        return found
+
+    def __len__(self):
+        count = super().__len__()
+        if count > 2:
+            self.clear()
+        return count
+
+
+def test_windows_that_another_thread_drops_meanwhile_are_computed_again():
+    """A pass reads a plan while the cache looks ahead in it."""
+    plan = plan_epoch([8] * 64, seed=1, epoch=0, canonical_nodes=1, shuffle_block_size=64)
+    expected = [plan.ids_at(np.array([position]))[0] for position in range(512)]
+    plan._windows = DroppedAtOnce(plan._windows)
+    assert [plan.ids_at(np.array([position]))[0] for position in range(512)] == expected

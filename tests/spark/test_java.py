@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.errors import MissingDependency
-from smalti.spark.session import detect_java, install_advice
+from smalti.java import detect_java, install_advice
 
 
 def fake_java(home, line, status=0):

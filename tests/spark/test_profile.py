@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from smalti.inspection.distributions import Histogram
 from smalti.spark.prepared.rows import images_of_classes
 from smalti.spark.prepared.table import FILES, load_prepared, store_files
-from smalti.spark.profile import MAX_COLUMNS, Histogram, image_sizes, profile_rows
+from smalti.spark.profile import MAX_COLUMNS, image_sizes, profile_rows
 from smalti.storage import LocalStore
 from tests.spark.photos import put
 from tests.spark.prepared.preparer import Preparer, photo

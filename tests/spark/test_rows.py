@@ -7,7 +7,7 @@ import pytest
 
 from smalti.errors import SchemaError
 from smalti.spark.rows import by_split, identities_in, identity_of, in_partitions, transformed, with_split
-from smalti.spark.writing.transform import as_transform
+from smalti.writer.tables.transform import as_transform
 
 
 def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,6 +18,14 @@ def names(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def test_objects_that_are_written_behind_in_several_parts_are_whole(tmp_path):
+    store = LocalStore(tmp_path)
+    data = bytes(range(256)) * (2**23 // 256) + b"the rest"
+    store.put("synced", data)
+    store.put_unsynced("unsynced", memoryview(data))
+    assert store.get("synced") == store.get("unsynced") == data
+
+
 def test_a_failed_write_leaves_the_old_object_and_no_temporary_file(tmp_path):
     store = LocalStore(tmp_path)
     store.put("k", b"old")

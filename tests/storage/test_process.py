@@ -1,5 +1,6 @@
 """Connections belong to one process, and are made again after a fork in any state of the parent."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.process import PerProcess
+from smalti.process import PerProcess, collection_paused
 from smalti.storage import open_store
 
 pytestmark = pytest.mark.process
@@ -45,6 +46,25 @@ def test_each_process_creates_its_own_value():
     assert value.get() == os.getpid()
     assert in_fork(lambda: value.get() == os.getpid()) == "True"
     assert value.get() == os.getpid()
+
+
+def test_a_fork_while_another_thread_pauses_the_collector_has_a_collector():
+    paused, end = threading.Event(), threading.Event()
+
+    def pause():
+        with collection_paused():
+            paused.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    try:
+        assert paused.wait(60)
+        found = in_fork(gc.isenabled), gc.isenabled()
+    finally:
+        end.set()
+        thread.join()
+    assert (found, gc.isenabled()) == (("True", False), True)
 
 
 def test_a_forked_child_reads_s3_after_the_parent_did(s3_server, s3_bucket):

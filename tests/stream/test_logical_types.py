@@ -1,6 +1,7 @@
 """Logical types in samples, batches and mixtures, and values as stored with `logical=False`."""
 
 import copy
+import importlib
 import pickle
 
 import numpy as np
@@ -105,7 +106,8 @@ def test_streams_with_different_logical_types_are_read_by_sample_and_refused_in_
 
 
 def test_a_loader_refuses_streams_with_different_logical_types_before_the_first_step(tmp_path):
-    torch = pytest.importorskip("smalti.torch")
+    pytest.importorskip("torch")
+    torch = importlib.import_module("smalti.torch")
     other = copy.deepcopy(LOGICAL) | {"day": {"type": "duration", "unit": "M"}}
     roots = [write_typed_set(tmp_path / "a", 10), write_typed_set(tmp_path / "b", 10, logical=other)]
     dataset = torch.StreamingDataset(streams=[Stream(remote=root) for root in roots], batch_size=8)

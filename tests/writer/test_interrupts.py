@@ -16,7 +16,7 @@ from smalti.errors import SmaltiError
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
-from smalti.writer import MDSWriter, ShardUploader, UploadOptions
+from smalti.writer import MDSWriter, ShardUploader, UploadOptions, uploader
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)
@@ -121,6 +121,39 @@ def test_interrupted_finish_cannot_be_repeated_with_a_shard_missing():
     store.go_on.set()
     with pytest.raises(ValueError, match="this writer was interrupted"):
         target.finish()
+    assert target.abort() == ()
+    assert store.objects == {}
+
+
+class InterruptedByBlocks(MemoryStore):
+    """A store whose first put of block lists is interrupted, as by Ctrl-C."""
+
+    is_first = True
+
+    def put(self, key, data):
+        if "/blocks." in key and self.is_first:
+            self.is_first = False
+            raise KeyboardInterrupt
+        super().put(key, data)
+
+
+def write_four(target, row):
+    for _ in range(4):
+        target.write(row)
+    target.finish()
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
+def test_interrupt_while_block_lists_are_stored_is_raised_once_and_then_explained(monkeypatch, max_bytes):
+    monkeypatch.setattr(uploader, "_BLOCK_FILE_BYTES", max_bytes)  # stored by `write`, or by `finish`
+    store, row = InterruptedByBlocks(), {"x": bytes(150_000)}
+    builder = ShardBuilder(SCHEMA, ShardOptions(size_limit=200_000))
+    target = ShardUploader(store, "w", builder, uploads=UploadOptions(max_workers=1))
+    with pytest.raises(KeyboardInterrupt):
+        write_four(target, row)
+    for call in (target.finish, lambda: target.write(row)):
+        with pytest.raises(ValueError, match="this writer was interrupted"):
+            call()
     assert target.abort() == ()
     assert store.objects == {}
 

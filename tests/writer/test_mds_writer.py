@@ -321,3 +321,30 @@ def test_upload_that_fails_at_the_end_publishes_nothing(tmp_path):
     assert files(tmp_path) == [writer.write_id]
     with pytest.raises(ValueError, match="finished or aborted"):
         writer.finish()
+
+
+class CountingWriter(MDSWriter):
+    """A user's writer with a `write` of its own."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.calls = 0
+
+    def write(self, sample):
+        self.calls += 1
+        super().write(sample)
+
+
+def test_write_of_a_subclass_is_called(tmp_path):
+    with CountingWriter(out=tmp_path, columns={"x": "int"}) as writer:
+        writer.write({"x": 1})
+    assert (writer.calls, writer.manifest.rows) == (1, 1)
+
+
+def test_write_that_was_taken_before_the_end_is_refused_after_it(tmp_path):
+    with MDSWriter(out=tmp_path, columns={"x": "int"}) as writer:
+        write = writer.write
+        write({"x": 1})
+    with pytest.raises(ValueError, match="finished or aborted"):
+        write({"x": 2})
+    assert load_manifest(tmp_path).rows == 1

@@ -9,7 +9,7 @@ order in which modules call one another.
 from smalti.cache.cache import ShardCache
 from smalti.cache.eviction import default_cache_limit
 from smalti.cache.mapping import with_descriptors
-from smalti.cache.next_use import Uses, least_bytes
+from smalti.cache.next_use import Outline, Uses, least_bytes
 from smalti.cache.sources import CacheOptions, Source
 from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 
@@ -17,6 +17,7 @@ __all__ = [
     "CacheOptions",
     "CacheStats",
     "Counters",
+    "Outline",
     "ShardCache",
     "Source",
     "StepWaits",

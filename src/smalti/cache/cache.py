@@ -7,7 +7,7 @@ Intended behaviour; anything else is a bug:
 2. No byte is read before the file has its declared size and hashes: checked while it is received, or once for a file
    that existed, by this process or one that it was forked from or with. Mapped files are checked for changes before
    each batch (`mapping.py`); one that was changed is verified again, a copy is fetched again. The first bytes of a
-   file may be read before the rest arrives, once they have their own declared hash.
+   file may be read before the rest arrives, once they have their own declared hash; so may blocks (`blocks.py`).
 3. A file is published complete, by rename; a process killed at any moment leaves temporaries, which the next one
    removes, and nothing else.
 4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
@@ -19,9 +19,9 @@ Intended behaviour; anything else is a bug:
 8. A cache without references releases its maps, leases and threads at once, without the garbage collector. When a
    process has no descriptors left, all of its caches unmap some shards.
 
-Calls go in one direction: `ShardCache` -> `FetchQueue` -> `ShardLoader` and `Fetcher` (`fetch.py`) -> transfers
-(`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files, locks, leases. What they share are plain objects below
-all of them: `ShardSources`, `OpenShards` and `Counters`.
+Calls go in one direction: `ShardCache` -> `PartialReads` (`partial_reads.py`), which reads blocks, and `FetchQueue` ->
+`ShardLoader` and `Fetcher` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
+locks, leases. What they share are plain objects below all of them: `ShardSources`, `OpenShards` and `Counters`.
 """
 
 import os
@@ -29,17 +29,18 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smalti.cache.eviction import NoSpaceYet, SpaceManager
 from smalti.cache.fetch import ShardLoader
 from smalti.cache.mapping import CheckBudget, OpenShards
-from smalti.cache.next_use import Uses
+from smalti.cache.next_use import Outline, Uses
+from smalti.cache.partial_reads import PartialReads
 from smalti.cache.sources import ShardSources, Source
 from smalti.cache.stats import Counters
 from smalti.cache.transfer import ConcurrencyTuner, EarlyReader, may_be_early
@@ -79,11 +80,12 @@ class ShardCache:
         if limit is not None:
             self._shards.check_limit(limit)
 
-    def shard(self, shard_id: int, last: int | None = None) -> AnyShard:
+    def shard(self, shard_id: int, row: int | None = None) -> AnyShard:
         """Return the open shard; blocks until it is local and verified, within the deadline of `CacheOptions`.
 
-        `last` is the last of its samples that is needed. If these lie in its first bytes, and the manifest has a hash
-        of those, only they are waited for: other samples of the result raise `FormatError`.
+        `row` is the only one of its samples that is needed. If that lies in its first bytes, and the manifest has a
+        hash of those, or if the shard has a block list, only a part may be waited for: other samples of the result
+        raise `FormatError`.
 
         Raises:
             ShardNotFound: the store no longer has it.
@@ -97,27 +99,61 @@ class ShardCache:
             self._num_requested += 1
         if self._checks.allows_one():
             self._opened.drop_changed((shard_id,))
-        return self._take(shard_id, last)
+        found = self._opened.get(shard_id)
+        if found is not None:
+            self._partial.release_prefetches()
+            return found
+        rows = None if row is None else np.array([row])
+        return self._take_all((shard_id,), [rows])[0]
 
-    def shards(self, shard_ids: Sequence[int], last: Callable[[], Iterable[int]] | None = None) -> list[AnyShard]:
-        """Return the open shards of one batch; as `shard` for each. `last` returns the last needed sample of each."""
+    def shards(
+        self, shard_ids: Sequence[int], rows: Callable[[], Sequence[NDArray[np.int64]]] | None = None
+    ) -> list[AnyShard]:
+        """Return the open shards of one batch; as `shard` for each. `rows` returns the needed samples of each."""
         with self._tally:
             self._num_requested += len(shard_ids)
         if self._checks.allows(len(shard_ids)):
             self._opened.drop_changed(shard_ids)
         found = list(map(self._opened.get, shard_ids))
         if None not in found:
+            self._partial.release_prefetches()
             self.counters.waited(0.0)
             return cast("list[AnyShard]", found)
         del found  # an evicted shard takes disk space while it is mapped, and this thread may wait for long
         begin = time.perf_counter()
-        taken = list(map(self._take, shard_ids, last() if last is not None else repeat(None)))
+        taken = self._take_all(shard_ids, [None] * len(shard_ids) if rows is None else rows())
         self.counters.waited(time.perf_counter() - begin)
         return taken
 
-    def _take(self, shard_id: int, last: int | None) -> AnyShard:
-        found = self._opened.get(shard_id)
-        return found if found is not None else self._obtain(shard_id, last)
+    def _take_all(self, shard_ids: Sequence[int], rows: Sequence[NDArray[np.int64] | None]) -> list[AnyShard]:
+        """Return the shards of one batch: those that are open, parts of some, and all others once they are local."""
+        parts = self._partial.read(dict(zip(shard_ids, rows, strict=True)))
+        if parts:
+            self.counters.add(hits=-len(parts))
+        taken: list[AnyShard] = []
+        for shard_id, needed in zip(shard_ids, rows, strict=True):
+            found: AnyShard | None = parts.get(shard_id)
+            if found is None:
+                found = self._opened.get(shard_id)
+            if found is None:
+                found = self._obtain(shard_id, None if needed is None or not needed.size else int(needed.max()))
+            taken.append(found)
+        return taken
+
+    @property
+    def may_read_blocks(self) -> bool:
+        """True if some shards may be read in blocks."""
+        return self._partial.is_possible
+
+    def read_parts(self, rows: Mapping[int, NDArray[np.int64]]) -> None:
+        """Fetch the blocks of these samples of each shard together, for `shard`, if they fit into memory.
+
+        Does nothing for shards that are here, and for those that are fetched whole.
+
+        Raises:
+            SmaltiError: as for `shard`.
+        """
+        self._partial.load(rows)
 
     def done(self, shard_ids: list[int]) -> None:
         """Unmap the shards of a batch that was read if the disk is full: an evicted file takes space while mapped."""
@@ -125,15 +161,28 @@ class ShardCache:
         if space is not None and space.is_disk_tight:
             self._opened.drop(shard_ids)
 
-    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
+    def plan(
+        self,
+        future: Iterator[Uses] | None,
+        order: str = "",
+        *,
+        is_of_many: bool = False,
+        outline: Iterator[Outline] | None = None,
+    ) -> None:
         """Set which shards will be requested from now on, here and by other ranks of this host, counted in steps.
 
         `order` identifies the order: readers of the same order count the same steps. With `is_of_many`, several readers
-        share each step, each at a shard of its own within it. Without a `future`, the uses are unknown.
+        share each step, each at a shard of its own within it. Without a `future`, the uses are unknown. `outline` says
+        of each epoch of it between which steps a shard is needed, for uses that are too far ahead to be looked up.
         """
         space = self._space.get()
-        space.upcoming.plan(future, order, is_of_many=is_of_many)
+        space.upcoming.plan(future, order, is_of_many=is_of_many, outline=outline)
+        self._partial.begin_pass()
         space.retry_step = 0
+
+    def expect_stored_order(self, *, is_stored: bool) -> None:
+        """Set whether the samples of a shard are read in stored order: all of its pages are then loaded ahead."""
+        self._opened.is_read_whole = is_stored
 
     def reached(self, step: int) -> None:
         """Record that all steps of the plan before this one are over, and retry fetches that had no space."""
@@ -157,13 +206,13 @@ class ShardCache:
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """Start to fetch these shards, in this order, on background threads; returns at once.
 
+        Of shards with block lists, those that are prefetched at the begin of a pass wait for its first read.
+
         A shard that fails is retried when it is requested, and raises then if it fails again.
         """
         if self._space.get().is_evicting:
             shard_ids = self._by_next_use(shard_ids)
-        missing = self._opened.missing(shard_ids)
-        if missing:
-            self._queue.get().ahead(missing)
+        self._partial.prefetch(self._opened.missing(shard_ids))
 
     def evict(self, shard_id: int) -> int:
         """Evict the copies of a shard and return their bytes; a shard that is read where it lies has none.
@@ -206,6 +255,7 @@ class ShardCache:
 
     def rest(self) -> None:
         """End the threads that fetch ahead as soon as nothing is queued: an epoch is over."""
+        self._partial.end_pass()
         queue = self._queue.peek()
         if queue is not None:
             queue.rest()
@@ -237,6 +287,7 @@ class ShardCache:
         )
         loader = ShardLoader(self._shards, self._opened, self._space, self.counters, tuner)
         self._queue: PerProcess[FetchQueue] = PerProcess(partial(FetchQueue, loader, tuner))
+        self._partial = PartialReads(self._shards, self._opened, self.counters, partial(_fetch_ahead, self._queue))
         self._finalizer = weakref.finalize(self, _release, self._queue, self._space, self._opened)
         self._finalizer.atexit = False
 
@@ -487,6 +538,10 @@ def _poll(early: EarlyReader, fetch: _QueueEntry, end: float) -> AnyShard | None
             return found
         pause = min(1.5 * pause, MAX_POLL_SECONDS)
     return None
+
+
+def _fetch_ahead(queue: "PerProcess[FetchQueue]", shard_ids: Sequence[int]) -> None:
+    queue.get().ahead(list(shard_ids))
 
 
 def _release(queue: PerProcess[FetchQueue], space: PerProcess[SpaceManager], opened: OpenShards) -> None:

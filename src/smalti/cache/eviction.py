@@ -7,8 +7,9 @@ Intended behaviour; anything else is a bug:
    so a process that is killed at any moment leaves nothing to repair; what it was fetching is removed.
 3. What is needed last is evicted first: at first what no reader is known to need, then by the step of the next use, in
    this process or in another one that reads from the folder. Files are unlinked: a process that has one open keeps it.
-4. A shard that is fetched ahead gets the space that it would get when its turn comes, and none before: nothing that is
-   needed sooner is evicted for it. A shard that is needed now is fetched whatever space there is.
+4. Nothing that is needed sooner is evicted for a shard that is fetched ahead. If what is needed last is still in use,
+   a copy that is needed nearly as late goes in its place, or else the fetch waits for its turn. A shard that is needed
+   now is fetched whatever space there is.
 5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves space for one more shard, which a
    reader may be waiting for. For that one, everything is evicted but what its own step needs, which is mapped:
    unlinking it would free nothing.
@@ -41,7 +42,7 @@ from smalti.cache.files import (
     target_of,
 )
 from smalti.cache.mapping import OpenShards
-from smalti.cache.next_use import NEVER, Lease, LeaseContents, UpcomingUses, read_leases
+from smalti.cache.next_use import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of
@@ -52,6 +53,10 @@ AMPLE_SHARDS = 64
 """With free disk space for so many shards, the folder is not scanned: more than one process fetches at once."""
 DEFAULT_SHARE = 0.5
 """Share of the free space that copies may take by default; the rest is for other jobs, and for what grows later."""
+_SUBSTITUTE_SHARE = 0.75
+"""If what is needed last is still in use, another copy is evicted if its next use is at least this far away, as a share
+of the other's distance. With a smaller share more is fetched; with 1, fetches ahead stop at the end of each window of
+the order, and training waits."""
 _LONGEST_PAUSE = 0.004  # seconds between two attempts at a folder's lock, which is never held for long
 
 
@@ -90,6 +95,17 @@ def free_disk_bytes(folder: Path) -> int:
     """Return the bytes that can still be written to the disk of a folder; `sys.maxsize` where it reports no size."""
     usage = shutil.disk_usage(folder)
     return usage.free if usage.total else sys.maxsize
+
+
+def eviction_order(next_uses: Ints, shards: Ints, last_used: Ints) -> Ints:
+    """Return the places of copies in the order in which they are evicted: what is needed last comes first.
+
+    Of those without a known use, files of no shard (-1 in `shards`) come first, then the least recently opened. Within
+    a step, shards are read by number, so that the largest number is needed last.
+    """
+    is_unknown = next_uses == NEVER
+    within = np.where(is_unknown, -last_used, shards)
+    return np.lexsort((-within, ~(is_unknown & (shards < 0)), -next_uses))
 
 
 @dataclass
@@ -177,13 +193,13 @@ class SpaceManager:
                 raise self._no_space(step, current)
             if excess > 0:
                 candidates = self._candidates(contents, step, shard, but=shard)
-                while excess > 0:
-                    victim = max(candidates, key=self._eviction_rank, default=None)
-                    if victim is None or self._is_needed_until(victim, step, current):
-                        raise self._no_space(step, current)
-                    candidates.remove(victim)
+                for victim in self._free_victims(candidates, step, current):
+                    if excess <= 0:
+                        break
                     victims.append(victim)
                     excess -= sum(victim.files.values())
+                if excess > 0:
+                    raise self._no_space(step, current)
             for victim in victims:
                 self._evict(victim)
             lock.reserve(num_bytes)
@@ -404,12 +420,28 @@ class SpaceManager:
                     soonest[name] = min(soonest.get(name, NEVER), step + shift)
         return soonest
 
-    def _eviction_rank(self, candidate: _Candidate) -> tuple[int, bool, int]:
-        """Return a key that is larger for what is evicted sooner."""
-        if candidate.next_use != NEVER:  # within a step, shards are read by number
-            return candidate.next_use, False, min(candidate.shards, default=0)
-        last_used = max((self._last_used.get(shard, 0) for shard in candidate.shards), default=0)
-        return NEVER, not candidate.shards, -last_used
+    def _in_eviction_order(self, candidates: list[_Candidate]) -> Iterator[_Candidate]:
+        """Yield the candidates, the one to be evicted first at first."""
+        uses = np.array([each.next_use for each in candidates], np.int64)
+        first_shards = np.array([min(each.shards, default=-1) for each in candidates], np.int64)
+        last_used = [max((self._last_used.get(shard, 0) for shard in each.shards), default=0) for each in candidates]
+        for place in eviction_order(uses, first_shards, np.array(last_used, np.int64)).tolist():
+            yield candidates[place]
+
+    def _free_victims(self, candidates: list[_Candidate], step: int, current: int) -> Iterator[_Candidate]:
+        """Yield the candidates that are not needed until `step`, what is needed last first.
+
+        Ends before one that is needed much sooner than one that is passed over: to evict that one in its place
+        would cost a fetch soon, to wait costs none.
+        """
+        nearest_allowed = 0
+        for victim in self._in_eviction_order(candidates):
+            if victim.next_use < nearest_allowed:
+                return
+            if not self._is_needed_until(victim, step, current):
+                yield victim
+            elif not nearest_allowed:
+                nearest_allowed = current + int(_SUBSTITUTE_SHARE * (victim.next_use - current))
 
     def _is_needed_until(self, candidate: _Candidate, step: int, current: int) -> bool:
         """Return whether a candidate whose next use is after `step` may also be needed from now until then."""
@@ -425,9 +457,9 @@ class SpaceManager:
     def _evict_bytes(self, candidates: list[_Candidate], num_bytes: int) -> int:
         """Evict so many bytes, or all there are; return how many were evicted."""
         evicted = 0
-        while candidates and evicted < num_bytes:
-            victim = max(candidates, key=self._eviction_rank)
-            candidates.remove(victim)
+        for victim in self._in_eviction_order(candidates):
+            if evicted >= num_bytes:
+                break
             evicted += self._evict(victim)
         return evicted
 

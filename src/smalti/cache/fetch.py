@@ -46,7 +46,7 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FIRST_BYTES, AnyShard, parse_compression, verify_file
+from smalti.format import FIRST_BYTES, AnyShard, Shard, parse_compression, verify_file
 from smalti.process import PerProcess
 from smalti.storage.retry import Deadline, TransferDeadline, jitter
 
@@ -114,6 +114,8 @@ class ShardLoader:
             raise explained from error
         if was_here:
             self._counters.add(bytes_from_disk=sum(file.num_bytes for file in shard.info.raw_files))
+        if is_ahead and self._opened.is_read_whole and isinstance(loaded, Shard):
+            loaded.mapped().load_pages()  # here rather than in the reader's thread, page fault by page fault
         space.record_use(shard_id)
         self._opened.add(shard_id, loaded)
         return loaded
@@ -468,7 +470,7 @@ def _verified_and_opened(files: tuple[ShardFile, ...], paths: tuple[Path, ...], 
 
 
 def _verify(file: ShardFile, path: Path) -> None:
-    verify_file(path, file.raw, what=file.name)
+    verify_file(path, file.raw, what=file.name, by_map=True)
 
 
 def _is_good(file: ShardFile, target: Path) -> bool:

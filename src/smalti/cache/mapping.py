@@ -2,8 +2,8 @@
 
 A file that is truncated while it is mapped ends the process by SIGBUS when a page behind its new end is read, and one
 that is rewritten in place gives samples of both contents. So mapped files are compared before each batch, by inode,
-size and times. What remains is a file that is truncated or rewritten while a batch is gathered from it: a
-window of about a millisecond for each batch.
+size and times. What remains is a file that is truncated or rewritten while a batch is gathered from it, or truncated
+while it is verified: a window of about a millisecond for each batch, and of some for each shard.
 
 Every map holds a file descriptor. A process that has none left gets `EMFILE` at any call that opens something, its own
 code included. So all caches together take at most half of the files that it may open; when one of them gets the error
@@ -185,6 +185,8 @@ class OpenShards:
         # A fork copies the rest: maps are read-only and stay valid in the child.
         self.states: dict[int, States] = {}
         """By shard id, the states of its files when they were mapped."""
+        self.is_read_whole = False
+        """True if the samples of a shard are read in stored order, so that all of its pages are needed soon."""
         self._shards: dict[int, AnyShard] = {}
         self._were_used: dict[int, bool] = {}
         _register(self)

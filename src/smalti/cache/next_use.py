@@ -2,8 +2,9 @@
 
 What is needed last is evicted. Intended behaviour; anything else is a bug:
 1. A turn is a step and, within it, a shard: a batch requests its shards by number, the lowest first.
-2. Steps are looked up when the next use of a shard is requested and not known yet, `MAX_LOOKAHEAD` uses ahead at most;
-   a shard that is not among them counts as needed last.
+2. Steps are looked up when the next use of a shard is requested and not known yet, `MAX_LOOKAHEAD` uses ahead at most.
+   For later ones the outline of the order is used, which says between which steps a shard is needed, to the end of the
+   next epoch. A shard that is not there either, or has no outline, counts as needed last.
 3. Past uses are dropped. No clock is involved: distances are counted in steps.
 4. A lease is a file in which a process announces the shards that it will read soon, so that others do not evict them.
    The process holds an exclusive lock on it, which the kernel releases when the process dies: an unlocked lease is
@@ -12,6 +13,7 @@ What is needed last is evicted. Intended behaviour; anything else is a bug:
 
 import fcntl
 import json
+import operator
 import os
 import secrets
 import threading
@@ -48,11 +50,25 @@ class Uses:
     """The first step after them."""
 
 
+@dataclass(frozen=True)
+class Outline:
+    """The order of one epoch, or of the rest of one, by shard; each array is int64, shape (pieces,)."""
+
+    shards: Ints
+    """Shards, or parts of them, that are needed."""
+    begins: Ints
+    """The first step that may need each."""
+    ends: Ints
+    """The first step after those that may need it."""
+    end: int
+    """The first step after the epoch."""
+
+
 class UpcomingUses:
     """The uses to come of one reader; thread-safe."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, max_lookahead: int = MAX_LOOKAHEAD) -> None:
+        self._lock, self._max_lookahead = threading.Lock(), max_lookahead
         self._current_step = 0
         self.order = ""
         """Identifies the order that is read; readers of the same order count the same steps."""
@@ -60,11 +76,19 @@ class UpcomingUses:
         """True if several readers share each step, each at a shard of its own within it."""
         self._set(None)
 
-    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
-        """Set what will be read from step 0 on; None where it is unknown."""
+    def plan(
+        self,
+        future: Iterator[Uses] | None,
+        order: str = "",
+        *,
+        is_of_many: bool = False,
+        outline: Iterator[Outline] | None = None,
+    ) -> None:
+        """Set what will be read from step 0 on; None where it is unknown. `outline` is of the same order, by epochs."""
         with self._lock:
             self._current_step, self.order, self.is_of_many = 0, order, is_of_many
             self._set(future)
+            self._later = _LaterUses(outline)
 
     @property
     def is_known(self) -> bool:
@@ -99,10 +123,14 @@ class UpcomingUses:
             found = self._lookup(shards, begin)
             while self._future is not None and (found == NEVER).any() and self._extend():
                 found = self._lookup(shards, begin)
+            unknown = found == NEVER
+            if self._future is not None and unknown.any():
+                found[unknown] = self._later.next_use(shards[unknown], np.maximum(begin[unknown], self._end), self._end)
             return found
 
     def _set(self, future: Iterator[Uses] | None) -> None:
-        self._future, self._num_ahead = future, 0
+        self._future, self._num_ahead, self._end, self._full_until = future, 0, 0, 0
+        self._later = _LaterUses(None)
         self._keys = np.zeros(0, np.int64)
         """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
 
@@ -115,11 +143,15 @@ class UpcomingUses:
 
     def _extend(self) -> bool:
         """Look up another section; return False at the end of the order, or when enough is known."""
-        if self._num_ahead > MAX_LOOKAHEAD:
+        if self._num_ahead > self._max_lookahead:
+            if self._current_step < self._full_until:
+                return False
             is_past = (self._keys & ((1 << _STEP_BITS) - 1)) < self._current_step
             self._keys = self._keys[~is_past]
             self._num_ahead = int(self._keys.size)
-            if self._num_ahead > MAX_LOOKAHEAD:
+            if self._num_ahead > self._max_lookahead:
+                # Going through all uses takes milliseconds: not again before a part of them is past.
+                self._full_until = self._current_step + max(1, (self._end - self._current_step) // 16)
                 return False
         future = self._future
         uses = None if future is None else next(future, None)
@@ -130,7 +162,49 @@ class UpcomingUses:
         self._keys = np.concatenate((self._keys, new))
         self._keys.sort(kind="stable")
         self._num_ahead += int(new.size)
+        self._end = uses.end
         return True
+
+
+class _LaterUses:
+    """Uses from some step on, by the outlines of the epoch in which that step lies and of the one after it."""
+
+    def __init__(self, epochs: Iterator[Outline] | None) -> None:
+        self._epochs = epochs
+        self._known: list[Outline] = []
+        self._keys = self._begins = np.zeros(0, np.int64)
+        """Sorted: shard << _STEP_BITS | end; and the first step of each."""
+
+    def next_use(self, shards: Ints, steps: Ints, end: int) -> Ints:
+        """Return for each shard the first of the steps from that of `steps` on that may need it, or NEVER.
+
+        No step before `end` will be requested again. All arrays are int64, of shape (shards,).
+        """
+        self._extend(end)
+        at = np.searchsorted(self._keys, (shards << _STEP_BITS) + steps + 1)
+        is_of_shard = at < self._keys.size
+        is_of_shard[is_of_shard] = self._keys[at[is_of_shard]] >> _STEP_BITS == shards[is_of_shard]
+        found = np.full(shards.shape, NEVER)
+        found[is_of_shard] = np.maximum(self._begins[at[is_of_shard]], steps[is_of_shard])
+        return found
+
+    def _extend(self, step: int) -> None:
+        """Look up the epoch of `step` and the next one, and drop those before."""
+        known = [each for each in self._known if each.end > step]
+        while len(known) < 2 and self._epochs is not None:
+            following = next(self._epochs, None)
+            if following is None:
+                self._epochs = None
+            elif following.end > step:
+                known.append(following)
+        if len(known) == len(self._known) and all(map(operator.is_, known, self._known)):
+            return
+        self._known = known
+        none = np.zeros(0, np.int64)
+        keys = np.concatenate([none, *((each.shards << _STEP_BITS) + each.ends for each in known)])
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._begins = np.concatenate([none, *(each.begins for each in known)])[order]
 
 
 def least_bytes(

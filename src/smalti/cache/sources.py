@@ -21,8 +21,12 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import CacheLimitError
 from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
+from smalti.format.reading.partial import PartialFile, PartialShard
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds
+
+SHARDS, NONE = "shards", "none"
+"""Values of `cache`: what is kept on this machine."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,17 @@ class CacheOptions:
     """Hash that the index must have for every file; None for whichever it has. All hashes in the index are checked."""
     keep_zip: bool = False
     """Keep the compressed file beside the unpacked one."""
+    cache: str = SHARDS
+    """`shards` keeps copies of whole shards; `none` reads the blocks of the samples that are needed, and keeps some of
+    them in memory. Shards without block hashes are fetched whole in both cases."""
     mirror: bool = False
     """Lay the copies out as the data set is, in `local` itself, where other programs find them by their names; and copy
     shards of a set on this machine as well. Only one data set may use the folder."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
+        if self.cache not in (SHARDS, NONE):
+            raise ValueError(f"`cache` is {self.cache!r}; expected {SHARDS!r} or {NONE!r}")
         if not self.download_timeout > 0:
             raise ValueError(f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds")
         if self.mirror and not self.local:
@@ -85,6 +94,8 @@ class Source:
     """True if columns may be opened whose decoding runs code."""
     is_own: bool = False
     """True if Smalti wrote the shards, so that their own headers must agree with the manifest."""
+    names: tuple[str, ...] | None = None
+    """Columns to read, in the order of the result; None for all."""
 
     @property
     def cache_folder(self) -> Path:
@@ -105,7 +116,7 @@ class Source:
             OSError: a file cannot be opened.
         """
         unsafe = self.allow_unsafe_types
-        return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+        return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info), names=self.names)
 
     def open_first(self, info: ShardInfo, path: Path, last: int) -> Shard | None:
         """Map the first bytes of one of the shards; see `Shard.open_first`.
@@ -114,7 +125,17 @@ class Source:
             A shard that is good for its samples up to `last`, or None if these do not lie in its first bytes.
         """
         unsafe = self.allow_unsafe_types
-        return Shard.open_first(path, info, last, allow_unsafe_types=unsafe, check_config=self._is_own(info))
+        check_config = self._is_own(info)
+        return Shard.open_first(
+            path, info, last, allow_unsafe_types=unsafe, check_config=check_config, names=self.names
+        )
+
+    def open_parts(self, info: ShardInfo, parts: PartialFile) -> PartialShard:
+        """Open one of the shards over those of its blocks that are in memory; see `PartialShard.open_parts`."""
+        unsafe = self.allow_unsafe_types
+        return PartialShard.open_parts(
+            parts, info, allow_unsafe_types=unsafe, check_config=self._is_own(info), names=self.names
+        )
 
     def max_seconds(self, info: ShardInfo) -> float:
         """Return the seconds after which fetching a shard fails."""
@@ -346,6 +367,11 @@ class ShardSources:
         """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""
         number, place = self.locate(shard_id)
         return self.paths[number].copies(ShardToFetch(shard_id, self.sources[number].shards[place], ""))
+
+    def is_copied(self, shard_id: int) -> bool:
+        """Return whether a shard is fetched, not read where it lies; creates no folder."""
+        number, place = self.locate(shard_id)
+        return not self.paths[number].in_place(ShardToFetch(shard_id, self.sources[number].shards[place], ""))
 
     def kept_bytes(self, shard_id: int) -> int:
         """Return the bytes that a shard's copies take."""

@@ -27,10 +27,11 @@ STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 FAILURES = ("timeout", "auth", "gone", "damaged", "store", "disk")
 """Kinds of failed attempts; `store` is any other answer of a store."""
 COUNTED = (
-    "hits", "fetches", "bytes_fetched", "bytes_received", "bytes_from_disk", "evictions", "bytes_evicted",
-    "retries", *(f"failed_{each}" for each in FAILURES), "wait_microseconds", "busy_milliseconds",
+    "hits", "fetches", "bytes_fetched", "bytes_in_blocks", "bytes_received", "bytes_from_disk",
+    "evictions", "bytes_evicted", "retries", *(f"failed_{each}" for each in FAILURES),
+    "wait_microseconds", "busy_milliseconds",
     "steps", "step_microseconds", "step_last", "step_most", *(f"step_class_{n}" for n in range(len(STEP_SECONDS) + 1)),
-    "reached",
+    "reached", "samples_skipped", "bytes_charged",
 )  # fmt: skip
 """Names of the counters, in the order in which they are stored."""
 _PLACE = {name: at for at, name in enumerate(COUNTED)}
@@ -246,7 +247,7 @@ class CacheStats:
     fetches: int
     """Files of shards that were downloaded."""
     bytes_fetched: int
-    """Bytes of these files, as they lie in the store."""
+    """Bytes of these files as they lie in the store, and of blocks of shards."""
     evictions: int
     """Shards that were evicted."""
     bytes_evicted: int
@@ -262,6 +263,8 @@ class CacheStats:
     """Bytes that were received, failed attempts included."""
     link_seconds: float = 0.0
     """Time in which at least one file was being received, over all workers."""
+    bytes_in_blocks: int = 0
+    """Part of `bytes_fetched` that was read as blocks of shards, not as whole files."""
     bytes_from_disk: int = 0
     """Bytes of shards that were opened without a fetch: existing copies, and data that are read in place."""
     retries: int = 0
@@ -269,6 +272,8 @@ class CacheStats:
     failures: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURES, 0))
     """Failed attempts by kind: timeout, auth, gone, damaged, store (any other answer), disk."""
     step_waits: StepWaits = StepWaits()
+    samples_skipped: int = 0
+    """Samples that could not be decoded or transformed, and were skipped (`on_error="skip"`)."""
     ranks: int = 1
     """Ranks of this host that `least_bytes` is about."""
     ranks_added: int = 1
@@ -331,13 +336,15 @@ class CacheStats:
         for name, kind, value, help_text in (
             ("hits_total", "counter", self.hits, "Shards that were here when a batch asked for them."),
             ("fetches_total", "counter", self.fetches, "Files that were downloaded."),
-            ("fetched_bytes_total", "counter", self.bytes_fetched, "Bytes of files that were downloaded."),
+            ("fetched_bytes_total", "counter", self.bytes_fetched, "Bytes of files and blocks that were downloaded."),
+            ("block_bytes_total", "counter", self.bytes_in_blocks, "Bytes of blocks that were downloaded."),
             ("received_bytes_total", "counter", self.bytes_received, "Bytes that came, failed attempts included."),
             ("link_seconds_total", "counter", self.link_seconds, "Time in which a file was under way."),
             ("disk_bytes_total", "counter", self.bytes_from_disk, "Bytes of shards opened without a fetch."),
             ("retries_total", "counter", self.retries, "Attempts beyond the first."),
             ("evictions_total", "counter", self.evictions, "Shards that were removed to make room."),
             ("evicted_bytes_total", "counter", self.bytes_evicted, "Bytes that were removed to make room."),
+            ("skipped_samples_total", "counter", self.samples_skipped, "Samples that could not be read."),
             ("wait_seconds_total", "counter", self.wait_seconds, "Time in which readers waited for shards."),
             ("least_bytes", "gauge", self.least_bytes, "The fewest bytes that this reading can cost."),
             ("fetch_ratio", "gauge", self.ratio, "Bytes fetched to the least possible."),

@@ -8,7 +8,7 @@ Read `manifest` first, then `publishing`, and `reading` for how a version is fou
 from smalti.catalog.diff import VersionDiff, diff
 from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
 from smalti.catalog.merge import merge_index
-from smalti.catalog.publishing import publish, rollback
+from smalti.catalog.publishing import publish, rollback, write_index
 from smalti.catalog.reading import history, load_manifest
 from smalti.catalog.retention.vacuum import VacuumReport, vacuum
 from smalti.catalog.tags import tag, tags, untag
@@ -33,4 +33,5 @@ __all__ = [
     "untag",
     "vacuum",
     "verify",
+    "write_index",
 ]

@@ -11,7 +11,9 @@ from typing import Any
 
 from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, VersionInfo, shared_fields
 from smalti.catalog.table.arrow import load_table
-from smalti.catalog.table.shard_table import ShardTable, digest_of, sizes_of
+from smalti.catalog.table.segment_list import segment_shards_of
+from smalti.catalog.table.segments import load_segments, segments_in
+from smalti.catalog.table.shard_table import ShardTable, digest_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -19,10 +21,13 @@ from smalti.storage import Store
 FOLDER = "_versions"
 INDEX = "index.json"
 HEADER_FORMAT = 1
+SEGMENTED_FORMAT = 2
+"""Of versions in segments, so that a reader that is older than these refuses them."""
 MAX_HEADER_BYTES = 16 << 20
 """Far above any real header: the shards are in a table of their own."""
 MAX_REMEMBERED_WRITES = 256
 """Number of earlier write ids that a header carries, so that a repeated publish is recognised by one read."""
+SEGMENT_LIST_SUFFIX = ".segments.json"
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -35,6 +40,7 @@ class Header(Annotations, VersionFacts):
     partitions: tuple[str, ...]
     columns: Mapping[str, str]
     table_key: str
+    """Key of the shard table; of a version in segments, that of their list."""
     table_sha256: str
     writes: Mapping[str, int] = field(default_factory=dict)
     """Write id -> version, of this and earlier versions."""
@@ -42,12 +48,15 @@ class Header(Annotations, VersionFacts):
     """Write ids whose leftovers a vacuum removes, and digests of removed tables: they must not be published again."""
     expired: tuple[int, ...] = ()
     """Versions whose shards a vacuum removes: no version may be built on them."""
+    erased: tuple[Mapping[str, Any], ...] = ()
+    """Deletions of samples in this and earlier versions (`erasures`): what was erased must not come back."""
 
     def emit(self) -> bytes:
         """Return the header as JSON bytes; optional fields are left out where they are empty."""
         values = {name: getattr(self, name) for name in _CODEC}
         kept = {name: value for name, value in values.items() if value or not _CODEC[name].is_optional}
-        return json.dumps({"smalti": HEADER_FORMAT, **kept}, indent=1, sort_keys=True, allow_nan=False).encode()
+        header_format = SEGMENTED_FORMAT if self.digest_scheme else HEADER_FORMAT
+        return json.dumps({"smalti": header_format, **kept}, indent=1, sort_keys=True, allow_nan=False).encode()
 
     def info(self, *, is_expired: bool = False) -> VersionInfo:
         """Return the entry of the history."""
@@ -87,11 +96,13 @@ _CODEC = {
     "lineage": _JsonField(dict),
     "metadata": _JsonField(dict),
     "writes": _JsonField(dict),
+    "digest_scheme": _JsonField(str, is_optional=True),
     "logical": _JsonField(dict, is_optional=True),
     "row_hash": _JsonField(str, is_optional=True),
     "sidecars": _JsonField(list, member=dict, is_optional=True),
     "fenced": _JsonField(list, member=str, is_optional=True),
     "expired": _JsonField(list, member=int, is_optional=True),
+    "erased": _JsonField(list, member=dict, is_optional=True),
 }
 """Every field of `Header`, by name."""
 _ABSENT = object()
@@ -102,11 +113,6 @@ def header_key(version: int) -> str:
     return f"{FOLDER}/{version:08d}.json"
 
 
-def table_key(sha256: str) -> str:
-    """Return the key of a shard table. It is named by its content, so writing it twice is harmless."""
-    return f"{FOLDER}/{sha256}.arrow"
-
-
 def parse_header(data: bytes, *, where: str) -> Header:
     """Parse a header strictly.
 
@@ -114,9 +120,9 @@ def parse_header(data: bytes, *, where: str) -> Header:
         IndexFileError: not JSON, a field is missing or of the wrong type, or it is from a newer Smalti.
     """
     found = parse_json(data, where=where)
-    if found.get("smalti") != HEADER_FORMAT:
+    if found.get("smalti") not in (HEADER_FORMAT, SEGMENTED_FORMAT) or isinstance(found.get("smalti"), bool):
         raise IndexFileError(
-            f"version header {where} has format {found.get('smalti')!r:.40}, this reader knows {HEADER_FORMAT}: "
+            f"version header {where} has format {found.get('smalti')!r:.40}, this reader knows {SEGMENTED_FORMAT}: "
             "update smalti",
             key=where,
         )
@@ -130,6 +136,15 @@ def parse_header(data: bytes, *, where: str) -> Header:
             raise IndexFileError(f"version header {where}: field {name!r} {fault} ({value!r:.80})", key=where)
         values[name] = tuple(value) if isinstance(value, list) else value
     header = Header(**values)
+    is_segmented = found["smalti"] == SEGMENTED_FORMAT
+    if is_segmented != (segment_shards_of(header.digest_scheme) is not None) or (
+        not is_segmented and header.digest_scheme
+    ):
+        raise IndexFileError(
+            f"version header {where} of format {found['smalti']} has the digest scheme {header.digest_scheme!r:.40}: "
+            "update smalti",
+            key=where,
+        )
     _check_numbers(header, where)
     return header
 
@@ -190,18 +205,16 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
     the header computed the digest. A wrong digest in a header has no effect on what is read: cached files are verified
     by the hashes in the table, or are kept apart by address.
 
+    Of a version in segments only their list is read, over which the digest is computed; the segments are loaded on
+    demand, and compared with the list then.
+
     Raises:
         IndexFileError: the shard table is missing, was changed, or contradicts the header.
     """
-    try:
-        shards = load_table(store, header.table_key, sha256=header.table_sha256)
-    except StoreNotFound as error:
-        raise IndexFileError(
-            f"version {header.version} names the shard table {store.locate(header.table_key)}, which is gone",
-            key=header.table_key,
-        ) from error
-    rows = int(sizes_of(shards).sum())
-    digest = digest_of(shards) if recount else header.digest
+    shards = _read_table(store, header)
+    content = segments_in(shards)
+    rows = shards.num_samples
+    digest = content.listed.digest if content is not None else digest_of(shards) if recount else header.digest
     if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):
         raise IndexFileError(
             f"version {header.version} of {store.url}: header says {header.num_shards} shards, {header.rows} "
@@ -210,6 +223,28 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
             key=header.table_key,
         )
     return make_manifest(header, shards)
+
+
+def segment_keys(store: Store, header: Header) -> dict[str, str]:
+    """Return the keys of the segments of a version by their SHA-256; none for a version with a single table.
+
+    Raises:
+        IndexFileError: the list of segments is missing or damaged.
+    """
+    content = segments_in(_read_table(store, header)) if header.digest_scheme else None
+    return {} if content is None else {file.facts.sha256: file.facts.key for file in content.files}
+
+
+def _read_table(store: Store, header: Header) -> ShardTable:
+    key, sha256, scheme = header.table_key, header.table_sha256, header.digest_scheme
+    try:
+        if scheme:
+            return load_segments(store, key, sha256=sha256, scheme=scheme, columns=header.columns)
+        return load_table(store, key, sha256=sha256)
+    except StoreNotFound as error:
+        raise IndexFileError(
+            f"version {header.version} names the shard table {store.locate(key)}, which is gone", key=key
+        ) from error
 
 
 def make_manifest(header: Header, shards: Sequence[ShardInfo]) -> Manifest:

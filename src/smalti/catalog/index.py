@@ -14,8 +14,14 @@ On other stores the file is replaced unconditionally, and the publisher then loo
 
 Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain hashes of the first bytes
 of shards, because other readers refuse unknown fields in a shard's entry. The digest does not cover these; it covers
-the hashes of the whole files, which are checked once a file is complete. Hashes that a writer keeps out of the entries
+the hashes of the whole files, which are checked once a file is complete. The same holds for the places of the shards'
+block lists (`smalti.format.blocks`). Hashes that a writer keeps out of the entries
 (`ShardOptions.unlisted_hashes`) are there too.
+
+Of a version with more than `MAX_LISTED_SHARDS` shards, the index file has Smalti's facts and no shards: to list a
+million takes a minute and 600 MB with every version, whatever it adds. In place of the format's version it has a text,
+which other readers refuse with that text in their message: it names the command that lists the shards (`write_index`).
+The next version replaces such a list, so that no reader takes it for the newest.
 """
 
 import json
@@ -29,12 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from smalti.catalog.commit import ATTEMPTS, put_and_check
-from smalti.catalog.header import INDEX, Header, parse_json, read_header, read_manifest
+from smalti.catalog.header import FOLDER, INDEX, Header, parse_json, read_header, read_manifest
 from smalti.catalog.manifest import Manifest
 from smalti.catalog.table.foreign_index import RegularIndex, read_regular
-from smalti.catalog.table.shard_table import sizes_of
+from smalti.catalog.table.segments import samples_of_split
+from smalti.catalog.table.shard_table import samples_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, ShardInfo, emit_index
+from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
@@ -50,6 +57,8 @@ _END = re.compile(r', "version": 2}\s*\Z')
 FIRST_HASHES = "first_hashes"
 """The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
 _HASH = re.compile("[0-9a-f]{16}", re.ASCII)
+BLOCK_LISTS = "block_lists"
+"""The name below Smalti's key of the files with block hashes, and of the place of each shard's list in them."""
 UNLISTED_HASHES = "unlisted_hashes"
 """The name below Smalti's key of hashes that a writer keeps out of the shards and their entries."""
 INDEX_FORMAT = 1
@@ -62,6 +71,8 @@ MAX_REPLACED_BYTES = 64 << 20
 MANY_SHARDS = 4096
 """From this number of shards on, an index file is written entry by entry: a million entries are 700 MB."""
 _ENTRIES_AT_ONCE = 1024
+MAX_LISTED_SHARDS = 1 << 15
+"""Number of shards up to which every publisher lists them: 20 MB and about a second; 2 TB in shards of 64 MB."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,43 @@ def _with_first_hash(shard: ShardInfo, encoded: object) -> ShardInfo:
     return replace(shard, raw=replace(shard.raw, first_hash=int(encoded, 16)))
 
 
+def encode_block_lists(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
+    """Return what is added below Smalti's key: nothing where no shard has a block list.
+
+    `folder` is cut off from the names of the files; each shard has the place of its file in `files`, then offset, size
+    of a block, and digest.
+    """
+    files = {each.blocks.file: None for each in shards if each.blocks is not None}
+    if not files:
+        return {}
+    places = {file: number for number, file in enumerate(files)}
+    lists = [
+        None
+        if (each := shard.blocks) is None
+        else [places[each.file], each.offset, each.block_bytes, f"{each.digest:016x}"]
+        for shard in shards
+    ]
+    return {BLOCK_LISTS: {"files": [file.removeprefix(folder) for file in files], "shards": lists}}
+
+
+def decode_block_lists(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
+    """Return the shards with the block lists below Smalti's key; missing or malformed lists are ignored."""
+    try:
+        files, lists = extra[BLOCK_LISTS]["files"], extra[BLOCK_LISTS]["shards"]
+        return tuple(_with_block_list(*pair, files) for pair in zip(shards, lists, strict=True))
+    except (KeyError, IndexError, TypeError, ValueError, IndexFileError):
+        return tuple(shards)
+
+
+def _with_block_list(shard: ShardInfo, encoded: list[Any] | None, files: list[str]) -> ShardInfo:
+    if encoded is None or shard.zip is not None:
+        return shard
+    number, offset, block_bytes, digest = encoded
+    found = BlockList(check_basename(files[number], where=BLOCK_LISTS), int(offset), int(block_bytes), int(digest, 16))
+    found.check(BLOCK_LISTS)
+    return replace(shard, blocks=found)
+
+
 def encode_unlisted_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[dict[str, dict[str, str]]]]:
     """Return what is added below Smalti's key for hashes that the entries of shards omit; nothing where none has any.
 
@@ -202,8 +250,10 @@ def _with_unlisted(shard: ShardInfo, encoded: object, where: str) -> ShardInfo:
     return replace(shard, **changes) if changes else shard
 
 
-def refresh_index(store: Store, manifest: Manifest) -> None:
+def refresh_index(store: Store, manifest: Manifest, *, lists_all: bool = False) -> None:
     """Make the index files show the newest version: `manifest`, or one that was published after it.
+
+    With `lists_all`, they list the shards also if there are more than `MAX_LISTED_SHARDS`.
 
     On stores with conditional puts, a slow publisher never replaces a newer index file. On others it may, so the
     publisher that writes last looks for newer versions afterwards.
@@ -211,8 +261,12 @@ def refresh_index(store: Store, manifest: Manifest) -> None:
     written: set[str] = set()  # splits written here; a newer version without them does not know of their index files
     for _ in range(MAX_ROUNDS):
         shown = _shown_facts(store)
-        if shown.get("version", 0) <= manifest.version:
-            _write(store, manifest, stale={*shown.get("partitions", ()), *written} - set(manifest.partitions))
+        lists_shards = lists_all or len(manifest.shards) <= MAX_LISTED_SHARDS
+        # Without shards, the file that shows this version stays: it may list them at the request of a user.
+        is_done = not lists_shards and shown.get("digest") == manifest.digest
+        if shown.get("version", 0) < manifest.version + (not is_done):
+            stale = {*shown.get("partitions", ()), *written} - set(manifest.partitions)
+            _write(store, manifest, stale, lists_shards=lists_shards)
             written |= set(manifest.partitions)
         newer = _newer_header(store, manifest.version)
         if newer is None:
@@ -220,7 +274,7 @@ def refresh_index(store: Store, manifest: Manifest) -> None:
         manifest = read_manifest(store, newer)
 
 
-def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
+def _write(store: Store, manifest: Manifest, stale: set[str], *, lists_shards: bool) -> None:
     """Write the index files of a version, and remove those of `stale` splits.
 
     The facts are fixed by the format of the index file: new fields of a version are in its header alone.
@@ -240,17 +294,36 @@ def _write(store: Store, manifest: Manifest, stale: set[str]) -> None:
     if manifest.logical:
         extra["logical"] = dict(manifest.logical)
     for split in manifest.partitions:
-        below = manifest.select(split)
-        own = extra | {"split": split, "rows": int(sizes_of(below).sum())} | _hashes(below)
-        put_index(store, f"{split}/{INDEX}", below, {EXTRA: own}, f"{split}/")
+        key = f"{split}/{INDEX}"
+        if lists_shards:
+            below = manifest.select(split)
+            own = extra | {"split": split, "rows": samples_of(below)} | _hashes(below, f"{split}/")
+            put_index(store, key, below, {EXTRA: own}, f"{split}/")
+        else:
+            own = extra | {"split": split, "rows": samples_of_split(manifest.shards, split)}
+            replace_index(store, key, unlisted_index(manifest, own), manifest.version)
     for split in sorted(stale):
         _remove_older(store, f"{split}/{INDEX}", manifest.version)
-    put_index(store, INDEX, manifest.shards, {EXTRA: extra | _hashes(manifest.shards)})
+    if lists_shards:
+        put_index(store, INDEX, manifest.shards, {EXTRA: extra | _hashes(manifest.shards)})
+    else:
+        replace_index(store, INDEX, unlisted_index(manifest, extra), manifest.version)
 
 
-def _hashes(shards: Sequence[ShardInfo]) -> dict[str, Any]:
+def unlisted_index(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
+    """Return an index file without shards, which other readers refuse with a message that names the way out."""
+    text = (
+        f"none: the {len(manifest.shards)} shards of version {manifest.version} are listed below {FOLDER}/ alone, for "
+        "Smalti; `smalti write-index URL` lists them here for other readers, until the next version"
+    )
+    return json.dumps({"shards": [], EXTRA: extra, "version": text}, sort_keys=True, allow_nan=False).encode("ascii")
+
+
+def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
     """Return the hashes below Smalti's key of a small set; larger sets are opened by their shard table."""
-    return encode_first_hashes(shards) | encode_unlisted_hashes(shards) if len(shards) < MANY_SHARDS else {}
+    if len(shards) >= MANY_SHARDS:
+        return {}
+    return encode_first_hashes(shards) | encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
 
 
 def _remove_older(store: Store, key: str, version: int) -> None:
@@ -282,20 +355,24 @@ def _newer_header(store: Store, version: int) -> Header | None:
 def put_index(store: Store, key: str, shards: Sequence[ShardInfo], extra: Mapping[str, Any], folder: str = "") -> None:
     """Replace an index file unless one of a newer version is there; check that the store has a file afterwards.
 
-    An index file of very many shards is put unconditionally. `extra` has its further top-level keys. `folder`, such as
-    `train/`, is cut off from the names of files; the shards are then listed without split.
+    An index file of very many shards, which takes a while to write, is put unconditionally; a newer one is looked for
+    before that. `extra` has its further top-level keys. `folder`, such as `train/`, is cut off from the names of files;
+    the shards are then listed without split.
 
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
     """
     listed = ((_inside(shard, folder) if folder else shard).listed() for shard in shards)
+    version = extra.get(EXTRA, {}).get("version", 0)
     if len(shards) < MANY_SHARDS:
-        replace_index(store, key, emit_index(list(listed), extra), extra.get(EXTRA, {}).get("version", 0))
+        replace_index(store, key, emit_index(list(listed), extra), version)
         return
     with tempfile.TemporaryDirectory(prefix="smalti-index-") as scratch:
         path = Path(scratch, "index.json")
         with path.open("wb") as file:
             file.writelines(index_parts(listed, extra))
+        if _shows_newer(store, key, version):
+            return
         put_and_check(partial(store.put_file, key, path), store, key, path.stat().st_size, is_shared=True)
 
 
@@ -305,7 +382,10 @@ def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
     Raises:
         CatalogError: the store acknowledged the file and has nothing.
     """
-    if not store.replaces_conditionally or _size(store, key) > MAX_REPLACED_BYTES:
+    is_large = _size(store, key) > MAX_REPLACED_BYTES
+    if is_large and _shows_newer(store, key, version):
+        return
+    if is_large or not store.replaces_conditionally:
         put_and_check(partial(store.put, key, data), store, key, len(data), is_shared=True)
         return
     refused, lost = None, 0
@@ -333,6 +413,18 @@ def replace_index(store: Store, key: str, data: bytes, version: int) -> None:
     else:
         return
     put_and_check(partial(store.put, key, data), store, key, len(data), is_shared=True)
+
+
+def _shows_newer(store: Store, key: str, version: int) -> bool:
+    """Return whether the index file shows a version after this one; its end is read, which has Smalti's facts."""
+    try:
+        size = store.size(key)
+        tail = store.get_range(key, max(0, size - PEEK_BYTES), size)
+    except StoreNotFound:
+        return False
+    extra = _from_tail(tail)
+    shown = version_of_index(tail) if extra is None else extra.get("version")
+    return type(shown) is int and shown > version
 
 
 def _put_instead_of(store: Store, key: str, data: bytes, found: Tagged | None) -> None:

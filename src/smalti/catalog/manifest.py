@@ -36,6 +36,8 @@ class VersionFacts:
     """Name of the write that published the version; empty for a plain MDS set."""
     digest: str
     """SHA-256, hex, over schema and shard table: equal content, equal digest."""
+    digest_scheme: str = ""
+    """Scheme of the digest of a version in segments, such as `segments-8192`; empty for the digest of all shards."""
     rows: int
     """Samples in all shards."""
     operation: str = ""
@@ -128,11 +130,7 @@ class Draft(Annotations):
     """Keys below the root: `[<split>/]<write id>/<task>/shard.00000.mds[.zstd]`, or of another format."""
 
     def __post_init__(self) -> None:
-        if not _WRITE_ID.match(self.write_id):
-            raise CatalogError(
-                f"write id {self.write_id!r} is not usable: expected 4 to 128 letters, digits, '.' and '-'; "
-                "see new_write_id()"
-            )
+        check_write_id(self.write_id)
         if not ROW_HASH.fullmatch(self.row_hash):
             raise CatalogError(f"row hash {self.row_hash!r:.80} is not usable: expected 32 lower-case hex digits")
         for name, value in (("lineage", self.lineage), ("metadata", self.metadata), ("logical", self.logical)):
@@ -160,6 +158,18 @@ def has_write_id(name: str) -> bool:
 def new_write_id() -> str:
     """Return a unique name for a write: the time in UTC, for readability, and 64 random bits."""
     return f"{datetime.now(timezone.utc):%Y%m%dt%H%M%S}-{secrets.token_hex(8)}"
+
+
+def check_write_id(write_id: str) -> None:
+    """Check that a write id can name a folder.
+
+    Raises:
+        CatalogError: it cannot.
+    """
+    if not _WRITE_ID.match(write_id):
+        raise CatalogError(
+            f"write id {write_id!r} is not usable: expected 4 to 128 letters, digits, '.' and '-'; see new_write_id()"
+        )
 
 
 def check_json(name: str, value: Mapping[str, Any]) -> None:

@@ -2,12 +2,14 @@
 
 The fields of a header by operation:
 
-             shards          row_hash  logical       sidecars  lineage, metadata  writes, fenced, expired
+             shards          row_hash  logical       sidecars  lineage, metadata  writes, fenced, expired, erased
 create       the draft's     draft's   draft's       draft's   draft's            the parent's, for all operations
 overwrite    the draft's     draft's   draft's       draft's   draft's
 append       parent + draft  sum       parent's (1)  (2)       draft's
 rollback     the target's    target's  target's      target's  target's
 vacuum       the parent's    parent's  parent's      parent's  parent's           and what it removes
+copy         the source's    source's  source's      source's  source's           and its writes and deletions
+delete       the draft's     draft's   draft's       draft's   draft's            and the record of the deletion
 
 (1) The draft's must be the same, or empty. (2) See `smalti.catalog.sidecars.sidecars_after`.
 """
@@ -15,21 +17,36 @@ vacuum       the parent's    parent's  parent's      parent's  parent's         
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
 from smalti.catalog.commit import PublishingClock, put_and_check
-from smalti.catalog.header import FOLDER, MAX_REMEMBERED_WRITES, Header, read_manifest, table_key
+from smalti.catalog.erasures import joined_erasures
+from smalti.catalog.header import (
+    FOLDER,
+    MAX_REMEMBERED_WRITES,
+    SEGMENT_LIST_SUFFIX,
+    Header,
+    read_manifest,
+    segment_keys,
+)
 from smalti.catalog.index import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
 from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
-from smalti.catalog.table.arrow import emit_table, table_of
-from smalti.catalog.table.shard_table import check_shards, digest_of, sizes_of
-from smalti.errors import SchemaError
+from smalti.catalog.table import segments as tables
+from smalti.catalog.table.arrow import emit_content, emit_table, table_of
+from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
+from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
+from smalti.catalog.table.shard_table import ShardTable, check_shards, digest_of, samples_of
+from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
+
+_PARALLEL_PUTS = 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,14 @@ class VersionStep:
     parent: Header | None
     operation: str
     clock: PublishingClock
+    owners: tuple[str, ...] = ()
+    """Of a copy: write ids of other versions whose objects it contains, so that a vacuum knows them."""
+    expired: tuple[int, ...] = ()
+    """Of a copy: earlier versions that stand for versions which the source has no longer."""
+    erased: tuple[Mapping[str, Any], ...] = ()
+    """Deletions that this step makes, or that a copied version records; the version's number is added to each."""
+    digest_scheme: str | None = None
+    """Of a copy: the scheme of the source's digest; None for the scheme of the number of shards."""
 
 
 def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Header, Sequence[ShardInfo]]:
@@ -46,10 +71,11 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
 
     Raises:
         SchemaError: `append`, and the draft does not fit the version that it is appended to.
+        CatalogError: there are so many splits that readers would refuse the list of segments.
     """
     before = read_manifest(store, step.parent) if step.operation == "append" and step.parent is not None else None
-    shards = _shards(store, before, draft)
-    rows = int(sizes_of(shards).sum())
+    shards = _in_scheme(_shards(store, before, draft), step.digest_scheme)
+    rows = samples_of(shards)
     facts = shared_fields(draft, Header) | {
         "logical": _logical(store, before, draft),
         "row_hash": _row_hash(before, draft, rows),
@@ -58,7 +84,7 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
     content = Header(
         **facts,
         version=0,  # `next_header` sets it, with all that depends on the parent
-        digest=digest_of(shards),
+        digest="",
         rows=rows,
         num_shards=len(shards),
         num_bytes=num_bytes_of(shards),
@@ -67,7 +93,25 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
         table_key="",
         table_sha256="",
     )
-    return next_header(_with_table(store, content, emit_table(shards), step.parent), draft.write_id, step), shards
+    segments = segments_in(shards)
+    if segments is None:
+        content = replace(content, digest=digest_of(shards))
+        content = _with_table(store, content, emit_table(shards), step.parent)
+    else:
+        content, shards = _with_segments(store, content, segments, step.parent)
+    return next_header(content, draft.write_id, step), shards
+
+
+def _in_scheme(shards: Sequence[ShardInfo], scheme: str | None) -> Sequence[ShardInfo]:
+    """Return the shards in the form of the digest scheme: in segments or not."""
+    found = segments_in(shards)
+    if scheme is None and len(shards) > tables.MAX_TABLE_SHARDS:
+        scheme = scheme_of(tables.SEGMENT_SHARDS if found is None else found.segment_shards)
+    scheme = scheme or ""
+    if (scheme_of(found.segment_shards) if found is not None else "") == scheme:
+        return shards
+    size = segment_shards_of(scheme)
+    return segmented([shards], size=size) if size else table_of(shards)
 
 
 def check_append(store: Store, parent: Header, schema: Schema) -> None:
@@ -85,7 +129,7 @@ def next_header(content: Header, write_id: str, step: VersionStep) -> Header:
     """Return the header of the version after the step's parent that has the content of `content`."""
     parent = step.parent
     version = 1 if parent is None else parent.version + 1
-    writes = {} if parent is None else dict(parent.writes)
+    writes = dict.fromkeys(step.owners, version) | ({} if parent is None else dict(parent.writes))
     writes[write_id] = version
     recent = sorted(writes.items(), key=lambda item: item[1])[-MAX_REMEMBERED_WRITES:]
     return replace(
@@ -97,24 +141,76 @@ def next_header(content: Header, write_id: str, step: VersionStep) -> Header:
         created=f"{step.clock.now():%Y-%m-%dT%H:%M:%SZ}",
         writes=dict(recent),
         fenced=() if parent is None else parent.fenced,
-        expired=() if parent is None else parent.expired,
+        expired=tuple(sorted({*(() if parent is None else parent.expired), *step.expired})),
+        erased=joined_erasures(
+            () if parent is None else parent.erased, step.erased, version=version, write_id=write_id
+        ),
     )
 
 
 def _with_table(store: Store, content: Header, table: bytes, parent: Header | None) -> Header:
     """Put the table under its digest, or under another key if a vacuum removes that one, and name it in the header."""
-    sha256 = hashlib.sha256(table).hexdigest()
-    key = table_key(sha256)
-    if parent is not None and sha256 in parent.fenced:
-        key = f"{FOLDER}/{sha256}-{parent.version + 1}.arrow"
-    put_and_check(partial(store.put, key, table), store, key, len(table))
+    key, sha256 = _put_table(store, table, parent)
     return replace(content, table_key=key, table_sha256=sha256)
+
+
+def _put_table(store: Store, data: bytes, parent: Header | None, suffix: str = ".arrow") -> tuple[str, str]:
+    """Put a file of a shard table, and return its key and its SHA-256."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = f"{FOLDER}/{sha256}{suffix}"
+    if parent is not None and sha256 in parent.fenced:
+        key = f"{FOLDER}/{sha256}-{parent.version + 1}{suffix}"
+    put_and_check(partial(store.put, key, data), store, key, len(data))
+    return key, sha256
+
+
+def _with_segments(
+    store: Store, content: Header, segments: SegmentedContent, parent: Header | None
+) -> tuple[Header, ShardTable]:
+    """Put the segments that the parent does not have, and their list, and name it in the header."""
+    known: dict[str, str] = {}
+    if parent is not None:
+        with suppress(IndexFileError):  # an append has read the list; what replaces a damaged version needs none of it
+            known = segment_keys(store, parent)
+
+    def stored(file: SegmentFile) -> SegmentFile:
+        facts = file.facts
+        if facts.sha256 in known:
+            return SegmentFile(replace(facts, key=known[facts.sha256]), store, file.loaded)
+        content = file.load()
+        data = emit_content(content)
+        content.release()
+        key, sha256 = _put_table(store, data, parent)
+        return SegmentFile(replace(facts, key=key, sha256=sha256, file_bytes=len(data)), store, file.loaded)
+
+    if sum(file.facts.sha256 not in known for file in segments.files) <= _PARALLEL_PUTS:  # an append, mostly
+        files = tuple(map(stored, segments.files))
+    else:
+        with ThreadPoolExecutor(_PARALLEL_PUTS, thread_name_prefix="smalti-segment") as pool:
+            files = tuple(pool.map(stored, segments.files))
+    found = SegmentedContent(segments.segment_shards, files, content.columns)
+    listed = found.listed
+    data = listed.emit()
+    if len(data) > tables.MAX_LIST_BYTES:
+        raise CatalogError(
+            f"{store.url}: the list of the {len(listed.segments)} segments of the shard table would have {len(data)} "
+            f"bytes, of which readers accept {tables.MAX_LIST_BYTES}; {len(content.partitions)} splits are too many "
+            f"for {content.num_shards} shards. Nothing was published",
+        )
+    key, sha256 = _put_table(store, data, parent, SEGMENT_LIST_SUFFIX)
+    scheme = scheme_of(listed.segment_shards)
+    header = replace(content, digest=listed.digest, digest_scheme=scheme, table_key=key, table_sha256=sha256)
+    return header, ShardTable(found)
 
 
 def _shards(store: Store, before: Manifest | None, draft: Draft) -> Sequence[ShardInfo]:
     if before is None:
         return draft.shards
     _check_columns(store, before, draft.schema)
+    if len(before.shards) + len(draft.shards) > tables.MAX_TABLE_SHARDS:
+        after = segments_in(before.shards)
+        parts = [draft.shards] if after is not None else [before.shards, draft.shards]
+        return segmented(parts, after=after, schema=draft.schema)
     both = chain(before.shards, draft.shards)
     shards = table_of(both) if len(before.shards) + len(draft.shards) >= MANY_SHARDS else tuple(both)
     check_shards(shards, draft.schema)

@@ -14,10 +14,11 @@ Intended behaviour; anything else is a bug:
    from then on, so that a writer that was suspended for any length of time cannot publish shards that are gone.
 """
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +26,20 @@ from xxhash import xxh3_64_intdigest
 
 from smalti.attributes import whole_number
 from smalti.catalog.commit import PAUSE_SECONDS, SYSTEM, PublishingClock, commit
-from smalti.catalog.header import FOLDER, INDEX, Header, make_manifest, read_header, read_manifest
+from smalti.catalog.erasures import kept_after_rollback
+from smalti.catalog.header import FOLDER, INDEX, Header, header_key, make_manifest, read_header, read_manifest
 from smalti.catalog.index import refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.next_version import VersionStep, header_of_draft, next_header
 from smalti.catalog.reading import Newest, find_newest
+from smalti.catalog.table.segments import shards_only_in
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import (
     CatalogError,
     CommitConflict,
     CommitUnknown,
     DatasetExists,
+    DeletedSamplesWarning,
     StoreError,
     StoreNotFound,
     VersionNotFound,
@@ -71,6 +75,8 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
         done = _already_published(store, newest, draft, is_first=attempt == 0)
         if done is not None:
             return done
+        if mode == "overwrite" and newest is not None and newest.erased:
+            _warn_of_deleted(store, newest)
         try:
             return _commit_draft(store, draft, VersionStep(newest, mode, clock))
         except CommitConflict:
@@ -85,9 +91,17 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
 
 
 def replace_content(
-    place: Place, draft: Draft, *, based_on: int, operation: str = "compact", clock: PublishingClock = SYSTEM
+    place: Place,
+    draft: Draft,
+    *,
+    based_on: int,
+    operation: str = "compact",
+    erased: tuple[Mapping[str, Any], ...] = (),
+    clock: PublishingClock = SYSTEM,
 ) -> Manifest:
     """Publish the draft's shards in place of those of version `based_on`, if that is the newest.
+
+    `erased` are records of deletions of samples, which this and all later versions carry.
 
     Raises:
         CommitConflict: another version is the newest; nothing of this draft is visible.
@@ -106,7 +120,30 @@ def replace_content(
             version=based_on,
             write_id=draft.write_id,
         )
-    return _commit_draft(store, draft, VersionStep(newest, operation, clock))
+    return _commit_draft(store, draft, VersionStep(newest, operation, clock, erased=erased))
+
+
+def publish_copy(store: Store, draft: Draft, step: VersionStep) -> Manifest:
+    """Publish a version of another store, whose objects are in this one, as the version after `step.parent`.
+
+    Write id, digest and row hash are those of the source. Nothing is retried: another publisher since `step.parent` was
+    read may have been a vacuum that removes objects which the caller found here.
+
+    Raises:
+        CommitConflict: another writer published first; nothing of this draft is visible.
+        Otherwise: as for `publish`.
+    """
+    following = 1 if step.parent is None else step.parent.version + 1
+    if store.exists(header_key(following)):  # a vacuum may be removing shards: asked before they are looked for
+        raise CommitConflict(
+            f"{store.url}: version {following} was published by another writer during this {step.operation}; nothing "
+            "of it is visible. Do it again from the new version",
+            version=following,
+            write_id=draft.write_id,
+        )
+    check_stored(store, draft.shards, draft.write_id)
+    store.check_exclusive_puts(FOLDER)
+    return _commit_draft(store, draft, step)
 
 
 def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
@@ -129,10 +166,11 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
     target = _target(store, newest, version)
     if (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical):
         return _finish(store, newest)
-    check_stored(store, read_manifest(store, target).shards, target.write_id)
+    _check_rolled_back(store, newest, target)
     store.check_exclusive_puts(FOLDER)
     content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
     header = next_header(content, write_id or new_write_id(), VersionStep(newest, "rollback", clock))
+    header = replace(header, erased=kept_after_rollback(newest, target))
     committed = commit(store, header, clock)
     if committed is None:
         raise CommitConflict(
@@ -143,6 +181,33 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
     return _finish(store, committed)
 
 
+def _check_rolled_back(store: Store, newest: Header, target: Header) -> None:
+    """Check that the shards of the target are stored; of versions in segments, those that the newest does not have."""
+    shards = read_manifest(store, target).shards
+    if not (target.digest_scheme and newest.digest_scheme):
+        check_stored(store, shards, target.write_id)
+        return
+    missing = shards_only_in(shards, read_manifest(store, newest).shards)
+    check_stored(store, missing, "")  # in the folders of their tasks: the one of the write may have many others
+
+
+def write_index(place: Place) -> Manifest:
+    """Write index files that list all shards of the newest version, for readers that know no versions.
+
+    Publishers do that themselves for up to `MAX_LISTED_SHARDS` shards. The next version replaces a longer list: call
+    this again after it.
+
+    Raises:
+        VersionNotFound: there are no versions.
+        CommitUnknown: the store failed; call again.
+    """
+    store = open_store(place)
+    newest = find_newest(store).header
+    if newest is None:
+        raise VersionNotFound(f"{store.url} has no versions of which an index file could be written")
+    return _finish(store, newest, lists_all=True)
+
+
 def announce_removal(
     store: Store,
     newest: Header,
@@ -150,6 +215,8 @@ def announce_removal(
     *,
     fenced: tuple[str, ...] = (),
     expired: tuple[int, ...] = (),
+    operation: str = "vacuum",
+    erased: tuple[Mapping[str, Any], ...] | None = None,
     clock: PublishingClock = SYSTEM,
 ) -> Header | None:
     """Publish the content of the newest version again, with the list of what a vacuum is about to remove.
@@ -157,7 +224,8 @@ def announce_removal(
     A publisher that started from an older version loses the race against this one, and a publisher that starts from
     this one sees the list: no later version can reference a removed object. `newest` is the newest version when the
     vacuum decided what to remove. `fenced` has the write ids, and digests of shard tables, of removed objects, and
-    replaces the parent's. `expired` has the versions that lose objects, and is added to the parent's.
+    replaces the parent's. `expired` has the versions that lose objects, and is added to the parent's. `erased` replaces
+    the records of deletions.
 
     Returns:
         The new header; None if another publisher was first.
@@ -165,8 +233,10 @@ def announce_removal(
     Raises:
         CommitUnknown: as for `publish`; nothing may be removed then.
     """
-    header = next_header(newest, write_id, VersionStep(newest, "vacuum", clock))
+    header = next_header(newest, write_id, VersionStep(newest, operation, clock))
     header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
+    if erased is not None:
+        header = replace(header, erased=erased)
     committed = commit(store, header, clock)
     if committed is not None:
         _finish(store, committed)
@@ -202,6 +272,17 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
             version=newest.header.version,
         )
     return newest
+
+
+def _warn_of_deleted(store: Store, newest: Header) -> None:
+    versions = ", ".join(str(entry.get("version")) for entry in newest.erased)
+    warnings.warn(
+        f"{store.url}: samples were deleted from this set (versions {versions}), and its content is now replaced by "
+        "rows that were not compared with them: if their source still holds the samples, they are back. Run "
+        "`smalti delete` again, or clean the source first",
+        DeletedSamplesWarning,
+        stacklevel=3,
+    )
 
 
 def _version_of_write(header: Header | None, write_id: str) -> int | None:
@@ -274,11 +355,13 @@ def _target(store: Store, newest: Header, version: int) -> Header:
         ) from error
 
 
-def _finish(store: Store, header: Header, shards: Sequence[ShardInfo] | None = None) -> Manifest:
+def _finish(
+    store: Store, header: Header, shards: Sequence[ShardInfo] | None = None, *, lists_all: bool = False
+) -> Manifest:
     """Bring the index files up to date, and return the manifest; the shard table is read if `shards` is not given."""
     try:
         manifest = read_manifest(store, header) if shards is None else make_manifest(header, shards)
-        refresh_index(store, manifest)
+        refresh_index(store, manifest, lists_all=lists_all)
     except StoreError as error:
         raise CommitUnknown(
             f"{store.url}: version {header.version} is published (write id {header.write_id}) and can be opened, but "

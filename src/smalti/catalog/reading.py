@@ -8,9 +8,17 @@ from queue import SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.index import EXTRA, IndexSummary, decode_first_hashes, decode_unlisted_hashes, peek_index
+from smalti.catalog.index import (
+    EXTRA,
+    IndexSummary,
+    decode_block_lists,
+    decode_first_hashes,
+    decode_unlisted_hashes,
+    peek_index,
+)
 from smalti.catalog.manifest import Manifest, VersionInfo
-from smalti.catalog.table.shard_table import digest_of, sizes_of
+from smalti.catalog.table.segments import segments_in
+from smalti.catalog.table.shard_table import digest_of, samples_of
 from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
@@ -45,14 +53,17 @@ class Newest:
         return self.extra is not None and self.extra.get("split") is not None
 
 
-def find_newest(store: Store, *, lenient: bool = False) -> Newest:
+def find_newest(store: Store, *, lenient: bool = False, expected: int | None = None) -> Newest:
     """Find the newest version of the set at this place.
 
     The search starts at the version that `index.json` names, and continues with the following headers, because a
     publisher may have died before it replaced the index file. With `lenient`, a refused access to a following header
     counts as "does not exist" if the index file could be read: S3 without the right to list answers 403 for a missing
-    key.
+    key. `expected` is the version that is probably the newest: its header and the next one are requested together with
+    the index file, which saves a round trip if it is. Nothing else depends on it.
     """
+    is_far = store.local_path(INDEX) is None
+    early = {} if expected is None or not is_far else _read_early(store, expected, expected + 1)
     index = peek_index(store)
     found = Newest(None, index)
     if found.is_foreign or found.is_split_folder:
@@ -61,11 +72,11 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
     start = 0 if extra is None else _version_of(extra, store)
     header: Header | None = None
     version = max(start, 1)
-    is_far = store.local_path(INDEX) is None
-    following = _read_header_in_thread(store, version + 1) if start and is_far else None
+    if start and is_far and version + 1 not in early:
+        early |= _read_early(store, version + 1)
     while True:
         try:
-            header = read_header(store, version) if following is None or version != start + 1 else following()
+            header = _read_once(store, version, early, named=extra if version == start else None)
         except StoreNotFound:
             break
         except StoreAuthError:
@@ -81,6 +92,34 @@ def find_newest(store: Store, *, lenient: bool = False) -> Newest:
             version=start,
         )
     return Newest(header, index)
+
+
+def _read_early(store: Store, *versions: int) -> dict[int, Callable[[], Header]]:
+    """Start to read headers in threads; return by version a function that waits for it. Saves round trips."""
+    return {version: _read_header_in_thread(store, version) for version in versions}
+
+
+def _read_once(
+    store: Store, version: int, early: dict[int, Callable[[], Header]], *, named: dict[str, Any] | None
+) -> Header:
+    """Read a header, or return the one that a thread has read; `named` is what the index file says of the version.
+
+    A header that was requested before the index file was read may be older than that: it is read again if it was
+    missing (or refused, as S3 does without the right to list), or belongs to a set that was replaced meanwhile.
+
+    Raises:
+        StoreNotFound: there is no such version.
+    """
+    if version in early:
+        try:
+            found = early.pop(version)()
+        except (StoreNotFound, StoreAuthError):
+            if named is None:
+                raise
+        else:
+            if named is None or named.get("digest", found.digest) == found.digest:
+                return found
+    return read_header(store, version)
 
 
 def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
@@ -106,28 +145,33 @@ def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
     return following
 
 
-def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
+def load_manifest(place: Place, *, version: int | None = None, expected: int | None = None) -> Manifest:
     """Load a version of the set at this place (a URL, folder or store), the newest by default.
 
-    A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index.
+    A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index. `expected` is the
+    version that is probably the newest; it saves a round trip if it is, and changes nothing else.
 
     Raises:
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
     """
-    return _load(open_store(place), version, by_index=True)
+    return _load(open_store(place), version, by_index=True, expected=expected)
 
 
 def load_from_table(store: Store, version: int | None) -> Manifest:
     """Load a version as `load_manifest` does, but always from its shard table, with the digest recomputed."""
-    return _load(store, version, by_index=False)
+    found = _load(store, version, by_index=False)
+    segments = segments_in(found.shards)
+    if segments is not None:
+        segments.check_digests()
+    return found
 
 
-def _load(store: Store, version: int | None, *, by_index: bool) -> Manifest:
+def _load(store: Store, version: int | None, *, by_index: bool, expected: int | None = None) -> Manifest:
     if version is not None and version > 0:
         return _load_numbered(store, version, recount=not by_index)
-    newest = find_newest(store, lenient=True)
+    newest = find_newest(store, lenient=True, expected=expected)
     if newest.header is not None and version is None:
         found = _from_index(newest, store) if by_index else None
         return found if found is not None else read_manifest(store, newest.header, recount=not by_index)
@@ -210,7 +254,13 @@ def _from_index(newest: Newest, store: Store) -> Manifest | None:
     table. Opening a small set this way saves two requests and the import of Arrow.
     """
     header, index = newest.header, newest.index
-    if header is None or index is None or index.top is None or (newest.extra or {}).get("digest") != header.digest:
+    if (
+        header is None
+        or index is None
+        or index.top is None
+        or header.digest_scheme
+        or (newest.extra or {}).get("digest") != header.digest
+    ):
         return None
     try:
         shards = decode_unlisted_hashes(shards_of(index.top, where=store.locate(INDEX))[0], newest.extra or {})
@@ -220,7 +270,8 @@ def _from_index(newest: Newest, store: Store) -> Manifest | None:
     is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
     if not is_whole or digest_of(found) != header.digest:
         return None
-    return make_manifest(header, decode_first_hashes(found, newest.extra or {}))
+    extra = newest.extra or {}
+    return make_manifest(header, decode_block_lists(decode_first_hashes(found, extra), extra))
 
 
 def _split_of(shard: ShardInfo, header: Header) -> str | None:
@@ -237,14 +288,20 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     else:
         # A file that was too large for `peek_index` to parse had its size checked there.
         top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
+        if newest.is_split_folder and isinstance(top.get("version"), str):
+            raise IndexFileError(
+                f"{where} lists no shards, because the set has very many; open the folder above it, with "
+                f"split={(newest.extra or {}).get('split')!r}",
+                key=INDEX,
+            )
         shards = decode_unlisted_hashes(shards_of(top, where=where)[0], newest.extra or {})
-        shards = decode_first_hashes(shards, newest.extra or {})
+        shards = decode_block_lists(decode_first_hashes(shards, newest.extra or {}), newest.extra or {})
         digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(
         version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
         digest=digest,
-        rows=int(sizes_of(shards).sum()),
+        rows=samples_of(shards),
         schema=shards[0].schema if shards else Schema.from_columns({}),
         shards=shards,
     )

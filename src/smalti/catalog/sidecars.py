@@ -29,7 +29,7 @@ import numpy as np
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import ROW_HASH, Draft, Manifest, num_bytes_of
 from smalti.catalog.table.arrow import emit_table, load_table
-from smalti.catalog.table.shard_table import ShardTable, digest_of, sizes_of
+from smalti.catalog.table.shard_table import ShardTable, block_files_of, digest_of, sizes_of
 from smalti.errors import IndexFileError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo
 from smalti.format.index import check_basename
@@ -219,7 +219,8 @@ def live_keys(store: Store, sidecars: Entries) -> Iterator[str]:
         yield from _keys(shards_of(store, added))
 
 
-def _keys(shards: Iterable[ShardInfo]) -> Iterator[str]:
+def _keys(shards: Sequence[ShardInfo]) -> Iterator[str]:
+    yield from block_files_of(shards)
     for shard in shards:
         for file in shard.stored_files:
             yield file.basename

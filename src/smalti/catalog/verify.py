@@ -10,9 +10,10 @@ from typing import Any
 from smalti.catalog.manifest import Manifest, row_hash_text
 from smalti.catalog.reading import load_from_table
 from smalti.catalog.sidecars import aligned_shards, columns_of, load_object, objects_of
+from smalti.catalog.table.shard_table import block_files_of
 from smalti.catalog.tags import chosen_version
 from smalti.errors import ChecksumMismatch, FormatError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout
-from smalti.format import AnyShard, ShardInfo, open_shard, parse_compression, verify_file
+from smalti.format import AnyShard, BlockHashes, Shard, ShardInfo, open_shard, parse_compression, verify_file
 from smalti.format.index import PARQUET
 from smalti.storage import Place, Store, open_store
 
@@ -161,6 +162,8 @@ def verify(
     row_hash = run.check(chosen[0])
     for shards in chosen[1:]:
         run.check(shards)
+    if not deep:
+        run.check_block_files(sorted(set().union(*map(block_files_of, chosen))))
     if deep and only is None:
         run.check_objects(objects_of(manifest.sidecars))
     is_whole = len(chosen[0]) == len(manifest.shards)
@@ -206,6 +209,32 @@ class _Verification:
                 self._on_shard(self._done, self.total)
         return row_hash_text(rows)
 
+    def _check_blocks(self, shard: ShardInfo, opened: AnyShard) -> None:
+        """Compare the block list of a shard with its bytes, which were verified; record a problem."""
+        if shard.blocks is None or not isinstance(opened, Shard):
+            return
+        key = shard.blocks.file
+        try:
+            data = self._store.get_range(key, *shard.blocks.span(shard.raw.num_bytes))
+            hashes = BlockHashes(data, shard.blocks, shard.raw.num_bytes, what=self._store.locate(shard.raw.basename))
+            hashes.verify(memoryview(opened.mapped().map), 0)
+        except StoreNotFound as error:
+            self._note(VerifyProblem(key, "missing", f"{error}; shards are read whole without it"))
+        except ChecksumMismatch as error:
+            self._note(VerifyProblem(key, "checksum", f"{error}; the shard itself is right"))
+
+    def check_block_files(self, keys: Iterable[str]) -> None:
+        """Check that the files with block lists exist."""
+        for key in keys:
+            try:
+                self._store.size(key)
+            except StoreNotFound as error:  # noqa: PERF203 -- few objects
+                self._note(VerifyProblem(key, "missing", f"{error}; shards are read whole without it"))
+
+    def _note(self, problem: VerifyProblem) -> None:
+        if problem.kind != "missing" or problem not in self.problems:  # of a missing file each shard has the same
+            self.problems.append(problem)
+
     def check_objects(self, entries: Iterable[Mapping[str, Any]]) -> None:
         """Check the objects beside the shards."""
         for entry in entries:
@@ -230,6 +259,7 @@ class _Verification:
                 self.has_read_samples = False
             elif self._deep:
                 with open_checked(store, shard) as opened:
+                    self._check_blocks(shard, opened)
                     return opened.stored_samples().row_hash()
         except StoreNotFound as error:
             return VerifyProblem(key, "missing", str(error))

@@ -41,6 +41,18 @@ def whole_or_none(state: Mapping[str, Any], key: str, *, low: int, high: int = M
     return None if state.get(key) is None else whole(state, key, low=low, high=high)
 
 
+def share(state: Mapping[str, Any], key: str) -> float:
+    """Return a number in [0, 1]."""
+    value = state.get(key)
+    if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]  # a number
+        raise CursorError(
+            f"saved state: {key!r} is {shown(value)}, expected a number from 0 to 1; the state is damaged: use an "
+            "older checkpoint.",
+            key=key,
+        )
+    return float(value)  # type: ignore[arg-type]  # a number
+
+
 def text(state: Mapping[str, Any], key: str) -> str:
     """Return a text of at most 1,024 characters."""
     value = state.get(key)

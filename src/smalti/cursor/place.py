@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from smalti.cursor import fields
-from smalti.cursor.fields import MAX_NUMBER, flag, mapping, shown, text, text_or_none, whole
+from smalti.cursor.fields import MAX_NUMBER, flag, mapping, share, shown, text, text_or_none, whole
 from smalti.errors import CursorError
 
 WEIGHT_NAMES = ("proportion", "repeat", "choose")
@@ -17,8 +17,9 @@ MAX_WEIGHT = 1e18
 
 Weight = tuple[str, float] | None
 """Such as ("proportion", 0.7); None for a stream without a weight."""
-CURSOR_VERSION = 2
-"""The highest version that can be read. A cursor of one stream is written as version 1, which older releases read."""
+CURSOR_VERSION = 3
+"""The highest version that can be read. Each cursor is written as the lowest that holds it, for older releases: 1 for
+one stream, 2 for a mixture, 3 with an affinity below 1."""
 WINDOW = "window"
 """The name of Smalti's own order; all other orders are MosaicML's."""
 ORDER_VERSIONS = {WINDOW: 2}
@@ -211,6 +212,8 @@ class Cursor:
     """Version of the algorithm: the order may differ between versions."""
     mixture: Mixture | None = None
     """Streams and weights; None if an epoch is every sample of one stream once."""
+    affinity: float = 1.0
+    """Part of its shards that a run keeps from epoch to epoch; 1 in states that do not say."""
 
     @property
     def end(self) -> int:
@@ -250,7 +253,7 @@ class Cursor:
             "shuffle_seed": self.seed,
             "initial_physical_nodes": self.initial_hosts,
             "smalti": {
-                "cursor_version": 1 if self.mixture is None else 2,
+                "cursor_version": self._version,
                 "digest": self.digest,
                 "split": self.split,
                 "epoch_size": self.epoch_size,
@@ -259,8 +262,15 @@ class Cursor:
                 "algorithm": self.algorithm,
                 "algorithm_version": self.algorithm_version,
             }
-            | ({} if self.mixture is None else {"mixture": self.mixture.to_state()}),
+            | ({} if self.mixture is None else {"mixture": self.mixture.to_state()})
+            | ({} if self.affinity == 1 else {"affinity": self.affinity}),
         }
+
+    @property
+    def _version(self) -> int:
+        if self.affinity != 1:
+            return 3
+        return 1 if self.mixture is None else 2
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Cursor":
@@ -293,6 +303,7 @@ class Cursor:
             algorithm=text(own, "algorithm"),
             algorithm_version=whole(own, "algorithm_version", low=1),
             mixture=None if own.get("mixture") is None else Mixture.from_state(own["mixture"]),
+            affinity=1.0 if own.get("affinity") is None else share(own, "affinity"),
         )
         mixed = cursor.mixture
         if mixed is not None and mixed.batching_method != "random" and cursor.samples and not mixed.global_batch:

@@ -11,7 +11,7 @@ from smalti.dataset.resume import ALGORITHMS
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS
-from smalti.stream import Stream
+from smalti.stream import Stream, StreamOptions
 from smalti.world import World
 
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
@@ -93,6 +93,23 @@ def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -
     if rank is None or num_ranks is None or world is not None:
         raise ValueError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
     return World.flat(rank, num_ranks)
+
+
+def check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
+    """Check that the columns to read include those that the transform names in an attribute `needed_columns`, if any.
+
+    Raises:
+        ValueError: they do not.
+    """
+    needed = getattr(transform, "needed_columns", None) or ()
+    for options in streams:
+        missing = [name for name in needed if options.columns is not None and name not in options.columns]
+        if missing:
+            raise ValueError(
+                f"the transform {type(transform).__name__} needs the column {missing[0]!r}, and `columns` of "
+                f"{options.root} names only {', '.join(options.columns or ())}: add it to `columns`, or leave it out "
+                "of the transform."
+            )
 
 
 def declared_streams(

@@ -8,6 +8,7 @@ is passed in as `get`.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +42,7 @@ from smalti.dataset.resume import (
     open_saved_versions,
     saved_cursor,
 )
+from smalti.dataset.skipping import Replacement, SkipCount, SkipPolicy, is_of_sample, read_each, replaced
 from smalti.errors import SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
@@ -54,6 +56,19 @@ _MAX_IDS_IN_ERROR = 64
 _Reader = TypeVar("_Reader", bound="EpochReader")
 Get = Callable[[int], Any]
 """The `__getitem__` of the user's dataset: sample id to sample."""
+
+
+class BatchForm(Enum):
+    """A form of batches that are read by column."""
+
+    COLUMNS = "columns"
+    """Column to values."""
+    ROWS = "rows"
+    """A list of samples: the columns of the transformed batch, split."""
+
+
+Form = Get | BatchForm
+"""How a batch is read: by column, or as a list of samples that this function reads one by one."""
 
 
 @dataclass(eq=False)
@@ -70,6 +85,8 @@ class EpochReader:
     transform: Callable[[Any], Any] | None = None
     """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`."""
     include_ids: bool = False
+    skip_policy: SkipPolicy | None = None
+    """How many samples that cannot be read may be skipped; None to raise the error of the first."""
     cache_limit: int | None = None
     chosen_world: World | None = None
     tracker: RunTracker = field(default_factory=RunTracker)
@@ -126,6 +143,11 @@ class EpochReader:
         """True if there is a transform that is called with each sample."""
         return self.transform is not None and not getattr(self.transform, "on_batches", False)
 
+    @property
+    def transforms_batches(self) -> bool:
+        """True if there is a transform that is called with the columns of a batch."""
+        return self.transform is not None and not self.transforms_samples
+
     def sample(self, sample_id: int) -> Any:
         """Return one sample, transformed.
 
@@ -135,8 +157,9 @@ class EpochReader:
         stream = self.opened.stream or self.stream
         if not 0 <= sample_id < len(stream):
             raise IndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
-        sample = stream.sample(sample_id)
-        return self.transform(sample) if self.transform is not None and self.transforms_samples else sample
+        if self.transform is None:
+            return stream.sample(sample_id)
+        return self.transform(stream.sample(sample_id)) if self.transforms_samples else self._row(sample_id)
 
     def stats(self, *, least: bool = True) -> CacheStats:
         """Return the cost of reading, in this process and in loader workers."""
@@ -249,10 +272,30 @@ class EpochReader:
 
     # ------------------------------------------------------------------ iteration
 
-    def batches(self, this_pass: Pass, get: Get, *, columns: bool) -> Iterator[Any]:
+    def batches(self, this_pass: Pass, form: Form) -> Iterator[Any]:
         """Yield this worker's batches of a pass."""
+        read = self.reader_of(this_pass, form)
         for step, ids in self.planned(this_pass, *self.worker):
-            yield self.read(step, ids, None if columns else get)
+            yield read(step, ids)
+
+    def reader_of(self, this_pass: Pass, form: Form) -> Callable[[StepBatch, NDArray[np.int64]], Any]:
+        """Return a function that reads the batches of a pass, and counts the samples that it skips, if it may."""
+        if self.skip_policy is None:
+            return lambda step, ids: self._read(step, ids, form)
+        count = self.skip_count(this_pass)
+
+        def read(step: StepBatch, ids: NDArray[np.int64]) -> Any:
+            batch, replacements = self.read_skipping(step, ids, form)
+            count.add(replacements)
+            return batch
+
+        return read
+
+    def skip_count(self, this_pass: Pass) -> SkipCount:
+        """Return the count of the samples that are skipped in an iteration that begins now."""
+        division, policy = self.division(this_pass), self.skip_policy or SkipPolicy(0)
+        limit = policy.max_samples(division.num_steps * division.batch_size)
+        return SkipCount(limit, self.stream.cache.counters, self.stream.root)
 
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
@@ -267,9 +310,41 @@ class EpochReader:
             predownload=self.predownload,
         )
 
-    def read(self, step: StepBatch, ids: NDArray[np.int64], get: Get | None) -> Any:
-        """Return one batch, transformed: a list of samples from `get`, or columns if `get` is None."""
-        return self._read_columns(step, ids) if get is None else self._read_samples(step, ids, get)
+    def read(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> Any:
+        """Return one batch, transformed; samples that cannot be read are replaced if they may be skipped."""
+        return self._read(step, ids, form) if self.skip_policy is None else self.read_skipping(step, ids, form)[0]
+
+    def read_skipping(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> tuple[Any, tuple[Replacement, ...]]:
+        """Return one batch in which samples that cannot be read are replaced, and the replacements.
+
+        Raises:
+            Exception: an error that is not of single samples, such as one of a store; or of a transform that fails for
+                the batch as a whole only.
+        """
+        if not isinstance(form, BatchForm):
+            get = form
+            samples, found = read_each(step, ids, lambda sample_id, _: self._noted_sample(sample_id, get), self.stream)
+            return self._marked(samples, *replaced(step, ids, found)), found
+        try:
+            return self._read(step, ids, form), ()
+        except Exception as error:
+            if not is_of_sample(error):
+                raise
+
+            def read_one(sample_id: int, position: int) -> None:
+                self._read_columns(replace(step, positions=np.array([position])), np.array([sample_id]))
+
+            _, found = read_each(step, ids, read_one, self.stream)
+            if not found:
+                raise
+        return self._read(*replaced(step, ids, found), form), found
+
+    def _read(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> Any:
+        if form is BatchForm.COLUMNS:
+            return self._read_columns(step, ids)
+        if isinstance(form, BatchForm):
+            return rows_of(self._read_columns(step, ids), len(ids))
+        return self._marked([self._noted_sample(sample_id, form) for sample_id in ids.tolist()], step, ids)
 
     def division(self, this_pass: Pass) -> Division:
         """Return the positions of the order that this rank takes at each step."""
@@ -325,8 +400,13 @@ class EpochReader:
             )
             raise
 
-    def _read_samples(self, step: StepBatch, ids: NDArray[np.int64], get: Get) -> list[Any]:
-        samples = [self._noted_sample(sample_id, get) for sample_id in ids.tolist()]
+    def _row(self, sample_id: int) -> dict[str, Any]:
+        """Return one sample as a transform on batches makes it of a batch of one; the transform sees its marks."""
+        ids, no_position = np.array([sample_id]), np.array([-1])
+        row = rows_of(self._read_columns(StepBatch(0, ids, no_position), ids), 1)[0]
+        return {name: value for name, value in row.items() if name not in MARKS} if self.include_ids else row
+
+    def _marked(self, samples: list[Any], step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:
         return with_marks(samples, self._marks(step, ids)) if self.include_ids else samples
 
     def _noted_sample(self, sample_id: int, get: Get) -> Any:
@@ -364,6 +444,40 @@ def check_names(sets: Sequence[ShardSet]) -> None:
                 column=taken[0],
                 stream=number,
             )
+
+
+def rows_of(batch: Any, count: int) -> list[dict[str, Any]]:
+    """Return the samples of a batch of columns that a transform on batches returned.
+
+    Raises:
+        SchemaError: it is not a mapping of columns with a value for each of `count` samples.
+    """
+    columns = batch.items() if isinstance(batch, Mapping) else [("", batch)]
+    for name, values in columns:
+        if not (name and _has_rows(values, count)):
+            found = f"the column {name!r} as {_kind(values)}" if name else _kind(batch)
+            raise SchemaError(
+                f"the transform on batches returned {found} for {count} samples, and only columns with a value for "
+                "each sample can be read one by one. Read whole batches (StreamingDataLoader, `batches()`), or give a "
+                "transform of samples.",
+                column=name,
+            )
+    return [{name: _value(values[row]) for name, values in columns} for row in range(count)]
+
+
+def _has_rows(values: Any, count: int) -> bool:
+    if isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0:
+        return False
+    return hasattr(values, "__getitem__") and hasattr(values, "__len__") and len(values) == count
+
+
+def _kind(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + (f" of shape {tuple(shape)}" if shape is not None else "")
+
+
+def _value(value: Any) -> Any:
+    return None if value is np.ma.masked else value  # as a sample that no transform was called with has it
 
 
 def with_marks(samples: Sequence[Any], marks: Mapping[str, NDArray[np.int64]]) -> list[Any]:

@@ -1,11 +1,14 @@
 """Forecast of an epoch's cost before it is run: steps, padding, traffic, cache, memory. Pure arithmetic.
 
+Seconds and prices are in `cost`.
+
 A host has to hold the shards of the windows that it reads, and of the next ones. They are counted from the order's own
 plan of an epoch, run by run, in O(shards). The epoch's last positions, fewer than one for each run, are not counted:
 they may need a shard of another host's runs.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +40,8 @@ class HostForecast:
     """Unpacked bytes of the shards of the windows that it reads and of the next ones: with a cache of this size, the
     next windows are fetched while these are read."""
     warm_bytes: int
-    """Stored bytes that it fetches in each later epoch with its cache; a lower bound if the cache is too small."""
+    """Stored bytes that it fetches in each later epoch with its cache, on average; a lower bound if the cache is too
+    small."""
     in_use_bytes: int = 0
     """Unpacked bytes of the shards of the windows that it reads; with a smaller cache they are fetched repeatedly."""
 
@@ -73,6 +77,10 @@ class Forecast:
     def warm_bytes(self) -> int:
         """Stored bytes that all hosts together fetch in each later epoch; a lower bound if their cache is too small."""
         return sum(host.warm_bytes for host in self.hosts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, as JSON holds them."""
+        return asdict(self) | {"cold_bytes": self.cold_bytes, "warm_bytes": self.warm_bytes}
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,7 @@ def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
         canonical_nodes=cursor.canonical_nodes,
         shuffle_block_size=cursor.block_size,
         shuffle=cursor.shuffle,
+        affinity=cursor.affinity,
     )
     world = World.of_blocks(0, reader.hosts * reader.ranks_on_host, reader.hosts)
     division = Division(cursor.epoch_size, 0, reader.batch_size, world, reader.tail)
@@ -130,7 +139,7 @@ def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
         steps=division.num_steps,
         global_batch=division.global_batch,
         repeats=division.num_repeats,
-        hosts=tuple(_host(host, plan, shards, reader) for host in range(reader.hosts)),
+        hosts=tuple(_host(host, plan, shards, reader, cursor) for host in range(reader.hosts)),
         plan_bytes=_PLAN_BYTES * count + 2 * _ID_BYTES * mixed,
         batch_bytes=ahead * reader.batch_size * (int(shards.raw.sum()) // max(1, samples)),
         window_samples=mixed,
@@ -162,14 +171,26 @@ def _shards_of_host(
     return read, rows
 
 
-def _host(host: int, plan: EpochPlan, shards: Shards, reader: ReaderSetup) -> HostForecast:
+def _host(host: int, plan: EpochPlan, shards: Shards, reader: ReaderSetup, cursor: Cursor) -> HostForecast:
     read, rows = _shards_of_host(plan, shards, host, reader.hosts)
     cold, unpacked = int(shards.stored[read].sum()), int(shards.raw[read].sum())
     window, in_use = (min(unpacked, rows.most_held(ahead=ahead)) for ahead in (1, 0))
     room = unpacked if reader.cache_bytes is None else reader.cache_bytes
     # The cache keeps the shards that are needed next, so its contents at an epoch's end are all used in the next one.
-    kept = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
+    held = 0.0 if room < in_use else min(1.0, room / max(1, unpacked))
+    kept = min(held, _part_read_again(plan, cursor, host, reader.hosts))
     return HostForecast(host, int(read.sum()), cold, unpacked, window, round(cold * (1 - kept)), in_use)
+
+
+def _part_read_again(plan: EpochPlan, cursor: Cursor, host: int, num_hosts: int) -> float:
+    """Return the part of its shards that a host reads in the next epoch too, on average.
+
+    Those that leave their run are dealt to all runs, and so some of them to the host's.
+    """
+    if not cursor.shuffle:
+        return 1.0
+    share_of_runs = len(plan.runs_of_host(host, num_hosts)) / cursor.canonical_nodes
+    return cursor.affinity + (1 - cursor.affinity) * share_of_runs
 
 
 class _WindowRows:

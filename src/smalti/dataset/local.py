@@ -9,7 +9,7 @@ from smalti.errors import StoreError
 from smalti.format import ShardInfo
 from smalti.format.reading.batch import pick
 from smalti.storage import LocalStore, open_store
-from smalti.stream import OpenStreams, StreamOptions
+from smalti.stream import OpenStreams, StreamOptions, checked_columns
 
 
 class LocalDataset:
@@ -23,24 +23,37 @@ class LocalDataset:
         split: Split to read, such as `train`; None for the whole set.
         allow_unsafe_types: Read `pkl` columns, which can run code.
         logical: Convert values to their logical types (docs/types.md); otherwise return them as stored.
+        columns: Columns to read and decode, in the order of a sample's; None for all.
 
     Raises:
         StoreNotFound: There is no set.
         StoreError: `local` is not a local folder, or cannot be read.
         FormatError: The index cannot be trusted.
-        SchemaError: A column is unsafe and `allow_unsafe_types` is not given.
+        SchemaError: A column is unsafe and `allow_unsafe_types` is not given, or the set lacks one of `columns`.
+        ValueError: `columns` is empty, or has a name twice.
     """
 
     def __init__(
-        self, local: str | Path, split: str | None = None, *, allow_unsafe_types: bool = False, logical: bool = True
+        self,
+        local: str | Path,
+        split: str | None = None,
+        *,
+        allow_unsafe_types: bool = False,
+        logical: bool = True,
+        columns: Sequence[str] | None = None,
     ) -> None:
+        names = checked_columns(columns)
         if not isinstance(open_store(local), LocalStore):
             raise StoreError(
                 f"{local} is not a local folder; use `StreamingDataset` to read from a store", url=str(local)
             )
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
         self._smalti = OpenStreams(
-            [StreamOptions(str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical)]
+            [
+                StreamOptions(
+                    str(local), split=split, allow_unsafe_types=allow_unsafe_types, logical=logical, columns=names
+                )
+            ]
         )
 
     def __len__(self) -> int:

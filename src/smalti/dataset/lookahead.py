@@ -10,10 +10,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import CacheStats, Uses, least_bytes, stats_of
+from smalti.cache import CacheStats, Outline, Uses, least_bytes, stats_of
+from smalti.cursor import WINDOW
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
-from smalti.order import EpochPlan
+from smalti.order import EpochPlan, fitted_canonical_nodes, hosts_of_run
 from smalti.stream import OpenStreams
 
 Ints = NDArray[np.int64]
@@ -24,6 +25,8 @@ _MAX_SAMPLES_AHEAD = 1 << 16  # planned at once, which takes some microseconds f
 _MAX_STEPS_AHEAD = 1 << 10
 MAX_PASSES = 8  # passes that are remembered for `stats`
 _MAX_USES = 1 << 22  # uses of shards that the least cost is computed from; more would take seconds
+_MUCH_WASTED = 100 * 10**9  # bytes; less costs a few dollars at most
+_SPREAD_BATCHINGS = ("stratified", "device_per_stream")  # every host reads all shards, whatever the canonical nodes
 _MAX_WINDOW_CHECKED = 1 << 20  # samples of a shuffle window that are examined before the first one is read
 
 
@@ -40,6 +43,27 @@ def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
             ids, steps = _of_host(reading, first, first + stride)
             shards = np.searchsorted(shard_ends, ids, side="right")
             yield Uses(shards, before + steps, before + min(first + stride, num_steps))
+        before += num_steps
+        reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
+
+
+def outlines(reading: Reading, shard_ends: Ints) -> Iterator[Outline]:
+    """Yield the outline of a pass and of the epochs after it, endlessly; nothing for orders that are not of windows.
+
+    Time and memory are O(shards), so that it covers the next epoch where `uses` cannot look so far ahead.
+    """
+    before = 0
+    while num_steps := reading.division.num_steps:
+        division = reading.division
+        spans = reading.plan.spans_of_host(division.world.host, division.world.num_hosts)
+        if spans is None:
+            return
+        ids, begins, ends = spans
+        first = np.maximum((begins - division.start) // division.global_batch, 0)
+        end = np.minimum(-((division.start - ends) // division.global_batch), num_steps)
+        is_ahead = end > first
+        shards = np.searchsorted(shard_ends, ids[is_ahead], side="right")
+        yield Outline(shards, before + first[is_ahead], before + end[is_ahead], before + num_steps)
         before += num_steps
         reading = replace(reading, this_pass=Pass(reading.this_pass.start.next_epoch(), reading.this_pass.world))
 
@@ -76,7 +100,13 @@ def planned_ahead(
     first_span, later_span = _spans(reading, stream, num_all, predownload)
     cache = stream.cache
     is_shared = reading.division.world.ranks_on_host > 1
-    cache.plan(uses(reading, stream.shard_ends), order_name(reading), is_of_many=is_shared)
+    cache.expect_stored_order(is_stored=not reading.this_pass.start.shuffle)
+    cache.plan(
+        uses(reading, stream.shard_ends),
+        order_name(reading),
+        is_of_many=is_shared,
+        outline=outlines(replace(reading), stream.shard_ends),  # a copy: its plan is made only if it is needed
+    )
 
     def prefetched(first: int, stop: int) -> list[Planned]:
         planned = reading.steps(first, stop, num_workers)
@@ -109,13 +139,39 @@ def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int
 
     `num_all` counts the readers of the rank: workers times threads of each.
     """
-    samples = max(8 * reading.batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
-    first = max(1, -(-samples // reading.batch_size)) * num_all
+    return lookahead_spans(reading.batch_size, float(stream.shard_sizes.mean()), num_all, predownload)
+
+
+def lookahead_spans(
+    batch_size: int, shard_samples: float, num_all: int, predownload: int | None = None
+) -> tuple[int, int]:
+    """Return how many steps are planned together, at first and later on, for shards of so many samples on average."""
+    samples = max(8 * batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
+    first = max(1, -(-samples // batch_size)) * num_all
     if predownload is not None:
         return first, first
-    ahead = min(_MAX_SAMPLES_AHEAD, _SHARDS_AHEAD * int(stream.shard_sizes.mean()))
-    later = min(_MAX_STEPS_AHEAD, ahead // reading.batch_size)
+    ahead = min(_MAX_SAMPLES_AHEAD, _SHARDS_AHEAD * int(shard_samples))
+    later = min(_MAX_STEPS_AHEAD, ahead // batch_size)
     return first, max(first, later // num_all * num_all)
+
+
+def check_hosts(reading: Reading, stream: OpenStreams) -> None:
+    """Warn, on the first rank, if hosts fetch many bytes that other hosts fetch too, and need not."""
+    start, world = reading.this_pass.start, reading.division.world
+    if world.rank or start.algorithm != WINDOW or not start.shuffle:
+        return
+    if start.mixture is not None and start.mixture.batching_method in _SPREAD_BATCHINGS:
+        return
+    readers = hosts_of_run(start.canonical_nodes, world.num_hosts)
+    wasted = (readers - 1) * sum(stream.cache.costs()[1]) if readers > 1 else 0
+    if wasted >= _MUCH_WASTED:
+        warnings.warn(
+            f"each shard is fetched by {readers} of the {world.num_hosts} hosts, {wasted:,} bytes more than once: "
+            f"{start.canonical_nodes} canonical nodes cannot be divided among them. Begin the run with "
+            f"`num_canonical_nodes={fitted_canonical_nodes(world.num_hosts, start.canonical_nodes)}`; see "
+            "docs/scale.md.",
+            stacklevel=4,
+        )
 
 
 def check_window(reading: Reading, stream: OpenStreams) -> None:
@@ -177,6 +233,7 @@ class PassHistory:
         if self.begun:
             self.begun[-1].steps = counters.get("reached")
         elif len(stream):
+            check_hosts(reading, stream)
             check_window(reading, stream)
         else:
             warnings.warn(

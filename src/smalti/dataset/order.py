@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import Division, GlobalOrder, StepBatch, plan_epoch
+from smalti.order.arrangement import check_affinity
 from smalti.order.mixture import (
     MIXTURE_VERSION,
     ChangingMixture,
@@ -57,6 +58,18 @@ class OrderOptions:
     """Partition of MosaicML's orders over hosts."""
     replication: int = 1
     """Consecutive ranks that read the same samples."""
+    affinity: float | None = None
+    """Part of its shards that a run keeps from epoch to epoch; None for all of them."""
+
+    def __post_init__(self) -> None:
+        if self.affinity is None:
+            return
+        check_affinity(self.affinity)
+        if self.algorithm != WINDOW and self.affinity != 1:
+            raise ValueError(
+                f"`affinity` must be left out with `shuffle_algo={self.algorithm!r}`, found {self.affinity}: in "
+                "MosaicML's orders a canonical node has the same shards in every epoch."
+            )
 
     @property
     def last_step(self) -> str:
@@ -261,12 +274,14 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
             canonical_nodes=start.canonical_nodes,
             shuffle_block_size=start.block_size,
             shuffle=start.shuffle,
+            affinity=start.affinity,
         )
     return changing_mixture(start.mixture, shard_sizes, start.seed).plan(
         start.epoch,
         canonical_nodes=start.canonical_nodes,
         shuffle_block_size=start.block_size,
         shuffle=start.shuffle,
+        affinity=start.affinity,
     )
 
 

@@ -42,6 +42,7 @@ _RESTORED_OPTIONS = {
     "shuffle_seed": "seed",
     "num_canonical_nodes": "canonical_nodes",
     "shuffle_block_size": "block_size",
+    "affinity": "affinity",
 }
 """By argument name: the field that a saved cursor restores. An explicit choice must agree with it."""
 
@@ -71,6 +72,7 @@ def first_cursor(
         algorithm=options.algorithm,
         algorithm_version=ORDER_VERSIONS.get(options.algorithm, 1),
         mixture=mixture,
+        affinity=1.0 if options.affinity is None else float(options.affinity),
     )
     size = epoch_size(cursor, sizes)
     if options.algorithm == WINDOW:

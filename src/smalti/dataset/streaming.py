@@ -17,14 +17,16 @@ from smalti.attributes import Replaceable, setting
 from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import WINDOW, Cursor
-from smalti.dataset.arguments import checked, chosen_world, declared_streams, number_of_samples
-from smalti.dataset.epoch_reader import EpochReader
+from smalti.dataset.arguments import check_transform, checked, chosen_world, declared_streams, number_of_samples
+from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.order import DEFAULT_SEED, MixingOptions, OrderOptions, Pass, Planned, Reading
+from smalti.dataset.skipping import skip_policy
 from smalti.errors import SmaltiError
 from smalti.format.reading.batch import pick
 from smalti.format.sizes import parse_byte_count
 from smalti.order import Division, GlobalOrder, StepBatch
-from smalti.stream import OpenStreams, Stream, options_of, weight_of
+from smalti.storage import Store
+from smalti.stream import OpenStreams, Stream, checked_columns, options_of, weight_of
 from smalti.world import World
 
 _Dataset = TypeVar("_Dataset", bound="StreamingDataset")
@@ -60,6 +62,9 @@ class StreamingDataset:
         num_canonical_nodes: runs that the order is woven from; by default 64, fewer for small sets.
         partition_algo: partition of MosaicML's orders over hosts: `relaxed` or `orig`.
         shuffle_block_size: samples within which shuffling mixes; by default `smalti.order.default_block_size`.
+        affinity: with `shuffle`, the part of its shards that a host reads again in the following epoch, from 0 to 1;
+            by default 1, all of them. With less, the others are exchanged between hosts: samples of all hosts come to
+            be read together, and each epoch fetches the rest of 1. See docs/order.md.
         tail: treatment of an incomplete last step: filled with marked repeats (`pad`), left `short`, or left out
             (`drop`); by default `pad`, and `short` with MosaicML's orders.
         replication: consecutive ranks that read the same samples, as tensor or sequence parallelism needs it.
@@ -77,8 +82,11 @@ class StreamingDataset:
         validate_hash: hash that the index must have for every file; all hashes in the index are checked in any case.
         cache_limit: bytes that local copies of these shards may take, such as "100gb" (units of 1024), including those
             of other processes; shards that are needed last are evicted first. By default there is no limit.
+        cache: `shards` keeps fetched shards in `local`; `none` reads only the blocks that hold the samples, and keeps
+            some of them in memory: for sets of which few samples are read (docs/cache.md).
         keep_zip: keep compressed shards in the cache after decompressing.
-        transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns.
+        transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns, which is
+            split again where samples are read one by one.
         include_ids: add `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with
             several streams `_stream`, the number of the sample's stream.
         rank: number of this reader among `num_ranks`, such as the data-parallel coordinate of a device mesh.
@@ -88,6 +96,12 @@ class StreamingDataset:
         allow_unsafe_types: read `pkl` columns, which can run code.
         logical: convert values to their logical types (dates, booleans, nulls: docs/types.md); otherwise return them
             as stored.
+        columns: columns to read, in the order of a sample's; by default all. Others are not decoded, and shards that
+            hold only others are not fetched. The order of the samples and saved states do not depend on it.
+        on_error: what to do with a sample that cannot be decoded, or for which the transform raises an error: `raise`
+            the error, or `skip` the sample: a marked repeat, the next readable sample in stored order, takes its place
+            (docs/reading.md). Damaged shards, errors of a store and those of `dataset[i]` are always raised.
+        max_skipped: samples that each rank may skip in an epoch, or below 1 the share of them; by default 100.
     """
 
     _smalti_reader: type[EpochReader] = EpochReader
@@ -97,7 +111,7 @@ class StreamingDataset:
         self,
         *,
         streams: Sequence[Stream] | None = None,
-        remote: str | None = None,
+        remote: str | Store | None = None,
         local: str | None = None,
         split: str | None = None,
         version: int | None = None,
@@ -109,6 +123,7 @@ class StreamingDataset:
         shuffle_seed: int = DEFAULT_SEED,
         num_canonical_nodes: int | None = None,
         shuffle_block_size: int | None = None,
+        affinity: float | None = None,
         partition_algo: str = "relaxed",
         tail: str | None = None,
         replication: int | None = None,
@@ -121,6 +136,7 @@ class StreamingDataset:
         predownload: int | None = None,
         validate_hash: str | None = None,
         cache_limit: int | str | None = None,
+        cache: str = CacheOptions.cache,
         keep_zip: bool = CacheOptions.keep_zip,
         transform: Callable[[Any], Any] | None = None,
         include_ids: bool = False,
@@ -130,6 +146,9 @@ class StreamingDataset:
         storage_options: Mapping[str, Any] | None = None,
         allow_unsafe_types: bool = False,
         logical: bool = True,
+        columns: Sequence[str] | None = None,
+        on_error: str = "raise",
+        max_skipped: float | None = None,
     ) -> None:
         batch_size, canonical_nodes, predownload = checked(
             batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload
@@ -140,23 +159,26 @@ class StreamingDataset:
         checked(tail="pad" if tail is None else tail, shuffle_algo=shuffle_algo, partition_algo=partition_algo)
         checked(sampling_method=sampling_method, batching_method=batching_method)
         declared = declared_streams(streams, remote=remote, local=local, version=version, tag=tag)
-        cache = CacheOptions(
+        cache_options = CacheOptions(
             download_retry=download_retry,
             download_timeout=download_timeout,
             validate_hash=validate_hash,
             keep_zip=keep_zip,
+            cache=cache,
         )
         stream_options = tuple(
             options_of(
                 stream,
-                cache,
+                cache_options,
                 split=split,
                 storage_options=dict(storage_options or {}),
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
+                columns=checked_columns(columns),
             )
             for stream in declared
         )
+        check_transform(transform, stream_options)
         mixing = MixingOptions(
             weights=tuple(map(weight_of, declared)),
             epoch_size=number_of_samples("epoch_size", epoch_size),
@@ -174,6 +196,7 @@ class StreamingDataset:
             algorithm=shuffle_algo,
             partition=partition_algo,
             replication=replication or 1,
+            affinity=affinity,
         )
         # The only attribute of an instance that the library reads: all others may be a subclass's own.
         vars(self)["_smalti"] = self._smalti_reader(
@@ -185,6 +208,7 @@ class StreamingDataset:
             predownload=predownload,
             transform=transform,
             include_ids=include_ids,
+            skip_policy=skip_policy(on_error, max_skipped),
             cache_limit=None if cache_limit is None else parse_byte_count(cache_limit, what="`cache_limit`"),
             chosen_world=chosen_world(rank, num_ranks, world),
         )
@@ -290,6 +314,8 @@ class StreamingDataset:
         if type(at) is int and at >= 0:  # fast path for the common case
             return self.get_item(at)
         stream = self._smalti.stream
+        if not isinstance(at, int | np.integer):
+            stream.read_parts(at)
         return pick(at, len(stream), self.get_item, stream.root)
 
     def get_item(self, sample_id: int) -> Any:
@@ -363,12 +389,13 @@ class StreamingDataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of this rank and worker, one by one, for one epoch or the rest of one."""
-        for batch in self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=False):
+        for batch in self._smalti.batches(self._smalti.begin_pass(), sample_form(self)):
             yield from batch
 
     def batches(self) -> Iterator[Any]:
         """Yield the same samples in batches: as columns if `reads_columns`, else as lists of samples."""
-        return self._smalti.batches(self._smalti.begin_pass(), self.__getitem__, columns=reads_columns(self))
+        form = BatchForm.COLUMNS if reads_columns(self) else self.__getitem__
+        return self._smalti.batches(self._smalti.begin_pass(), form)
 
     @Replaceable
     def reads_columns(self) -> bool:
@@ -390,7 +417,7 @@ class StreamingDataset:
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], *, columns: bool) -> Any:
         """Return one batch, transformed: columns, or a list of samples. Thread-safe if the transform is."""
-        return self._smalti.read(step, ids, None if columns else self.__getitem__)
+        return self._smalti.read(step, ids, BatchForm.COLUMNS if columns else sample_form(self))
 
     def division(self, this_pass: Pass) -> Division:
         """Return the positions of the order that this rank takes at each step of a pass."""
@@ -418,12 +445,12 @@ class StreamingDataset:
 
 
 def open_dataset(
-    url: str, *, version: int | None = None, tag: str | None = None, split: str | None = None, **options: Any
+    url: str | Store, *, version: int | None = None, tag: str | None = None, split: str | None = None, **options: Any
 ) -> StreamingDataset:
     """Open a shard set for reading by sample id: `open_dataset(url)[0]`, `.size`, `.manifest`.
 
     Args:
-        url: URL or folder of the data set's root.
+        url: URL or folder of the data set's root, or its store.
         version: version to open; by default the newest.
         tag: version to open, by its name; the dataset stays with that version if the tag moves.
         split: split to open; by default the whole set.
@@ -459,3 +486,8 @@ def reads_columns(dataset: StreamingDataset) -> bool:
     names = ("__getitem__", "get_item")
     is_inherited = all(getattr(type(dataset), name) is getattr(StreamingDataset, name) for name in names)
     return is_inherited and "get_item" not in vars(dataset) and not dataset._smalti.transforms_samples
+
+
+def sample_form(dataset: StreamingDataset) -> Form:
+    """Return how batches are read as lists of samples: with a transform on batches by column, and then split."""
+    return BatchForm.ROWS if dataset._smalti.transforms_batches and reads_columns(dataset) else dataset.__getitem__

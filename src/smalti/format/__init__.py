@@ -6,6 +6,7 @@ Stores, caches, ranks and orders are not known here. This folder holds what a sh
 `reading/shard` and `writing/builder`.
 """
 
+from smalti.format.blocks import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
 from smalti.format.encodings.registry import (
@@ -48,12 +49,15 @@ from smalti.format.writing.sealing import BuiltShard, FilledShard, ShardOptions
 from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [
+    "BLOCK_BYTES",
     "FIRST_BYTES",
     "HASH_NAMES",
     "MAX_FILE_BYTES",
     "FILE_KINDS",
     "MAX_INDEX_BYTES",
     "AnyShard",
+    "BlockHashes",
+    "BlockList",
     "BuiltShard",
     "Compression",
     "Encoding",
@@ -80,6 +84,7 @@ __all__ = [
     "digest_bytes",
     "emit_index",
     "gather_of",
+    "hash_blocks",
     "layout_of",
     "load_strict",
     "new_hash",
@@ -90,6 +95,7 @@ __all__ = [
     "parse_encoding",
     "parse_index",
     "parse_size_limit",
+    "place_lists",
     "register_encoding",
     "text_schema",
     "unregister_encoding",

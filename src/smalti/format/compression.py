@@ -77,6 +77,20 @@ class Compression(ABC):
         self._unpack(BytesIO(data), BoundedOutput(content, limit, Path(f"{len(data)} bytes of {self.extension}")))
         return content.getvalue()
 
+    def decompress_start(self, src: BinaryIO, dst: BinaryIO, limit: int, *, name: str) -> None:
+        """Write the content of `src` to `dst` in pieces as they are read, until `dst.write` raises an error to stop.
+
+        For readers that need the beginning of a large file: the end of `src`, called `name` in messages, is read only
+        if the content is. Snappy files are read whole.
+
+        Raises:
+            FormatError: As for `decompress_file`, for what was read.
+        """
+        self._unpack_start(src, BoundedOutput(dst, limit, Path(name)))
+
+    def _unpack_start(self, file: BinaryIO, out: "BoundedOutput") -> None:
+        self._unpack(file, out)
+
     @abstractmethod
     def _unpack(self, file: BinaryIO, out: "BoundedOutput") -> None:
         """Write the whole content of `file` to `out`, or raise FormatError."""
@@ -145,6 +159,12 @@ class Zstandard(Compression):
     def _unpack(self, file: BinaryIO, out: BoundedOutput) -> None:
         try:
             self._check_frame(file, out)
+        except zstandard.ZstdError as error:
+            raise out.damaged(self.extension, error) from error
+        self._unpack_start(file, out)
+
+    def _unpack_start(self, file: BinaryIO, out: BoundedOutput) -> None:
+        try:
             # This reader returns at most the requested bytes, so a decompression bomb cannot fill the memory; frames
             # that need a window of more than 128 MiB are refused.
             with zstandard.ZstdDecompressor().stream_reader(file, closefd=False) as reader:

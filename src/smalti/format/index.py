@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import IndexFileError, SchemaError
+from smalti.format.blocks import BlockList
 from smalti.format.compression import parse_compression
 from smalti.format.encodings.registry import num_replaced
 from smalti.format.hashing import HASH_NAMES, hex_length
@@ -131,6 +132,8 @@ class ShardInfo:
     """End of each line of a text shard."""
     separator: str | None = None
     """Text between the values of a line; None for mds and json."""
+    blocks: BlockList | None = field(default=None, compare=False)
+    """The hashes of the blocks of `raw`, which verify parts of it; None if it has none. Not in an MDS index entry."""
 
     @property
     def stored(self) -> FileInfo:
@@ -277,7 +280,15 @@ class ShardInfo:
             return None if info is None else replace(info, basename=rename(info.basename))
 
         raw = replace(self.raw, basename=rename(self.raw.basename))
-        return replace(self, raw=raw, zip=renamed(self.zip), meta=renamed(self.meta), zip_meta=renamed(self.zip_meta))
+        blocks = None if self.blocks is None else replace(self.blocks, file=rename(self.blocks.file))
+        return replace(
+            self,
+            raw=raw,
+            blocks=blocks,
+            zip=renamed(self.zip),
+            meta=renamed(self.meta),
+            zip_meta=renamed(self.zip_meta),
+        )
 
 
 def mds_config(
@@ -296,6 +307,9 @@ def mds_config(
     }
 
 
+_MAX_VERSION_CHARS = 300
+
+
 def check_version(fields: Fields) -> None:
     """Return only if the object declares version 2.
 
@@ -310,6 +324,8 @@ def check_version(fields: Fields) -> None:
             where=fields.where,
             format_version=found,
         )
+    if isinstance(found, str):  # of a Smalti set with very many shards (`smalti.catalog.index`)
+        raise IndexFileError(f"{fields.at('version')} is {found[:_MAX_VERSION_CHARS]!r}, expected {VERSION}")
     if type(found) is not int or found != VERSION:
         facts = {"format_version": found} if type(found) is int else {}
         raise fault(fields.at("version"), f"version {VERSION}", found, **facts)

@@ -63,6 +63,15 @@ class Schema:
         """Return name to encoding."""
         return dict(zip(self.names, self.encodings, strict=True))
 
+    def only(self, names: tuple[str, ...]) -> "Schema":
+        """Return the schema of some of the columns, in the order of `names`."""
+        places = list(map(self.names.index, names))
+        return Schema(
+            names,
+            tuple(self.encodings[place] for place in places),
+            tuple(self.sizes[place] for place in places),
+        )
+
     def codecs(self, *, allow_unsafe_types: bool = False) -> tuple[Encoding, ...]:
         """Return the encodings, column by column.
 

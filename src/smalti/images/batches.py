@@ -4,7 +4,7 @@ Single images are decoded by `smalti.images.pixels`.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,14 +12,15 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import simplejpeg
 
 from smalti.errors import BadImageError, SchemaError
-from smalti.images.header import ImageHeader, may_be_image, probe_image
-from smalti.images.pixels import Pixels, decode_fast, decode_probed, is_fast, resize_square
+from smalti.images.header import may_be_image, probe_image
+from smalti.images.pixels import Pixels, centre_square, decode_fast, decode_probed, is_fast, resize_square, scaled_size
 
 Crop = Literal["resize", "center"]
 AxisOrder = Literal["hwc", "chw"]
+Resize = Callable[[Pixels, int], Pixels]
+"""A function of pixels (height, width, 3) and a size, which returns their centre square as (size, size, 3)."""
 _DEADLINE_SECONDS = 600.0  # for the threads of one batch; decoding a large image takes about one second
 
 
@@ -34,6 +35,8 @@ class DecodeOptions:
     the image has a shorter side, its centre square, resized."""
     layout: AxisOrder = "hwc"
     """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
+    resize: Resize = resize_square
+    """Called with pixels that are at least as many as are wanted, or all there are."""
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
@@ -42,6 +45,8 @@ class DecodeOptions:
             raise ValueError(f'`crop` is "resize" or "center", found {self.crop!r}.')
         if self.layout not in {"hwc", "chw"}:
             raise ValueError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
+        if not callable(self.resize):
+            raise TypeError(f"`resize` is a function of pixels and a size, found {self.resize!r}.")
 
 
 def decode_batch(
@@ -50,6 +55,7 @@ def decode_batch(
     size: int,
     crop: Crop = "resize",
     layout: AxisOrder = "hwc",
+    resize: Resize = resize_square,
     num_threads: int = 1,
 ) -> Pixels:
     """Decode images into one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
@@ -58,13 +64,13 @@ def decode_batch(
     Decoding is tuned for training: colours that a JPEG stores at half the resolution are not interpolated. EXIF
     orientation is not applied.
 
-    `size` is in pixels on each side; `crop` and `layout` are as in `DecodeOptions`. `num_threads` decode at the same
-    time: the decoders release the interpreter lock.
+    `size` is in pixels on each side; `crop`, `layout` and `resize` are as in `DecodeOptions`. `num_threads` decode at
+    the same time: the decoders release the interpreter lock.
 
     Raises:
         BadImageError: with `index`, the place of the first bad image in the batch.
     """
-    options = DecodeOptions(size, crop, layout)
+    options = DecodeOptions(size, crop, layout, resize)
     batch = _unaligned((len(images), size, size, 3) if layout == "hwc" else (len(images), 3, size, size))
     places = batch if layout == "hwc" else batch.transpose(0, 2, 3, 1)
     cuts = [len(images) * part // num_threads for part in range(num_threads + 1)]
@@ -99,8 +105,8 @@ def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_
     header, size = probe_image(data), options.size
     crops = options.crop == "center" and min(header.width, header.height) >= size
     if is_fast(header):
-        least = 0 if crops else min(size, header.width, header.height)
-        height, width = _decoded_size(data, header, least)
+        least = 0 if crops else size
+        height, width = scaled_size(header, least)
         direct = height == width == size and place.flags.c_contiguous
         out = place if direct else scratch.pixels(height, width)
         pixels = decode_fast(data, header, min_size=least, out=out, smooth=False)
@@ -110,20 +116,16 @@ def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_
         pixels = None
     if pixels is None:
         pixels = decode_probed(data, header, None if crops else size)
-    place[...] = _window(pixels, size) if crops else resize_square(pixels, size)
+    place[...] = centre_square(pixels, size) if crops else _resized(pixels, options)
 
 
-def _decoded_size(data: bytes, header: ImageHeader, least: int) -> tuple[int, int]:
-    if least in (0, header.width, header.height):
-        return header.height, header.width
-    height, width, _, _ = simplejpeg.decode_jpeg_header(data, min_height=least, min_width=least, strict=False)
-    return height, width
-
-
-def _window(pixels: Pixels, size: int) -> Pixels:
-    """Return the middle `size` x `size` pixels; a view."""
-    top, left = (pixels.shape[0] - size) // 2, (pixels.shape[1] - size) // 2
-    return pixels[top : top + size, left : left + size]
+def _resized(pixels: Pixels, options: DecodeOptions) -> Pixels:
+    found, size = options.resize(pixels, options.size), options.size
+    if found.dtype != np.uint8 or found.shape != (size, size, 3):  # others would be cast or repeated without a word
+        raise ValueError(
+            f"`resize` must return uint8 of shape {(size, size, 3)}, found {found.dtype} of shape {found.shape}"
+        )
+    return found
 
 
 class _Scratch:
@@ -171,6 +173,9 @@ class DecodeImages:
     """`hwc` for arrays of shape (n, size, size, 3), `chw` for (n, 3, size, size)."""
     num_threads: int = 1
     """Threads that decode one batch."""
+    resize: Resize = resize_square
+    """Brings decoded pixels to their centre square of `size`: Pillow by default; `smalti.torch.resize_square` is faster
+    where the processor has AVX2. A function of a module, if the transform goes to worker processes."""
 
     on_batches: ClassVar[bool] = True
     """It is called with the columns of a batch, not with single samples."""
@@ -178,11 +183,16 @@ class DecodeImages:
     """Loader threads may share one object."""
 
     def __post_init__(self) -> None:
-        DecodeOptions(self.size, self.crop, self.layout)
+        DecodeOptions(self.size, self.crop, self.layout, self.resize)
         if type(self.num_threads) is not int or self.num_threads < 1:
             raise ValueError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
             raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma after it.")
+
+    @property
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """The columns that it decodes; None if it finds them in each batch."""
+        return self.columns
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with its image columns as arrays of pixels.
@@ -196,7 +206,12 @@ class DecodeImages:
         for name in self._image_columns(columns):
             try:
                 found[name] = decode_batch(
-                    columns[name], size=self.size, crop=self.crop, layout=self.layout, num_threads=self.num_threads
+                    columns[name],
+                    size=self.size,
+                    crop=self.crop,
+                    layout=self.layout,
+                    resize=self.resize,
+                    num_threads=self.num_threads,
                 )
             except BadImageError as error:  # noqa: PERF203 - a batch has few columns
                 raise _with_place(error, name, columns) from error

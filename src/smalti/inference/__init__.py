@@ -4,8 +4,9 @@
 share is `smalti.torch.train.Predictor`. Start reading at `prediction`. Names are imported on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from smalti.extras import import_attribute
 
 if TYPE_CHECKING:
     from smalti.inference.exported import Exported, export
@@ -18,4 +19,4 @@ __all__ = ["Exported", "export", "predict"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return import_attribute(f"{__name__}.{_HOMES[name]}", name)

@@ -10,7 +10,7 @@ then `reading` (the part of them that counts) and `checking`.
 
 from smalti.ledger.checking import Plan, check_ledger
 from smalti.ledger.reading import read_sample_order
-from smalti.ledger.records import PassStart
+from smalti.ledger.records import PassStart, SkippedSample
 from smalti.ledger.report import EpochReport, LedgerReport, Problem
 from smalti.ledger.writing import LedgerWriter, claim_life
 
@@ -21,6 +21,7 @@ __all__ = [
     "PassStart",
     "Plan",
     "Problem",
+    "SkippedSample",
     "check_ledger",
     "claim_life",
     "read_sample_order",

@@ -181,6 +181,7 @@ class _Check:
         self.member = member
         self.coverage: dict[int, Coverage] = defaultdict(Coverage)
         self.repeats: Counter[int] = Counter()
+        self.skipped: Counter[int] = Counter()
         self.duplicates: dict[int, list[int]] = defaultdict(list)
 
     def run(self, plans: "_Plans") -> None:
@@ -190,9 +191,10 @@ class _Check:
                 self.report.add("damaged", line, life=claims.file.life, rank=claims.file.world.rank)
             span = self.spans[claims.file.life, claims.pass_number]
             counting = self._counting(claims, span)
-            if not self._cover(claims, span, counting):
+            if not span.sums and not self._cover(claims, span, counting):
                 return
             self._count_repeats(claims, span)
+            self._count_skipped(claims, span, counting)
             plan = plans.of(span)
             if plan is not None:
                 self._compare(claims, counting, plan)
@@ -200,7 +202,7 @@ class _Check:
             if span.sums:
                 covered = self.coverage[span.epoch]
                 self.repeats[span.epoch] += _check_sums(self.report, span, self.member, plans.of(span), covered)
-        _add_epochs(self.report, list(self.spans.values()), self.coverage, self.repeats)
+        _add_epochs(self.report, list(self.spans.values()), self.coverage, (self.repeats, self.skipped))
         self._add_duplicates()
 
     def _claims(self) -> Iterator[Claims]:
@@ -247,6 +249,15 @@ class _Check:
         for step, number in claims.repeats:
             if span.repeats_count and span.counts_step(step):
                 self.repeats[span.epoch] += number
+
+    def _count_skipped(self, claims: Claims, span: PassSpan, counting: Ids) -> None:
+        counts = set(counting.tolist()) if claims.skipped else set()
+        for at, sample in claims.skipped.items():
+            if at in counts:
+                self.skipped[span.epoch] += 1
+                if span.repeats_count:  # the repeat in its place does not fill the last step
+                    self.repeats[span.epoch] -= 1
+                self.report.add_skipped(epoch=span.epoch, shard=sample.shard, cause=sample.cause, **_claim(claims, at))
 
     def _compare(self, claims: Claims, counting: Ids, plan: Plan) -> None:
         expected = plan.ids_at(claims.positions[counting])
@@ -401,11 +412,14 @@ def _planned(report: LedgerReport, epoch: int, begin: int, end: int, plan: Plan)
 
 
 def _add_epochs(
-    report: LedgerReport, spans: list[PassSpan], coverage: Mapping[int, Coverage], repeats: Counter[int]
+    report: LedgerReport,
+    spans: list[PassSpan],
+    coverage: Mapping[int, Coverage],
+    counts: tuple[Counter[int], Counter[int]],
 ) -> None:
     """Add each epoch, and its gaps, to the report.
 
-    Passes come oldest first; `coverage` and `repeats` hold what counts, by epoch.
+    Passes come oldest first; `coverage` and `counts`, of repeats and of skipped samples, hold what counts, by epoch.
     """
     counting = [span for span in spans if span.limit > span.start.cursor.samples or span.is_last]
     if not counting:
@@ -425,20 +439,23 @@ def _add_epochs(
     for epoch in epochs:
         begin = origin.samples if epoch == origin.epoch else 0
         found = coverage.get(epoch, Coverage())
-        _add_epoch(report, by_epoch[epoch], found, begin=begin, repeats=repeats[epoch])
+        repeats, skipped = counts[0][epoch], counts[1][epoch]
+        _add_epoch(report, by_epoch[epoch], found, begin=begin, repeats=repeats, skipped=skipped)
 
 
-def _add_epoch(report: LedgerReport, spans: list[PassSpan], found: Coverage, *, begin: int, repeats: int) -> None:
+def _add_epoch(
+    report: LedgerReport, spans: list[PassSpan], found: Coverage, *, begin: int, repeats: int, skipped: int
+) -> None:
     last = spans[-1]
     epoch, size = last.epoch, last.start.cursor.epoch_size
-    end = _expected_end(last)
+    end, read = _expected_end(last), found.count - skipped
     if last.by_sample and (last.is_open or begin):
         # Only a plan for that world knows which samples lie before a cursor, so only duplicates can be found.
         report.notes.append(f"epoch {epoch}: MosaicML's order, and incomplete here: gaps are not looked for.")
-        report.epochs.append(EpochReport(epoch, size, found.count, found.count, repeats, is_finished=False))
+        report.epochs.append(EpochReport(epoch, size, found.count, read, repeats, is_finished=False, skipped=skipped))
         return
     missing, gaps = found.gaps(begin, end, MAX_LISTED)
-    report.epochs.append(EpochReport(epoch, size, end - begin, found.count, repeats, not last.is_open))
+    report.epochs.append(EpochReport(epoch, size, end - begin, read, repeats, not last.is_open, skipped))
     if last.start.tail == "drop" and not last.is_open and end < size:
         report.notes.append(f"epoch {epoch}: its last {size - end} samples are left out, as `tail='drop'` asks.")
     for gap in gaps:

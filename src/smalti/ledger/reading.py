@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -32,10 +32,12 @@ from smalti.ledger.records import (
     Ids,
     PassStart,
     RecordedStep,
+    SkippedSample,
     Sum,
     parse_end,
     parse_head,
     parse_pass,
+    parse_skipped,
     parse_step,
     parse_sum,
 )
@@ -44,6 +46,7 @@ from smalti.ledger.writing import LIFE_FOLDER
 from smalti.world import World
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
+_SKIPPED = b'{"skipped":'
 _STEP = re.compile(rb'\{"step":(\d{1,18}),')
 _CHUNK_SAMPLES = 1 << 16  # checked together: enough to make numpy's calls cheap, little memory
 _NO_LIMIT = 1 << 62  # above every position
@@ -91,6 +94,8 @@ class Claims:
     """Step of each position."""
     positions: Ids
     ids: Ids
+    skipped: Mapping[int, SkippedSample]
+    """Samples that were skipped instead of read, by their place in `positions`."""
     repeats: tuple[tuple[int, int], ...]
     """Steps with repeats, and the number of repeats."""
     damage: tuple[str, ...]
@@ -213,6 +218,8 @@ def read_claims(file: RankFile) -> Iterator[Claims]:
                 break
             if line.startswith(b'{"step":'):
                 pending.add(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
+            elif line.startswith(_SKIPPED):
+                pending.add_skipped(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
             begins = line.startswith(b'{"pass":')
             if number >= 0 and (pending.is_full or begins):
                 yield pending.claims(file, number)
@@ -261,24 +268,34 @@ class _PendingSteps:
 
     def __init__(self) -> None:
         self._steps: list[RecordedStep] = []
+        self._skipped: dict[int, SkippedSample] = {}
         self._damage: list[str] = []
         self._size = 0  # samples and lines
+        self._num_positions = 0
 
     @property
     def is_full(self) -> bool:
         return self._size >= _CHUNK_SAMPLES
 
     def add(self, line: bytes, where: str, epoch: int) -> None:
+        self._add(lambda: (parse_step(line), ()), where, epoch)
+
+    def add_skipped(self, line: bytes, where: str, epoch: int) -> None:
+        self._add(lambda: parse_skipped(line), where, epoch)
+
+    def _add(self, parse: Callable[[], tuple[RecordedStep, Sequence[SkippedSample]]], where: str, epoch: int) -> None:
         try:
-            step = parse_step(line)
+            step, skipped = parse()
             if step.epoch != epoch:
                 raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
         except FormatError as fault:
             self._damage.append(f"{where}: {fault}")
             self._size += 1
             return
+        self._skipped.update(enumerate(skipped, self._num_positions))
         self._steps.append(step)
         self._size += 1 + step.ids.size
+        self._num_positions += step.ids.size
 
     def claims(self, file: RankFile, number: int) -> Claims:
         empty = [np.empty(0, dtype=np.int64)]
@@ -289,6 +306,7 @@ class _PendingSteps:
             steps=np.repeat(steps, [step.ids.size for step in self._steps]),
             positions=np.concatenate([step.positions for step in self._steps] or empty),
             ids=np.concatenate([step.ids for step in self._steps] or empty),
+            skipped=self._skipped,
             repeats=tuple((step.step, step.num_repeats) for step in self._steps if step.num_repeats),
             damage=tuple(self._damage),
         )
@@ -306,6 +324,8 @@ def _add_line(file: RankFile, line: bytes) -> None:
     elif line.startswith(b'{"sum":') and (last.sums or not last.num_steps):
         last.num_steps, total = parse_sum(line)
         last.sums[last.num_steps] = total
+    elif line.startswith(_SKIPPED):
+        pass  # parsed with the steps
     elif line.startswith(b'{"end":'):
         parse_end(line, number=len(file.passes) - 1)
         last.has_ended = True
@@ -441,8 +461,9 @@ def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
     """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
 
     Steps that a later life took again count once, and steps that not all ranks had begun when the run was killed do not
-    count. The last epoch may be unfinished; it then ends at its last position. The ledger must hold steps (not sums) of
-    an order whose positions do not depend on the world, read without replication.
+    count. Samples that were skipped are left out. The last epoch may be unfinished; it then ends at its last position.
+    The ledger must hold steps (not sums) of an order whose positions do not depend on the world, read without
+    replication.
 
     Raises:
         StoreNotFound: there is no ledger.
@@ -461,6 +482,7 @@ def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
             folder=str(folder),
         )
     taken: dict[int, dict[int, int]] = defaultdict(dict)
+    skipped: dict[int, set[int]] = defaultdict(set)
     for file in files:
         for claims in read_claims(file):
             if claims.damage:
@@ -471,10 +493,11 @@ def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
                 counts &= claims.steps < span.complete_steps
             for position, sample_id in zip(claims.positions[counts].tolist(), claims.ids[counts].tolist(), strict=True):
                 _add(taken[span.epoch], span.epoch, position, sample_id)
+            skipped[span.epoch].update(each.position for at, each in claims.skipped.items() if counts[at])
     epoch_size = max((span.start.cursor.epoch_size for span in passes.values()), default=0)
     last = max(taken, default=0)
     return {
-        epoch: _in_order(epoch, ids, size=epoch_size if epoch < last else max(ids) + 1)
+        epoch: _in_order(epoch, ids, skipped[epoch], size=epoch_size if epoch < last else max(ids) + 1)
         for epoch, ids in sorted(taken.items())
     }
 
@@ -491,7 +514,7 @@ def _add(taken: dict[int, int], epoch: int, position: int, sample_id: int) -> No
     taken[position] = sample_id
 
 
-def _in_order(epoch: int, taken: dict[int, int], *, size: int) -> list[int]:
+def _in_order(epoch: int, taken: dict[int, int], skipped: set[int], *, size: int) -> list[int]:
     num_missing = size - sum(position < size for position in taken)
     if num_missing:
         # A damaged ledger may contain any size, so missing positions are not all listed.
@@ -502,7 +525,7 @@ def _in_order(epoch: int, taken: dict[int, int], *, size: int) -> list[int]:
             epoch=epoch,
             missing=missing,
         )
-    return [taken[position] for position in sorted(taken)]
+    return [taken[position] for position in sorted(taken) if position not in skipped]
 
 
 def _damaged(problem: str) -> TrainingError:

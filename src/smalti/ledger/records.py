@@ -4,17 +4,20 @@
 {"pass":0,"batch_size":4,"tail":"pad","replication":1,"cursor":{...}}           an iteration begins here
 {"step":0,"epoch":0,"at":[3,2],"ids":[17,4],"repeats":[8]}                      positions 3 and 5, and one repeat
 {"step":1,"epoch":0,"positions":[9,4],"ids":[11,2]}                             positions in no progression
+{"skipped":[[7,5,"shard.00000.mds","..."]],"step":2,"epoch":0}                  position 7, sample 5: not read, and why
 {"sum":"00..ff","steps":2,"samples":4,"repeats":1}                              in mode `digest`, instead of steps
 {"end":0}                                                                       the iteration's epoch was finished
 
 The running sum of mode `digest` has 128 bits and does not depend on the order in which samples are added. Each sample
-adds mix(epoch, position, id), in two halves of 64 bits. Equal sums mean equal samples at equal positions, except with a
-probability of 2^-128. The sum is not cryptographic: it does not protect against forgery.
+adds mix(epoch, position, id), in two halves of 64 bits; a skipped sample is added as well, and its line says so. Equal
+sums mean equal samples at equal positions, except with a probability of 2^-128. The sum is not cryptographic: it does
+not protect against forgery.
 """
 
 import json
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,6 +63,19 @@ class PassStart:
     """Treatment of an incomplete last step: `pad`, `short` or `drop`."""
     replication: int = 1
     """Consecutive ranks that take the same samples."""
+
+
+@dataclass(frozen=True)
+class SkippedSample:
+    """A planned sample that was not read."""
+
+    position: int
+    """Its position in the epoch's order; -1 for a repeat."""
+    sample_id: int
+    shard: str
+    """Name of the file that holds it."""
+    cause: str
+    """The error that it raised."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,12 @@ def step_line(step: int, epoch: int, positions: Ids, ids: Ids) -> bytes:
     if repeats:
         line["repeats"] = repeats
     return _line(line)
+
+
+def skipped_line(step: int, epoch: int, skipped: Sequence[SkippedSample]) -> bytes:
+    """Return the line of the planned samples of a step that were not read."""
+    samples = [[each.position, each.sample_id, each.shard, each.cause] for each in skipped]
+    return _line({"skipped": samples, "step": step, "epoch": epoch})
 
 
 def sum_line(steps: int, total: Sum) -> bytes:
@@ -256,6 +278,24 @@ def parse_step(line: bytes) -> RecordedStep:
         raise FormatError(f"a step of {positions.size} positions and {ids.size} ids.")
     repeats = _numbers(fields, "repeats").size if "repeats" in fields else 0
     return RecordedStep(_whole(fields, "step", low=0), _whole(fields, "epoch", low=0), positions, ids, repeats)
+
+
+def parse_skipped(line: bytes) -> tuple[RecordedStep, tuple[SkippedSample, ...]]:
+    """Return the samples of a step that were not read: their positions and ids, and all that the line says of them.
+
+    Raises:
+        FormatError: a field is missing, of another type or out of range.
+    """
+    fields = _parse(line)
+    samples = fields.get("skipped")
+    if not isinstance(samples, list) or not all(
+        isinstance(each, list) and list(map(type, each)) == [int, int, str, str] for each in samples
+    ):
+        raise FormatError("`skipped` is not a list of [position, sample id, shard, cause].")
+    positions = _numbers({"position": [each[0] for each in samples]}, "position")
+    ids = _numbers({"sample id": [each[1] for each in samples]}, "sample id")
+    step, epoch = _whole(fields, "step", low=0), _whole(fields, "epoch", low=0)
+    return RecordedStep(step, epoch, positions, ids, 0), tuple(SkippedSample(*each) for each in samples)
 
 
 def _progression(first: int, stride: int, count: int) -> Ids:

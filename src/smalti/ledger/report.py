@@ -27,10 +27,12 @@ class EpochReport:
     expected: int
     """Samples that must have been taken: all, or those before the last complete step of an open epoch."""
     taken: int
-    """Number of distinct positions that were taken."""
+    """Number of distinct positions whose samples were read."""
     repeats: int
     """Samples that were read again to fill the last step."""
     is_finished: bool
+    skipped: int = 0
+    """Number of positions whose samples could not be read; a repeat was read in the place of each."""
 
 
 @dataclass
@@ -52,10 +54,12 @@ class LedgerReport:
     """Number of samples in steps that not all ranks had begun when the last life ended."""
     compared: int = 0
     """Number of sample ids that were compared with the plan."""
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    """The first `MAX_LISTED` skipped samples, with epoch, position, sample id, shard, cause, rank and life."""
 
     @property
     def ok(self) -> bool:
-        """True if each planned sample was taken exactly once, as far as the run went."""
+        """True if each planned sample was taken exactly once, or skipped with its cause, as far as the run went."""
         return not self.counts
 
     def add(self, kind: str, message: str, *, times: int = 1, **facts: Any) -> None:
@@ -68,6 +72,11 @@ class LedgerReport:
         """Count problems that are not listed."""
         if times:
             self.counts[kind] = self.counts.get(kind, 0) + times
+
+    def add_skipped(self, **facts: Any) -> None:
+        """List a skipped sample if it is among the first; `EpochReport.skipped` counts them."""
+        if len(self.skipped) < MAX_LISTED:
+            self.skipped.append(facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able values."""

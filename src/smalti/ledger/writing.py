@@ -3,6 +3,7 @@
 import os
 import re
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from smalti.ledger.records import (
     MOSAIC_ORDERS,
     Ids,
     PassStart,
+    SkippedSample,
     Sum,
     end_line,
     head_line,
     pass_line,
+    skipped_line,
     step_line,
     sum_line,
     sum_of,
@@ -109,7 +112,7 @@ class LedgerWriter:
         self._passes += 1
         self._steps, self._sum, self._unsummed = 0, Sum(), []
 
-    def record(self, step: int, epoch: int, positions: Ids, ids: Ids) -> None:
+    def record(self, step: int, epoch: int, positions: Ids, ids: Ids, skipped: Sequence[SkippedSample] = ()) -> None:
         """Record the samples of one step, before the step takes effect.
 
         Args:
@@ -117,6 +120,7 @@ class LedgerWriter:
             epoch: epoch of the pass.
             positions: int64, shape (n,): positions in the epoch's order, -1 for a repeat.
             ids: int64, shape (n,): sample ids.
+            skipped: planned samples of the step that were not read; none of them is among `positions`.
         """
         positions, ids = np.asarray(positions), np.asarray(ids)
         if not self._passes or positions.ndim != 1 or positions.shape != ids.shape:
@@ -124,13 +128,19 @@ class LedgerWriter:
                 f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
                 f"{positions.shape} and {ids.shape}, and {self._passes} passes begun."
             )
+        line = skipped_line(step, epoch, skipped) if skipped else b""
         if self._is_digest:
+            if skipped:
+                self._append(line)
             self._steps = step + 1
+            if skipped:
+                positions = np.append(positions, np.array([each.position for each in skipped], np.int64))
+                ids = np.append(ids, np.array([each.sample_id for each in skipped], np.int64))
             self._unsummed.append((epoch, positions.copy(), ids.copy()))  # the caller may reuse the arrays
             if len(self._unsummed) == _STEPS_PER_SUM:
                 self._update_sum()
         else:
-            self._append(step_line(step, epoch, positions, ids))
+            self._append(line + step_line(step, epoch, positions, ids))
 
     def mark(self) -> None:
         """Write the running sum in mode `digest`; call it on every rank after a step whose state is saved."""

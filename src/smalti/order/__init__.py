@@ -6,7 +6,15 @@ orders over several streams; `mosaic` has MosaicML Streaming's own orders, for r
 """
 
 from smalti.order.division import TAILS, Division, StepBatch
-from smalti.order.window import EpochPlan, GlobalOrder, default_block_size, default_canonical_nodes, plan_epoch
+from smalti.order.window import (
+    EpochPlan,
+    GlobalOrder,
+    default_block_size,
+    default_canonical_nodes,
+    fitted_canonical_nodes,
+    hosts_of_run,
+    plan_epoch,
+)
 
 __all__ = [
     "TAILS",
@@ -16,5 +24,7 @@ __all__ = [
     "StepBatch",
     "default_block_size",
     "default_canonical_nodes",
+    "fitted_canonical_nodes",
+    "hosts_of_run",
     "plan_epoch",
 ]

@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     STREAMS = 7
     BATCHES = 8
     CHANGES = 9
+    COHORT = 10
 
 
 def keyed_permutation(

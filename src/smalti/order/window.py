@@ -4,6 +4,7 @@ With N samples and C canonical nodes:
 
 1. Shards are permuted by a key of (seed) alone, laid end to end, and cut into C runs; run c holds [c*N/C, (c+1)*N/C).
    A shard belongs to the same run in every epoch, so a host that reads the same runs finds its shards in its cache.
+   With an `affinity` below 1, some shards move between runs from epoch to epoch: see `arrangement`.
 2. In each epoch, a run's pieces (shards or parts of one) are permuted by a key of (seed, epoch, run).
 3. Inside a run, each `block_size` consecutive samples form a window, permuted by a key of (seed, epoch, run, window),
    computed when first needed.
@@ -21,15 +22,18 @@ Host h of H takes the positions p with p % H == h: when H divides C, these are C
 `GlobalOrder` is the interface of all orders, those of `mixture` and `mosaic` too: sample ids by position.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.order.arrangement import arranged, check_affinity
 from smalti.order.keys import Purpose, keyed_permutation
 
 Positions = np.ndarray[Any, "np.dtype[np.int64]"]
@@ -51,6 +55,16 @@ class GlobalOrder(ABC):
     @abstractmethod
     def ids_at(self, positions: Positions) -> Positions:
         """Return sample ids at the given positions, each in [0, len(order)); int64, the shape of `positions`."""
+
+    def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
+        """Return of each shard that a host reads, or part of one, a sample id in it and the positions that it lies in.
+
+        Three int64 arrays of shape (pieces,); the positions are those of whole windows, from the first one to that
+        after the last. The last positions of the epoch, fewer than one for each run, are not counted. None for an order
+        that is not made of windows.
+        """
+        del host, num_hosts
+        return None
 
     def sample_ids(self, begin: int, end: int) -> Positions:
         """Return sample ids at positions [begin, end) of the epoch, as `ids_at`; int64, shape (end - begin,).
@@ -80,6 +94,16 @@ def default_block_size(canonical_nodes: int) -> int:
     return max(_MIXED_SAMPLES // canonical_nodes, _MIN_BLOCK)
 
 
+def hosts_of_run(canonical_nodes: int, hosts: int) -> int:
+    """Return how many hosts read each run; each of them fetches the run's shards."""
+    return hosts // math.gcd(canonical_nodes, hosts)
+
+
+def fitted_canonical_nodes(hosts: int, least: int = _MAX_CANONICAL_NODES) -> int:
+    """Return the fewest canonical nodes of which each has one host, from `least`: by default that of a large set."""
+    return hosts * -(-least // hosts)
+
+
 def plan_epoch(
     shard_sizes: Sequence[int] | NDArray[Any],
     *,
@@ -88,13 +112,15 @@ def plan_epoch(
     canonical_nodes: int,
     shuffle_block_size: int | None = None,
     shuffle: bool = True,
+    affinity: float = 1.0,
 ) -> "EpochPlan":
     """Return the global order of one epoch over shards of the given sizes (samples, in stored order). Pure.
 
-    With `shuffle=False` the order is the stored one.
+    With `shuffle=False` the order is the stored one. `affinity` is the part of its shards that a run keeps from each
+    epoch to the next.
 
     Raises:
-        ValueError: a size, seed, epoch, block size or number of canonical nodes is out of range.
+        ValueError: a size, seed, epoch, block size, affinity or number of canonical nodes is out of range.
     """
     sizes = np.asarray(shard_sizes)
     if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
@@ -113,17 +139,18 @@ def plan_epoch(
     ):
         if not low <= value < 1 << 63:
             raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
-    return EpochPlan(_Runs(sizes, seed, canonical_nodes), epoch=epoch, block_size=block, shuffle=shuffle)
+    check_affinity(affinity)
+    order = arranged(sizes, seed=seed, epoch=epoch, runs=canonical_nodes, affinity=affinity)
+    return EpochPlan(_Runs(sizes, order, seed, canonical_nodes), epoch=epoch, block_size=block, shuffle=shuffle)
 
 
 class _Runs:
-    """The runs and their places (steps 1 and 4), which depend on the seed alone and are the same in all epochs."""
+    """The runs, cut from shards laid out in a given order, and their places, which depend on the seed alone."""
 
-    def __init__(self, sizes: Ids, seed: int, count: int) -> None:
+    def __init__(self, sizes: Ids, order: Ids, seed: int, count: int) -> None:
         self.seed = seed
         self.count = count
         self.num_samples = int(sizes.sum())
-        order = keyed_permutation(sizes.size, Purpose.SHARDS, seed=seed)
         first_ids = np.cumsum(sizes) - sizes
         self.shard_ids = first_ids[order]  # sample id of each laid-out shard's first sample
         self.ends = np.cumsum(sizes[order])  # end of each laid-out shard
@@ -153,7 +180,7 @@ class _Runs:
 class EpochPlan(GlobalOrder):
     """The global order G of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
-    Memory is O(shards) plus the windows in use. Not thread-safe: it caches the windows that it computed last.
+    Memory is O(shards) plus the windows in use. Thread-safe: a pass reads it while another thread looks ahead in it.
     """
 
     def __init__(self, runs: _Runs, *, epoch: int, block_size: int, shuffle: bool) -> None:
@@ -199,6 +226,21 @@ class EpochPlan(GlobalOrder):
         """
         return self._permuted_pieces(run)
 
+    def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
+        """As `GlobalOrder.spans_of_host`; None without a shuffle."""
+        if not self.shuffle:
+            return None
+        parts = [self._spans(run) for run in self.runs_of_host(host, num_hosts)]
+        ids, begins, ends = map(np.concatenate, zip(*parts, strict=True))
+        return ids, begins, ends
+
+    def _spans(self, run: int) -> tuple[Ids, Ids, Ids]:
+        starts, ends = self._permuted_pieces(run)
+        begins = np.concatenate((np.zeros(1, np.int64), ends))[: ends.size]
+        first_rows = begins // self.block_size * self.block_size
+        last_rows = np.minimum(-(-ends // self.block_size) * self.block_size, self._runs.lengths[run])
+        return starts, first_rows * self._runs.count, last_rows * self._runs.count
+
     def _runs_of(self, positions: Ids) -> tuple[Ids, Ids]:
         runs = self._runs
         left_over = positions - runs.rows * runs.count
@@ -211,9 +253,9 @@ class EpochPlan(GlobalOrder):
         return run, index
 
     def _window(self, run: int, window: int) -> Ids:
-        known = self._windows.get((run, window))
+        known = self._windows.pop((run, window), None)  # and put back as the latest; another thread computes it again
         if known is not None:
-            self._windows.move_to_end((run, window))
+            self._windows[run, window] = known
             return known
         ids = self._stored_ids(run, window)
         key = keyed_permutation(
@@ -222,7 +264,8 @@ class EpochPlan(GlobalOrder):
         shuffled: Ids = ids[key]
         self._windows[run, window] = shuffled
         if len(self._windows) > self._max_windows:
-            self._windows.popitem(last=False)
+            with suppress(KeyError):  # other threads took all of them out
+                self._windows.popitem(last=False)
         return shuffled
 
     def _unmixed(self, run: Ids, index: Ids) -> Ids:

@@ -127,21 +127,28 @@ class _TarEnd(tarfile.HeaderError):
 class _StrictHeader(tarfile.TarInfo):
     """A header whose errors are raised; `tarfile` takes most of them for the end of the archive."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictHeader":
-        if len(buf) < tarfile.BLOCKSIZE:
-            raise tarfile.ReadError("it ends without the two blocks of zeros that end a tar: its end is missing")
-        if buf == _ZEROS:
-            raise _TarEnd("it holds nothing")
-        try:
-            header = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"a header is wrong: {error}") from error
-        if header.type in _EXTENSION_TYPES and header.size > _MAX_EXTENSION_BYTES:
-            raise tarfile.ReadError(f"a header is followed by {header.size} bytes of names")
-        if header.size < 0:
-            raise tarfile.ReadError(f"a header has the size {header.size}")
-        return header
+
+# The class method that `tarfile` parses every header with: newer patch releases of Python parse with a private one.
+_PARSER = "_frombuf" if hasattr(tarfile.TarInfo, "_frombuf") else "frombuf"
+
+
+def _parse_strictly(cls: Any, /, buf: bytes, encoding: str, errors: str, **options: Any) -> _StrictHeader:
+    if len(buf) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("it ends without the two blocks of zeros that end a tar: its end is missing")
+    if buf == _ZEROS:
+        raise _TarEnd("it holds nothing")
+    try:
+        header: _StrictHeader = getattr(super(_StrictHeader, cls), _PARSER)(buf, encoding, errors, **options)
+    except tarfile.HeaderError as error:
+        raise tarfile.ReadError(f"a header is wrong: {error}") from error
+    if header.type in _EXTENSION_TYPES and header.size > _MAX_EXTENSION_BYTES:
+        raise tarfile.ReadError(f"a header is followed by {header.size} bytes of names")
+    if header.size < 0:
+        raise tarfile.ReadError(f"a header has the size {header.size}")
+    return header
+
+
+setattr(_StrictHeader, _PARSER, classmethod(_parse_strictly))
 
 
 def _tar_members(shown: str, archive: BinaryIO) -> Iterator[Member]:

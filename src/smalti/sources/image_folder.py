@@ -55,6 +55,14 @@ class ImageFolder:
         return sum(file.num_bytes for file in self.files)
 
     @property
+    def encoding(self) -> str:
+        """Encoding of the files as they are: `jpeg` or `png` if all are, by their names, else `bytes`."""
+        paths = [file.path.lower() for file in self.files]
+        if all(path.endswith((".jpg", ".jpeg")) for path in paths):
+            return "jpeg"
+        return "png" if all(path.endswith(".png") for path in paths) else "bytes"
+
+    @property
     def counts(self) -> dict[str, int]:
         """Number of files per class."""
         counts = dict.fromkeys(self.classes, 0)
@@ -264,6 +272,19 @@ def fixed_split(path: str, *, validation: float, test: float, seed: int) -> str:
     if place < validation:
         return VALIDATION
     return TEST if place < validation + test else TRAIN
+
+
+def split_files(folder: ImageFolder, *, validation: float, test: float, fixed: bool, seed: int) -> dict[str, str]:
+    """Return the split of each file, by its path: by `fixed_split` if `fixed` or with a test split, else `held_out`."""
+    if fixed or test:
+        return {file.path: fixed_split(file.path, validation=validation, test=test, seed=seed) for file in folder.files}
+    by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
+    for file in folder.files:
+        by_class[file.label].append(file.path)
+    splits = dict.fromkeys((file.path for file in folder.files), TRAIN)
+    for paths in by_class.values():
+        splits.update(dict.fromkeys(held_out(paths, fraction=validation, seed=seed), VALIDATION))
+    return splits
 
 
 def place_key(path: str, seed: int) -> bytes:

@@ -1,11 +1,13 @@
 """Spark: prepare a folder of images, write any DataFrame as a shard set, and keep a set up to date with its files.
 
-`session` and `tasks` start Spark and run Python on its executors; `columns`, `types` and `values` decide how columns
-are stored; `writing` is `dataframe_to_mds`; `lineage` identifies a DataFrame's source; `reshard` and `add_columns` make
-new versions that reuse the shards of the last one; `prepared` stores prepared images. Reading shard sets needs no Spark
-and is in `dataset`. Spark is imported only when a function that needs it is called. Read `writing/dataframe.py` first.
+`session` and `tasks` start Spark and run Python on its executors; `kinds` translates its types; `writing` is
+`dataframe_to_mds`; `lineage` identifies a DataFrame's source; `reshard` and `add_columns` make new versions that reuse
+the shards of the last one; `prepared` stores prepared images. How columns are stored, and the steps of a write, are in
+`smalti.writer.tables`. Reading shard sets needs no Spark and is in `dataset`. Spark is imported only when a function
+that needs it is called. Read `writing/dataframe.py` first.
 """
 
+from smalti.java import detect_java
 from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
 from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
 from smalti.spark.add_columns import add_columns, drop_columns
@@ -15,9 +17,9 @@ from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepa
 from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
 from smalti.spark.reshard import SourceFile, reshard_files
 from smalti.spark.reshard_images import reshard_images
-from smalti.spark.session import SparkOptions, build_session, detect_java
+from smalti.spark.session import SparkOptions, build_session
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.transform import Transform
+from smalti.writer.tables.transform import Transform
 
 __all__ = [
     "FLOWER_PHOTOS",

@@ -27,11 +27,13 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
-from smalti.spark.columns import TablePlan, plan_table
+from smalti.spark.columns import plan_table, with_casts
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import Attempt, map_in_arrow, require_frame, run_on_rows, run_tasks
+from smalti.spark.tasks import map_in_arrow, require_frame, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.columns import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,7 +160,7 @@ def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]
 
     stored = _columns_of(plan)
     quoted = ("`" + name.replace("`", "``") + "`" for name in stored.names)
-    frame = stored.select(df).select(
+    frame = with_casts(df, stored).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
         *(functions.col(name).alias(f"c{place}") for place, name in enumerate(quoted)),
     )

@@ -32,6 +32,7 @@ from urllib.parse import unquote, urlsplit
 from smalti.errors import CatalogError, StoreNotFound
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
+from smalti.writer.tables.versions import derive_write_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +64,6 @@ _MAX_LEVELS = 8
 """Number of folders above the files that are searched for a table; each partition column adds one."""
 FileList = list[tuple[str, int, str]]
 """Path, bytes and modification time of files."""
-_ID_VERSION = 1  # increase it to make the same job write again instead of finding what it has published
 _MAX_PATHS = 16  # root paths that are kept in the manifest
 _STATUSES_PER_CALL = 10_000  # file statuses that one call to the JVM returns
 _MAX_FIELDS_SETTING = "spark.sql.debug.maxToStringFields"
@@ -126,8 +126,7 @@ def write_id_of(source: Mapping[str, Any], options: Mapping[str, Any]) -> str | 
     """
     if "plan" not in source or not source.get("sources"):
         return None
-    facts = [_ID_VERSION, dict(source), dict(options)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+    return derive_write_id(source, options)
 
 
 def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:

@@ -2,6 +2,9 @@
 
     list_images (driver)  ->  a row per file, mixed, n partitions  ->  mapInArrow: read ahead, decode, crop, resize
 
+With `PrepareOptions(size=None)` the files are kept as they are. The frame's function runs in the tasks that write its
+rows (`smalti.spark.tasks.run_tasks`), so that images do not pass through the JVM.
+
 A bad image is a row whose `error` has the reason, so that one pass both writes and counts. The `error` column carries
 the policy for such rows as metadata; `dataframe_to_mds`, which consumes the frame, follows it.
 """
@@ -11,31 +14,37 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.format.encodings.images import ImageFileEncoding
+from smalti.format.encodings.registry import built_in_encoding
 from smalti.images import prepare_jpeg
-from smalti.sources.image_folder import TRAIN, VALIDATION, ImageFolder, fixed_split, held_out, place_key
-from smalti.spark.tasks import make_frame, map_in_arrow
+from smalti.images.header import ImageHeader, probe_image
+from smalti.sources.contents import read_contents
+from smalti.sources.image_folder import ImageFolder, place_key, split_files
+from smalti.spark.tasks import make_frame, map_in_arrow, select_columns
 from smalti.storage import Store, open_store
+from smalti.writer.tables.bad_images import ERROR
+from smalti.writer.tables.plan import require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-ERROR = "error"
-"""Column of `prepare_images` with the reason why a row has no image; null if it has one."""
-PATH = "path"
-"""Column of `prepare_images` with the file of each row."""
 POLICY = "smalti.on_bad_image"
 """Key in the metadata of the `error` column: the policy for rows that have an error, `fail` or `skip`."""
+ENCODING = "smalti.encoding"
+"""Key in the metadata of the `image` column: its encoding."""
 
 _FILES_PER_PARTITION = 128  # or more small ones: about a second of work, so that little is lost when a task is repeated
 _SMALL_FILES_PER_PARTITION = 1024
 _SMALL_BYTES_PER_PARTITION = 8 << 20
+_KEPT_BYTES_PER_PARTITION = 1 << 26  # of files that are not decoded: about a shard
 _MAX_PARTITIONS = 4096
 _READ_AHEAD = 8  # files in flight per task: hides a store's latency with few large photos in memory
 _BATCH_BYTES = 4 << 20
@@ -73,8 +82,9 @@ _PREPARED = pa.schema(
 class PrepareOptions:
     """Options of `prepare_images`."""
 
-    size: int = 96
-    """Side of the square in pixels, 8 to 4096."""
+    size: int | None = 96
+    """Side of the square in pixels, 8 to 4096; None keeps the bytes of every file: nothing is decoded, cropped or
+    turned upright, and only headers are read."""
     quality: int = 90
     """JPEG quality, 1 to 100."""
     validation_fraction: float = 0.1
@@ -89,10 +99,11 @@ class PrepareOptions:
     seed: int = 0
     """Decides which files are held out, and the order of the rows."""
     num_partitions: int | None = None
-    """Spark partitions; by default one per 128 files, or 8 MB of up to 1024 small ones: independent of the machine."""
+    """Spark partitions; by default one per 128 files, or 8 MB of up to 1024 small ones, or 64 MiB of files that are
+    kept as they are: independent of the machine."""
 
     def __post_init__(self) -> None:
-        require("size", "8..4096", self.size, met=8 <= self.size <= 4096)
+        require("size", "8..4096 or None", self.size, met=self.size is None or 8 <= self.size <= 4096)
         require("quality", "1..100", self.quality, met=1 <= self.quality <= 100)
         fraction = self.validation_fraction
         require("validation_fraction", "0 <= fraction < 1", fraction, met=0 <= fraction < 1)
@@ -103,12 +114,6 @@ class PrepareOptions:
         require("on_bad_image", "'fail' or 'skip'", self.on_bad_image, met=self.on_bad_image in ("fail", "skip"))
         partitions = self.num_partitions
         require("num_partitions", "1 or more", partitions, met=partitions is None or partitions >= 1)
-
-
-def require(name: str, expected: str, found: object, *, met: bool) -> None:
-    """Raise a ValueError about an option whose condition is not met."""
-    if not met:
-        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
 
 
 def prepare_images(
@@ -122,13 +127,15 @@ def prepare_images(
 
     With `only`, the rows of the files with these paths, equal to their rows in the whole folder.
 
-    Columns: image (binary: a square RGB JPEG, upright), label (int: index into `folder.classes`), class_name (string),
-    width and height (int, of the JPEG), split (string: `train`, `validation` or `test`), path (string, relative to the
-    source), error (string, null for an image that is usable; carries the policy `on_bad_image`).
+    Columns: image (binary: a square RGB JPEG, upright; the file's own bytes if `size` is None), label (int: index into
+    `folder.classes`), class_name (string), width and height (int, of the image as stored), split (string: `train`,
+    `validation` or `test`), path (string, relative to the source), error (string, null for an image that is usable;
+    carries the policy `on_bad_image`).
 
     Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
     """
-    return prepare_with_sizes(spark, folder, options or PrepareOptions(), only=only).drop(*SOURCE_SIZE)
+    frame = prepare_with_sizes(spark, folder, options or PrepareOptions(), only=only)
+    return select_columns(frame, [(name, name) for name in frame.columns if name not in SOURCE_SIZE])
 
 
 def prepare_with_sizes(
@@ -136,10 +143,12 @@ def prepare_with_sizes(
 ) -> "DataFrame":
     """Return the frame of `prepare_images` with the columns of `SOURCE_SIZE` too; lazy."""
     inventory = _inventory(folder, options, only)
-    partitions = options.num_partitions or _count_partitions(inventory)
+    partitions = options.num_partitions or _count_partitions(inventory, is_kept=options.size is None)
     rows = make_frame(spark, for_spark(spark, inventory))
     rows = rows.repartitionByRange(partitions, "place").sortWithinPartitions("place")
-    return map_in_arrow(rows, _prepare_task(folder, options), _schema(options.on_bad_image, _PREPARED.names))
+    encoding = folder.encoding if options.size is None else "jpeg"
+    schema = _schema(options.on_bad_image, _PREPARED.names, encoding)
+    return map_in_arrow(rows, _prepare_task(folder, options), schema)
 
 
 def prepare_here(folder: ImageFolder, options: PrepareOptions, only: Collection[str]) -> Iterator[pa.RecordBatch]:
@@ -147,9 +156,11 @@ def prepare_here(folder: ImageFolder, options: PrepareOptions, only: Collection[
     yield from _prepare_task(folder, options)(iter(_inventory(folder, options, only).to_batches()))
 
 
-def _count_partitions(inventory: pa.Table) -> int:
+def _count_partitions(inventory: pa.Table, *, is_kept: bool = False) -> int:
     """Return the number of partitions for these files; a task costs as much as a hundred small files."""
     files, num_bytes = inventory.num_rows, pc.sum(inventory.column("num_bytes")).as_py() or 0
+    if is_kept:
+        return int(max(1, min(-(-num_bytes // _KEPT_BYTES_PER_PARTITION), _MAX_PARTITIONS)))
     small = max(-(-files // _SMALL_FILES_PER_PARTITION), -(-num_bytes // _SMALL_BYTES_PER_PARTITION))
     return int(max(1, min(small, -(-files // _FILES_PER_PARTITION), _MAX_PARTITIONS)))
 
@@ -164,11 +175,12 @@ def prepared_schema(on_bad_image: str) -> "StructType":
     return _schema(on_bad_image, [name for name in _PREPARED.names if name not in SOURCE_SIZE])
 
 
-def _schema(on_bad_image: str, names: list[str]) -> "StructType":
+def _schema(on_bad_image: str, names: list[str], encoding: str = "jpeg") -> "StructType":
     from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
     kinds = {pa.binary(): BinaryType(), pa.int32(): IntegerType(), pa.string(): StringType()}
     fields = [StructField(name, kinds[_PREPARED.field(name).type]) for name in names]
+    fields[0] = StructField("image", BinaryType(), metadata={ENCODING: encoding})
     fields[-1] = StructField("error", StringType(), metadata={POLICY: on_bad_image})
     return StructType(fields)
 
@@ -190,47 +202,29 @@ def policy_of(schema: "StructType") -> str | None:
     return str(found)
 
 
-def default_columns(names: list[str], policy: str | None) -> dict[str, str | None] | None:
-    """Return the columns to store by default, with their encodings: all but `error`, the image as JPEG.
+def default_columns(schema: "StructType", policy: str | None) -> dict[str, str | None] | None:
+    """Return the columns to store by default, with their encodings: all but `error`; the image in that of its files.
 
     None, which stands for all columns, for frames of other origin, whose policy is None.
     """
     if policy is None:
         return None
-    return {name: "jpeg" if name == "image" else None for name in names if name != ERROR}
-
-
-def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBatch:
-    """Return the rows of `prepare_images` that have an image; all rows of other frames, whose policy is None.
-
-    Raises:
-        BadImageError: The policy is `fail`, and a row has none.
-    """
-    if policy is None:
-        return batch
-    good = pc.is_null(batch.column(ERROR))
-    if policy == "fail" and not pc.all(good).as_py():
-        first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
-        raise BadImageError(
-            f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
-            f'"skip"; `update_prepared` names all such files',
-            path=first[PATH],
-        )
-    return batch.filter(good)
+    encodings = {field.name: (field.metadata or {}).get(ENCODING) for field in schema.fields}
+    encodings.setdefault("image", None)
+    return {
+        name: encoding or ("jpeg" if name == "image" else None) for name, encoding in encodings.items() if name != ERROR
+    }
 
 
 def splits_of(folder: ImageFolder, options: PrepareOptions) -> dict[str, str]:
     """Return the split of each file, by its path."""
-    fraction, test, seed = options.validation_fraction, options.test_fraction, options.seed
-    if options.fixed_splits or test:
-        return {file.path: fixed_split(file.path, validation=fraction, test=test, seed=seed) for file in folder.files}
-    by_class: dict[int, list[str]] = {label: [] for label in range(len(folder.classes))}
-    for file in folder.files:
-        by_class[file.label].append(file.path)
-    splits = dict.fromkeys((file.path for file in folder.files), TRAIN)
-    for paths in by_class.values():
-        splits.update(dict.fromkeys(held_out(paths, fraction=fraction, seed=seed), VALIDATION))
-    return splits
+    return split_files(
+        folder,
+        validation=options.validation_fraction,
+        test=options.test_fraction,
+        fixed=options.fixed_splits,
+        seed=options.seed,
+    )
 
 
 def _inventory(folder: ImageFolder, options: PrepareOptions, only: Collection[str] | None) -> pa.Table:
@@ -256,6 +250,8 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
     """Return the function that runs on executors; store and options are pickled with it, the inventory is not."""
     store = open_store(folder.source, folder.storage_options)
+    if options.size is None:
+        return partial(_keep_files, store, folder.encoding)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = (row for batch in batches for row in batch.to_pylist())
@@ -263,6 +259,54 @@ def _prepare_task(folder: ImageFolder, options: PrepareOptions) -> Task:
             yield from _batched(_ahead(pool, lambda row: prepare_file(store, row, options), files))
 
     return task
+
+
+def _keep_files(store: Store, encoding: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows with the bytes of the files as they are; a file that is no image becomes a row with an `error`.
+
+    So does one that the column's encoding would refuse: a truncated JPEG, or a PNG named as a JPEG.
+    """
+    codec = built_in_encoding(encoding)
+    check = codec.check if isinstance(codec, ImageFileEncoding) else None
+    for batch in batches:
+        begin = 0
+        for contents in read_contents(store, batch.column("path").to_pylist()):
+            yield _keep(contents, batch.slice(begin, len(contents)), check)
+            begin += len(contents)
+
+
+def _keep(contents: pa.Array, files: pa.RecordBatch, check: Callable[[bytes], None] | None) -> pa.RecordBatch:
+    listed = zip(contents.to_pylist(), files.column("num_bytes").to_pylist(), strict=True)
+    headers = [_header_of(data, num_bytes, check) for data, num_bytes in listed]
+    errors = pa.array([each if isinstance(each, str) else None for each in headers], pa.string())
+    width, height = (
+        pa.array([None if isinstance(each, str) else getattr(each, side) for each in headers], pa.int32())
+        for side in ("width", "height")
+    )
+    images = contents if errors.null_count == len(errors) else pc.if_else(errors.is_null(), contents, None)
+    found = {"image": images, "width": width, "height": height, "error": errors}
+    found |= dict(zip(SOURCE_SIZE, (width, height), strict=True))
+    columns = [found.get(name, files.column(name) if name in files.schema.names else None) for name in _PREPARED.names]
+    return pa.RecordBatch.from_arrays(columns, schema=_PREPARED)
+
+
+def _header_of(data: bytes, num_bytes: int, check: Callable[[bytes], None] | None) -> ImageHeader | str:
+    """Return the header of an image, or the reason why it is none that can be used."""
+    try:
+        _check_size(data, num_bytes)
+        header = probe_image(data)
+        if check is not None:
+            check(data)
+    except (BadImageError, SchemaError) as error:
+        return error.message
+    return header
+
+
+def _check_size(data: bytes, num_bytes: int) -> None:
+    if len(data) != num_bytes:
+        raise BadImageError(
+            f"the file changed while it was read: {num_bytes} bytes when listed, {len(data)} now; list the folder again"
+        )
 
 
 def _ahead(
@@ -291,16 +335,26 @@ def prepare_file(store: Store, file: dict[str, Any], options: PrepareOptions) ->
     row = {"label": file["label"], "class_name": file["class_name"], "split": file["split"], "path": file["path"]}
     data = store.get(file["path"])
     try:
-        if len(data) != file["num_bytes"]:
-            raise BadImageError(
-                f"the file changed while it was read: {file['num_bytes']} bytes when listed, {len(data)} now; "
-                f"list the folder again"
-            )
-        image = prepare_jpeg(data, size=options.size, quality=options.quality)
+        _check_size(data, file["num_bytes"])
+        image = prepare_jpeg(data, size=require_size(options), quality=options.quality)
     except BadImageError as error:
         return {**dict.fromkeys(_PREPARED.names), **row, "error": error.message}
     sizes = {name: getattr(image, name) for name in ("width", "height", *SOURCE_SIZE)}
     return {**row, **sizes, "image": image.data, "error": None}
+
+
+def require_size(options: PrepareOptions) -> int:
+    """Return the side of prepared images.
+
+    Raises:
+        ValueError: Files are kept as they are.
+    """
+    if options.size is None:
+        raise ValueError(
+            "`size=None` keeps files as they are, which dataframe_to_mds(prepare_images(...)) writes; give a size, as "
+            "in PrepareOptions(size=96)"
+        )
+    return options.size
 
 
 def _batched(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,6 @@ Rows are profiled from the first few thousand, without long texts or binary valu
 source. The sides of images are those that were noted when they were prepared: no image is read.
 """
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from smalti.inspection.distributions import Histogram
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.prepared.table import PreparedTable
 
@@ -23,35 +23,8 @@ MAX_COLUMNS = 60
 """Columns that are profiled."""
 PROFILED_ROWS = 10_000
 
-_BINS = 24
 _TEXT = 80  # characters of a value that are read for display
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal", "boolean")
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Numbers of values in bins of equal width."""
-
-    low: float
-    """The smallest value."""
-    high: float
-    """The largest value."""
-    median: float
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, values: npt.ArrayLike, *, bins: int = _BINS) -> "Histogram | None":
-        """Return the histogram of the finite values; None if there are none."""
-        numbers = np.asarray(values, dtype=np.float64)
-        numbers = numbers[np.isfinite(numbers)]
-        if not len(numbers):
-            return None
-        low, high = float(numbers.min()), float(numbers.max())
-        if not math.isfinite(high - low):
-            return cls(low, high, float(np.median(numbers)), (len(numbers),))
-        is_narrow = high - low <= abs(high) * 1e-12  # numpy cannot divide it
-        counts = [len(numbers)] if is_narrow else np.histogram(numbers, bins, (low, high))[0].tolist()
-        return cls(low, high, float(np.median(numbers)), tuple(counts))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
+from smalti.catalog.erasures import erased_paths
+from smalti.catalog.header import Header
 from smalti.catalog.manifest import check_json, row_hash_text
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers
@@ -40,11 +42,16 @@ from smalti.catalog.sidecars import (
 )
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
-from smalti.errors import SchemaError
+from smalti.errors import CatalogError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.tasks import Answers, Attempt, LocalFrame, run_on_rows, run_tasks, session_of
-from smalti.spark.writing.packing import (
+from smalti.spark.tasks import LocalFrame, run_on_rows, run_tasks, session_of
+from smalti.spark.writing.packing import join_on_executors
+from smalti.spark.writing.plan import plan_write, select_inputs
+from smalti.storage import Store, open_store
+from smalti.writer import ShardUploader
+from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.packing import (
     Packed,
     TaskShards,
     collect_parts,
@@ -52,10 +59,8 @@ from smalti.spark.writing.packing import (
     find_runs,
     join_runs,
 )
-from smalti.spark.writing.plan import WriteOptions, WritePlan, plan_write, select_inputs
-from smalti.spark.writing.task import by_split, write_shards
-from smalti.storage import Store, open_store
-from smalti.writer import ShardUploader
+from smalti.writer.tables.plan import WriteOptions, WritePlan
+from smalti.writer.tables.task import by_split, write_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,8 +69,10 @@ _MAX_DRIVER_BYTES = 256 << 20  # copied on the driver, which is faster than star
 _TASK_BYTES = 1 << 28  # of shards to read per task
 _MAX_SMALL_SHARDS = 8  # of a split; more small shards than this are copied into full ones
 _SMALL_SHARE = 4  # a shard below this fraction of the size limit is small
+MAX_PATHS_IN_ERROR = 10
 _RECIPE_VERSION = 1  # increase it when the same options would give other rows
 Start = Callable[[], "SparkSession"]
+Erased = Literal["refuse", "skip", "convert"]
 Prepare = Callable[[Any, Sequence[str]], "DataFrame | LocalFrame"]
 """Return the rows of the files with these paths."""
 
@@ -106,6 +113,8 @@ class Base:
     """Manifest of the version; None if there is no set yet."""
     listed: SourceRecord | None
     """Source files of the version; None if it has no list of them, or was made by another recipe."""
+    header: Header | None = None
+    """Header of the version, with the record of samples that were deleted."""
 
     @property
     def sources(self) -> SourceTable | None:
@@ -152,6 +161,7 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    erased: Erased = "refuse",
 ) -> Manifest:
     """Publish a version that holds the rows of exactly these files; convert only new and changed ones. Blocks.
 
@@ -173,11 +183,14 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
         lineage: Kept in the manifest, together with number and digest of the files.
         metadata: Kept in the manifest.
         storage_options: Credentials and endpoint of the store.
+        erased: What to do with new and changed files of which samples were deleted (`smalti.delete`): refuse the call,
+            skip these files, so that no row of theirs is in the set, or convert them, once the source is clean.
 
     Returns:
         The new version, or the newest one if nothing changed.
 
     Raises:
+        CatalogError: `erased` is "refuse", and samples of a new or changed file were deleted.
         SchemaError: A column cannot be stored, there are no rows at all, or the set has columns of `add_columns`.
         CommitConflict: Another writer published in between; this call published nothing.
         Otherwise: As for `dataframe_to_mds`.
@@ -196,7 +209,9 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     )
     check_json("recipe", {"recipe": recipe})
     store = open_store(out, storage_options)
-    conversion = Conversion(spark, prepare, _convert_by_tasks)
+    if erased not in ("refuse", "skip", "convert"):
+        raise ValueError(f"`erased` is {erased!r}, expected refuse, skip or convert")
+    conversion = FileConversion(spark, prepare, _convert_by_tasks, erased)
     return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
 
 
@@ -210,15 +225,17 @@ def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: 
 
 
 @dataclass(frozen=True)
-class Conversion:
+class FileConversion:
     """The functions that make rows of files, and shards of rows."""
 
     spark: "SparkSession | Start"
     prepare: Prepare
     convert: Callable[["DataFrame | LocalFrame", WritePlan, Recipe], Answers]
+    erased: Erased = "refuse"
+    """What to do with new and changed files of which samples were deleted."""
 
 
-def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: Conversion) -> Manifest:
+def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: FileConversion) -> Manifest:
     """Do what `reshard_files` documents, with any conversion."""
     fingerprints = _fingerprints(files)
     base = _find_base(store, recipe)
@@ -248,8 +265,8 @@ def _find_base(store: Store, recipe: Recipe) -> Base:
         )
     manifest, entry = load_manifest(store, version=header.version), sources_of(header.sidecars)
     if entry is None or entry.get("recipe") != recipe.digest:
-        return Base(manifest, None)
-    return Base(manifest, read_source_record(store, entry, manifest.shards))
+        return Base(manifest, None, header)
+    return Base(manifest, read_source_record(store, entry, manifest.shards), header)
 
 
 @dataclass(frozen=True)
@@ -333,11 +350,12 @@ class _Resharding:
     base: Base
     fingerprints: Mapping[str, str]
 
-    def run(self, conversion: Conversion) -> Manifest:
+    def run(self, conversion: FileConversion) -> Manifest:
         """Convert, copy, publish."""
         before = self.base.sources.fingerprints if self.base.sources is not None else {}
         gone = {path for path, mark in before.items() if self.fingerprints.get(path) != mark}
-        fresh = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
+        changed = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
+        fresh = self._without_erased(changed, conversion.erased)
         kept, surviving = self._divide(gone)
         frame = conversion.prepare(conversion.spark, fresh) if fresh else None
         write_id = new_write_id()
@@ -350,7 +368,7 @@ class _Resharding:
         parts = _parts(copied, converted)
         schema = self._schema(plan, parts, kept)
         joins = find_runs(parts)
-        packed = Packed(parts, joins, join_runs(conversion.spark, plan, joins))
+        packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(conversion.spark)))
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
         row_hash = self._row_hash(copied, converted)
         sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe.digest, row_hash)
@@ -368,6 +386,23 @@ class _Resharding:
         delete_all(self.store, packed.unused_keys())
         markers.end(self.store, write_id)
         return manifest
+
+    def _without_erased(self, changed: list[str], erased: Erased) -> list[str]:
+        """Return the files to convert: samples of some may have been deleted, and must not come back unnoticed."""
+        if erased == "convert" or self.base.header is None:
+            return changed
+        found = erased_paths(self.store, self.base.header, changed)
+        if found and erased == "refuse":
+            shown = ", ".join(found[:MAX_PATHS_IN_ERROR]) + (", ..." if len(found) > MAX_PATHS_IN_ERROR else "")
+            raise CatalogError(
+                f"{self.store.url}: samples of {len(found)} new or changed files were deleted from the set (`smalti "
+                f"delete`), and converting the files could bring them back: {shown}. Remove the files, or what they "
+                'hold of these samples, from the source; then say erased="convert", or erased="skip" to leave the '
+                "files out",
+                paths=found,
+            )
+        skipped = set(found)
+        return [path for path in changed if path not in skipped]
 
     def _divide(self, gone: set[str]) -> tuple[list[ShardInfo], list[_Surviving]]:
         """Return the shards to keep, and those of which some samples are copied; nothing if the files are unknown."""

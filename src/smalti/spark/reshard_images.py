@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest
 from smalti.sources.image_folder import ImageFolder
-from smalti.spark.prepare import PrepareOptions, prepare_images, splits_of
-from smalti.spark.reshard import SourceFile, reshard_files
+from smalti.spark.prepare import PrepareOptions, prepare_images, require_size, splits_of
+from smalti.spark.reshard import Erased, SourceFile, reshard_files
 from smalti.storage.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
-_RECIPE = "prepare_images 1"  # increase the number when the same file and options would give another row
+_RECIPE = "prepare_images 2"  # increase the number when the same file and options would give another row
 
 
 def reshard_images(  # noqa: PLR0913  these names are the documented interface
@@ -30,6 +30,7 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
     size_limit: int | str | None = 1 << 26,
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    erased: Erased = "refuse",
 ) -> Manifest:
     """Publish a version that holds exactly the images of this folder; prepare only new and changed ones. Blocks.
 
@@ -39,7 +40,7 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
         spark: The session.
         folder: Current result of `list_images`.
         out: Root of the set: a path or URL that all executors can write to.
-        options: As for `prepare_images`; other options than before convert all files.
+        options: As for `prepare_images`, with a `size`; other options than before convert all files.
         columns: Columns of `prepare_images` to store, name to encoding, `path` among them; by default image, label and
             path.
         compression: Compression of shard files; none by default, because JPEG does not get smaller.
@@ -47,6 +48,7 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
         size_limit: Largest shard before compression.
         metadata: Kept in the manifest, together with the names of the classes.
         storage_options: Credentials and endpoint of the store.
+        erased: What to do with new and changed files whose images were deleted from the set: refuse, skip or convert.
 
     Returns:
         The new version, or the newest one if nothing changed.
@@ -56,6 +58,7 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
         Otherwise: As for `reshard_files`.
     """
     chosen = options or PrepareOptions()
+    require_size(chosen)
 
     def prepare(session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
         return prepare_images(session, folder, chosen, only=paths)
@@ -77,6 +80,7 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
         lineage={"folder": redact(folder.source), "folder_digest": folder.digest},
         metadata={"classes": list(folder.classes), **dict(metadata or {})},
         storage_options=storage_options,
+        erased=erased,
     )
 
 

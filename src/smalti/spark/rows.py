@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smalti.catalog import Manifest, rollback
+from smalti.catalog.erasures import last_erasure
 from smalti.catalog.header import Header, read_header
 from smalti.catalog.reading import headers_before
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
 from smalti.spark.tasks import map_in_arrow
-from smalti.spark.writing.transform import Transform, TransformRun, as_transform
 from smalti.storage import Store
+from smalti.writer.tables.transform import Transform, TransformRun, as_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -239,8 +240,8 @@ def _digest_of(facts: Any) -> str:
 def find_same(store: Store, newest: Manifest | None, facts: Mapping[str, Any]) -> Manifest | None:
     """Return the newest version whose lineage has these facts; None if there is none. Needs no Spark.
 
-    If others came after it, it is rolled back to: the same
-    shards and digest under a new number.
+    If others came after it, it is rolled back to: the same shards and digest under a new number; but not if samples
+    were deleted since, which it may hold.
 
     Raises:
         CatalogError: As for `rollback`.
@@ -255,6 +256,8 @@ def find_same(store: Store, newest: Manifest | None, facts: Mapping[str, Any]) -
         return None
     last = read_header(store, newest.version)
     for header in headers_before(store, last):
+        if header.version < last_erasure(last):
+            return None
         if header.version not in last.expired and is_same(header):
             return rollback(store, header.version)
     return None

@@ -13,14 +13,13 @@ import base64
 import contextlib
 import functools
 import gc
-import itertools
 import json
 import platform
 import re
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -28,6 +27,7 @@ from smalti import errors
 from smalti.errors import MissingDependency, SmaltiError
 from smalti.process import use_driver_python
 from smalti.spark.session import ARROW_BATCHES
+from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,42 +171,26 @@ def decode_error(text: str) -> SmaltiError | None:
     return kind(message, **facts)  # type: ignore[no-any-return]  # kind is a subclass of SmaltiError
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt of Spark to process one partition."""
-
-    task: int
-    """Number of the partition; 0-based."""
-    attempt: str
-    """Eight hex digits that no other attempt has."""
-
-    @classmethod
-    def new(cls, task: int) -> "Attempt":
-        """Return a new attempt."""
-        return cls(task, secrets.token_hex(4))
-
-    @property
-    def name(self) -> str:
-        """`<task>-<attempt>`, usable in a key."""
-        return f"{self.task:05d}-{self.attempt}"
-
-
-TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
-
-
-Answers = list[tuple[Attempt, dict[str, Any]]]
-
-
 def run_tasks(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
     """Run `work` once per partition, and return its answers (JSON) in order of the partitions; blocks until all are in.
 
-    With `as_pandas`, `work` gets pandas DataFrames, as Spark makes them, instead of Arrow batches.
+    With `as_pandas`, `work` gets pandas DataFrames, as Spark makes them, instead of Arrow batches. If a Python function
+    makes the rows of the frame (`map_in_arrow`, `record_recipe`), it runs in the same task as `work`, and its batches
+    do not pass through the JVM.
 
     Raises:
         SmaltiError: What `work` raised on an executor, with its type; or a task answered twice.
     """
     use_driver_python(df.sparkSession)
-    return _collect_answers(df, work, as_pandas=as_pandas)
+    recipe = None if as_pandas else recipe_of(df)
+    if recipe is None:
+        return _collect_answers(df, work, as_pandas=as_pandas)
+    make = recipe.make
+
+    def work_on_made(batches: Iterator[Any], attempt: Attempt) -> dict[str, Any]:
+        return work(make(batches), attempt)
+
+    return _collect_answers(recipe.frame, work_on_made)
 
 
 def run_on_rows(
@@ -245,7 +229,50 @@ def map_in_arrow(
     On a local master the workers run this process's interpreter; see `use_driver_python`.
     """
     use_driver_python(df.sparkSession)
-    return df.mapInArrow(encode_errors(task), schema)
+    made = df.mapInArrow(encode_errors(task), schema)
+    record_recipe(made, Recipe(df, task))
+    return made
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The making of a DataFrame's rows: from those of another one, by a Python function in a task."""
+
+    frame: "DataFrame"
+    """The rows that Spark computes."""
+    make: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    """Makes the batches of one partition; the columns have the names and order of the DataFrame's."""
+
+
+_RECIPES: "WeakKeyDictionary[DataFrame, Recipe]" = WeakKeyDictionary()
+
+
+def record_recipe(df: "DataFrame", recipe: Recipe) -> None:
+    """Have `run_tasks` make the rows of this DataFrame, the object, by a recipe; frames derived from it have none."""
+    _RECIPES[df] = recipe
+
+
+def recipe_of(df: "DataFrame") -> Recipe | None:
+    """Return the recipe of a DataFrame; None if Spark computes its rows, or keeps those that were computed."""
+    recipe = _RECIPES.get(df)
+    return None if recipe is None or df.is_cached else recipe
+
+
+def select_columns(df: "DataFrame", columns: Sequence[tuple[str, str]]) -> "DataFrame":
+    """Return some columns of a frame, each as its name and its new name; a recipe of the frame stays."""
+    from pyspark.sql import functions
+
+    quoted = [(functions.col("`" + name.replace("`", "``") + "`"), new) for name, new in columns]
+    selected = df.select(*(column.alias(new) for column, new in quoted))
+    recipe = recipe_of(df)
+    if recipe is not None:
+        make, old, names = recipe.make, [name for name, _ in columns], [name for _, name in columns]
+
+        def make_selected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return (batch.select(old).rename_columns(names) for batch in make(batches))
+
+        record_recipe(selected, Recipe(recipe.frame, make_selected))
+    return selected
 
 
 def task_of(work: TaskFunction, *, as_pandas: bool = False) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -281,23 +308,6 @@ def _this_attempt() -> Attempt:
     if context is None:
         raise SmaltiError("this function runs inside a Spark task only")
     return Attempt.new(context.partitionId())
-
-
-def one_answer_each(answers: Answers) -> Answers:
-    """Return the answers in order of their tasks.
-
-    Raises:
-        SmaltiError: Two attempts of one task answered; publishing both would duplicate its rows.
-    """
-    answers = sorted(answers, key=lambda item: (item[0].task, item[0].attempt))
-    for (first, _), (second, _) in itertools.pairwise(answers):
-        if first.task == second.task:
-            raise SmaltiError(
-                f"Spark returned two attempts of task {first.task} ({first.attempt} and {second.attempt}); nothing was "
-                f"published: run the write again",
-                task=first.task,
-            )
-    return answers
 
 
 @contextlib.contextmanager

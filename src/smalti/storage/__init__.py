@@ -8,6 +8,16 @@ versions (`smalti.catalog`), local copies (`smalti.cache`). Read `store` first; 
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
 from smalti.storage.opening import Place, open_store
-from smalti.storage.store import ObjectInfo, Store, Tagged, UnfinishedUpload
+from smalti.storage.store import ObjectInfo, OldVersion, Store, Tagged, UnfinishedUpload
 
-__all__ = ["FsspecStore", "LocalStore", "ObjectInfo", "Place", "Store", "Tagged", "UnfinishedUpload", "open_store"]
+__all__ = [
+    "FsspecStore",
+    "LocalStore",
+    "ObjectInfo",
+    "OldVersion",
+    "Place",
+    "Store",
+    "Tagged",
+    "UnfinishedUpload",
+    "open_store",
+]

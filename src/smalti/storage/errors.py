@@ -124,6 +124,11 @@ def classify(error: BaseException) -> Kind:
     return Kind.OTHER
 
 
+def error_code(error: BaseException) -> str:
+    """Return the store's own code of a fault, such as "ExpiredToken"; "" if there is none. Pure."""
+    return next(filter(None, map(_code_of, _chain(error))), "")
+
+
 def is_expired(error: BaseException) -> bool:
     """Return whether the credentials have expired, so that reading them again may help. Pure."""
     return any(_code_of(link) in _EXPIRED for link in _chain(error))
@@ -147,9 +152,10 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
         what: Action and address, such as "cannot read s3://bucket/key".
         scheme: Scheme of the store, for the advice about credentials.
         detail: Text of the library's exception, redacted.
-        facts: Attributes of the error.
+        facts: Attributes of the error; `code` is added to them, the store's own name of the fault or "".
     """
     kind = classify(error)
+    facts = {**facts, "code": error_code(error)}
     advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)

@@ -25,6 +25,7 @@ from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists
 from smalti.storage.store import (
     Disk,
     ObjectInfo,
+    OldVersion,
     Store,
     Tagged,
     UnfinishedUpload,
@@ -42,6 +43,7 @@ from smalti.storage.store import (
 CHUNK_BYTES = 1 << 20
 LOCK_SECONDS = 60.0
 """Longest wait for the lock of a folder, which is only held for a comparison and a rename."""
+_WRITE_BEHIND_BYTES = 1 << 23  # large enough for the file system to place it in one piece
 _MAX_SYNCS = 8  # in parallel: disks reorder their queues
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
@@ -97,7 +99,7 @@ class LocalStore(Store):
         """Replace the object in one step."""
         path = self._writable(key)
         with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
-            file.write(data)
+            _write_behind(file, data)
             _sync(file)
             self._replace(temp, path)
 
@@ -105,9 +107,7 @@ class LocalStore(Store):
         """Replace the object, and start to write it to disk without waiting."""
         path = self._writable(key)
         with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
-            file.write(data)
-            file.flush()
-            begin_writing(file)
+            _write_behind(file, data)
             self._rename(temp, path)
 
     def sync(self, keys: Collection[str]) -> None:
@@ -264,6 +264,11 @@ class LocalStore(Store):
         self._confine(path, upload.key)
         with self._mapped(upload.key, "delete a temporary file of"):
             path.unlink(missing_ok=True)
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        """Return nothing: a folder keeps no earlier contents, apart from snapshots of its file system."""
+        folder_of(prefix)
+        return iter(())
 
     def child(self, prefix: str) -> "LocalStore":
         """Return the store of a folder below this one."""
@@ -432,11 +437,20 @@ def disk_of(folder: Path) -> Disk | None:
     return Disk(boot_id, stat.st_dev, stat.st_ino) if boot_id and os.major(stat.st_dev) else None
 
 
-def begin_writing(file: BinaryIO) -> None:
-    """Start to write flushed bytes to disk, without waiting. Best effort."""
+def begin_writing(file: BinaryIO, begin: int = 0, num_bytes: int = 0) -> None:
+    """Start to write flushed bytes from `begin` on to disk, without waiting; 0 bytes are all. Best effort."""
     call = _c_function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     if call is not None:
-        call(file.fileno(), 0, 0, _SYNC_FILE_RANGE_WRITE)  # a later fsync reports the errors
+        call(file.fileno(), begin, num_bytes, _SYNC_FILE_RANGE_WRITE)  # a later fsync reports the errors
+
+
+def _write_behind(file: BinaryIO, data: bytes | memoryview) -> None:
+    """Write all bytes; the disk begins with each part while the next one is copied."""
+    view = memoryview(data)
+    for begin in range(0, len(view), _WRITE_BEHIND_BYTES):
+        file.write(view[begin : begin + _WRITE_BEHIND_BYTES])
+        file.flush()
+        begin_writing(file, begin, _WRITE_BEHIND_BYTES)
 
 
 def sync_path(path: Path) -> None:

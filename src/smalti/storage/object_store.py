@@ -16,10 +16,11 @@ from smalti.process import PerProcess
 from smalti.storage.errors import RETRYABLE, Kind, classify, is_expired, is_throttled, is_unknown_host, translate
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
 from smalti.storage.retry import Deadline, RetryOptions, most_seconds
-from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
+from smalti.storage.schemes import SCHEME_BY_NAME, check_named_options, load_function, make_filesystem
 from smalti.storage.store import (
     ListingPage,
     ObjectInfo,
+    OldVersion,
     Store,
     Tagged,
     UnfinishedUpload,
@@ -191,6 +192,7 @@ class FsspecStore(Store):
     ) -> None:
         self.scheme = SCHEME_BY_NAME[scheme]
         settings = dict(options or {})
+        check_named_options(self.scheme, settings)
         if self.scheme.fill_options:
             settings = load_function(self.scheme.fill_options)(root, settings)
         defaults = RetryOptions()
@@ -201,7 +203,7 @@ class FsspecStore(Store):
             timeout=float(settings.pop("request_timeout", defaults.timeout)),
         )
         self.replaces_conditionally = self.scheme.has_conditional_puts
-        self._secrets = secret_values(settings)
+        self._options, self._secrets = settings, secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
         self._reader: Reader = load_function(self.scheme.reader)(settings, self._connection, self._retry.timeout)
 
@@ -278,6 +280,23 @@ class FsspecStore(Store):
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
         self._call("write", key, partial(self._run, "put_file", str(path), target), num_bytes=num_bytes)
+
+    def can_copy_from(self, source: Store) -> bool:
+        """Return whether the scheme copies, and both stores have the same options."""
+        return (
+            isinstance(source, FsspecStore)
+            and self.scheme.copies
+            and (source.scheme, source._options) == (self.scheme, self._options)
+        )
+
+    def copy_from(self, source: Store, key: str) -> None:
+        """Let the server copy the object of another store to the same key here."""
+        if not (isinstance(source, FsspecStore) and self.can_copy_from(source)):
+            super().copy_from(source, key)
+            return
+        num_bytes = source.size(key)
+        run = partial(self._run, "cp_file", source._path(key), self._path_to_write(key))
+        self._call("copy", key, run, num_bytes=num_bytes)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
@@ -368,6 +387,27 @@ class FsspecStore(Store):
         """Look up the store's own folder; in a bucket it exists if there is an object in it."""
         self._call("look up", "", partial(self._run, "info", self.root))
 
+    def endpoint(self) -> str:
+        """Return the URL of the server that requests go to, without a request; "" if it is not known beforehand."""
+        reference = self.scheme.endpoint
+        return str(load_function(reference)(self.root, self._options)) if reference else ""
+
+    def authorities(self) -> str | bool | None:
+        """Return the file of certificate authorities in the storage options; False for no check, None for no option."""
+        found = self._options.get("ca_bundle") or self._options.get("client_kwargs", {}).get("verify")
+        return found if isinstance(found, bool) or found is None else str(Path(found).expanduser())
+
+    def proxy(self) -> str | None:
+        """Return the proxy in the storage options, which may have a login; None for that of the environment."""
+        return self._options.get("proxy")
+
+    def login(self) -> str:
+        """Return the source of the credentials, without secrets, for diagnosis; "" if none is found.
+
+        Blocks for as long as the client looks for them, on a cloud's machine in its metadata service.
+        """
+        return str(load_function(self.scheme.login)(self.scheme.name, self._options))
+
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the uploads below the folder that were not completed; none if the store removes them itself."""
         folder = self._path(folder_of(prefix), allow_root=True)
@@ -386,6 +426,24 @@ class FsspecStore(Store):
         abort = partial(self._run, "abort_upload", self._path_to_write(upload.key), upload.upload_id)
         try:
             self._call("abort an upload to", upload.key, abort)
+        except StoreNotFound:
+            return
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion] | None:
+        """List earlier contents of objects below the folder; None if this kind of store does not report them."""
+        folder = self._path(folder_of(prefix), allow_root=True)
+        if not self.scheme.lists_old_versions:
+            return None
+        find = partial(self._run, "old_versions", folder)
+        top = f"{self.root.strip('/')}/"
+        found = self._call("list the old versions of", prefix, find, deadline=Deadline(LIST_SECONDS))
+        return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
+
+    def remove_old_version(self, version: OldVersion) -> None:
+        """Remove earlier content of an object, or the mark of its removal; a no-op if it no longer exists."""
+        remove = partial(self._run, "remove_old_version", self._path_to_write(version.key), version.version_id)
+        try:
+            self._call("remove an old version of", version.key, remove)
         except StoreNotFound:
             return
 

@@ -4,15 +4,16 @@ The probe puts one small object into a folder of its own, and removes it. Every 
 """
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from smalti.errors import SmaltiError, StoreError, StoreExists, StoreTimeout
+from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreExists
 from smalti.storage.opening import Place, open_store
 from smalti.storage.redact import redact_address
+from smalti.storage.retry import call_within
 from smalti.storage.store import Store
 
 PROBE_FOLDER = "smalti-probe"
@@ -32,6 +33,8 @@ class ProbeStep:
     problem: str
     """Text that says what failed, and what to do about it; empty if the step succeeded."""
     seconds: float
+    is_refused: bool = False
+    """True if the store refused the credentials, or the right to do this."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, secon
         run.step("delete", lambda: _remove(store, key))
     elif is_created:
         run.step("delete", lambda: _remove(store, key))
+    else:
+        with suppress(SmaltiError):  # the put may have succeeded although its answer was lost
+            call_within(seconds, lambda: store.delete(key))
     return Probe(redact_address(store.url), tuple(run.steps), skew)
 
 
@@ -95,36 +101,13 @@ class _Run:
     def step(self, name: str, act: Callable[[], Any]) -> Any:
         """Return the result of a step and record it; None if it failed."""
         begin = time.monotonic()
-        result: Any = None
+        result, is_refused = None, False
         try:
-            result, problem = _within(self.seconds, act), ""
+            result, problem = call_within(self.seconds, act), ""
         except (SmaltiError, TypeError, ValueError) as error:
-            problem = " ".join(str(error).split())
-        self.steps.append(ProbeStep(name, problem, time.monotonic() - begin))
+            problem, is_refused = " ".join(str(error).split()), isinstance(error, StoreAuthError)
+        self.steps.append(ProbeStep(name, problem, time.monotonic() - begin, is_refused))
         return result
-
-
-def _within(seconds: float, act: Callable[[], Any]) -> Any:
-    """Return the result of `act`, on a thread that is abandoned at the deadline: a stale mount blocks for ever."""
-    box: list[Any] = []
-    faults: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            box.append(act())
-        except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
-            faults.append(fault)
-
-    thread = threading.Thread(target=run, name="smalti-probe", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise StoreTimeout(
-            f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
-        )
-    if faults:
-        raise faults[0]
-    return box[0]
 
 
 def _done(_: None) -> bool:

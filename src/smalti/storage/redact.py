@@ -47,7 +47,7 @@ _INNER = re.compile(r"(?:accountkey=|sig=|^\w+ +)([^;&\s]+)", re.IGNORECASE)
 """The secret part of a value: of a connection string, a signature, or "Bearer ..."."""
 
 _SECRET_NAMES = re.compile(
-    r"secret|token|password|passwd|passphrase|sas|credential|connection_string|account_key|^key$|private|authorization",
+    r"secret|token|password|passwd|passphrase|sas|credential|connection_string|account_key|^key$|private|authorization|external_id",
     re.IGNORECASE,
 )
 
@@ -157,6 +157,9 @@ def _collect(options: Mapping[str, Any], found: set[str], *, is_secret: bool = F
         if isinstance(value, Mapping):
             # Any header may be a login, whatever its name.
             _collect(value, found, is_secret=is_secret or str(name).lower() == "headers")
+        elif str(name) == "proxy" and isinstance(value, str):
+            password = re.match(r"[a-z]+://[^/@]*?:(.*)@", value)  # in an address of a proxy
+            found |= {password[1], unquote(password[1])} if password and len(password[1]) >= 6 else set()
         elif named:
             text = value if isinstance(value, str) else getattr(value, "token", None)  # a credentials object
             if isinstance(text, str):

@@ -11,12 +11,15 @@ instead: at a constant speed the result is the same.
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from smalti.errors import StoreTimeout
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 5
 """Time limit of a client library to connect."""
@@ -89,6 +92,33 @@ class Deadline:
 def most_seconds(timeout: float, size: int) -> float:
     """Return the time limit of a whole transfer of `size` bytes, seconds. Pure."""
     return timeout + size / MIN_BYTES_PER_SECOND
+
+
+def call_within(seconds: float, act: Callable[[], T]) -> T:
+    """Return the result of `act`, on a thread that is abandoned at the deadline: a stale mount blocks for ever.
+
+    Raises:
+        StoreTimeout: `act` has not returned within that time.
+    """
+    box: list[T] = []
+    faults: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(act())
+        except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
+            faults.append(fault)
+
+    thread = threading.Thread(target=run, name="smalti-bounded-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StoreTimeout(
+            f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
+        )
+    if faults:
+        raise faults[0]
+    return box[0]
 
 
 class TransferDeadline:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smalti.errors import MissingDependency
+from smalti.errors import MissingDependency, StoreError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,27 @@ class Scheme:
     """`(root, options) -> options`, completed when the store is made, before it is pickled; "" changes nothing."""
     reader: str = "smalti.storage.object_store:fsspec_reader"
     """`(options, connection, timeout) -> Reader`, which connects on its first use."""
+    endpoint: str = ""
+    """`(root, options) -> URL of the server`, without a request, for diagnosis; "" where the address does not say."""
+    login: str = "smalti.storage.schemes:named_login"
+    """`(scheme name, options) -> text` that names the source of the credentials and no secret; "" if none is found."""
+    named_options: tuple[str, ...] = ()
+    """Storage options of Smalti's own, which the library of the scheme does not know by this name."""
     allows_at_sign: bool = False
     """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
     is_read_only: bool = False
     """True if the store refuses writes; the file system of `hf://` refuses them itself, with advice."""
     has_conditional_puts: bool = False
     """True if the file system has `get_tagged` and `put_if_match`."""
+    copies: bool = False
+    """True if the server copies objects from one bucket to another by itself (the file system has `cp_file`)."""
     keeps_uploads: bool = False
     """True if parts or temporary files of a killed writer stay in the store until they are removed explicitly.
 
     The file system then has `unfinished_uploads` and `abort_upload`. Google and Azure remove parts within a week.
     """
+    lists_old_versions: bool = False
+    """True if the file system has `old_versions` and `remove_old_version`, for buckets that keep earlier contents."""
     variables: tuple[str, ...] = ()
     """Environment variables with credentials, endpoints and settings; "AWS_*" stands for all with this prefix.
 
@@ -71,14 +81,23 @@ _AZURE_HELP = (
     "AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, or pass them as storage options, or give the machine a managed "
     "identity or the user an `az login`; a public container needs anon=True"
 )
+_NETWORK = ("proxy", "ca_bundle")
 _S3 = Scheme(
     name="s3",
     aliases=("s3a",),
     maker="smalti.storage.backends.s3:make",
     fill_options="smalti.storage.backends.s3:fill_options",
     reader="smalti.storage.backends.s3:s3_reader",
+    endpoint="smalti.storage.backends.s3:server_of",
+    login="smalti.storage.backends.s3:login_source",
+    named_options=(
+        "server_side_encryption", "kms_key_id", "bucket_key", "role_arn", "external_id", "role_session_name",
+        "web_identity_token_file", "sts_endpoint_url", "region", "addressing_style", *_NETWORK,
+    ),
     has_conditional_puts=True,
+    copies=True,
     keeps_uploads=True,
+    lists_old_versions=True,
     variables=("AWS_*", "S3_*", "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"),
     secret_variables=(
         "AWS_ACCESS_KEY_ID",
@@ -99,11 +118,12 @@ _S3 = Scheme(
     ),
     extra="s3",
     packages=("s3fs", "botocore"),
-)
+)  # fmt: skip
 _HTTPS = Scheme(
     name="https",
     maker="smalti.storage.backends.web:make",
     parse_address="smalti.storage.backends.web:parse_address",
+    endpoint="smalti.storage.backends.web:server_of",
     is_read_only=True,
     credentials_help=(
         "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
@@ -130,10 +150,14 @@ SCHEMES = (
         name="gs",
         aliases=("gcs",),
         maker="smalti.storage.backends.gcs:make",
+        endpoint="smalti.storage.backends.gcs:server_of",
+        fill_options="smalti.storage.backends.gcs:fill_options",
+        named_options=("workload_identity", *_NETWORK),
         has_conditional_puts=True,
+        copies=True,
         variables=(
             "GOOGLE_*", "GCS_KEY", "CLOUDSDK_CONFIG", "GCE_METADATA_DETECT_RETRIES", "GCE_METADATA_TIMEOUT",
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "STORAGE_EMULATOR_HOST",
         ),
         secret_variables=("GCS_SECRET",),
         credentials_help=(
@@ -149,6 +173,9 @@ SCHEMES = (
         aliases=("abfss", "az", "azure-dl"),
         maker="smalti.storage.backends.azure:make",
         parse_address="smalti.storage.backends.azure:container_address",
+        endpoint="smalti.storage.backends.azure:server_of",
+        fill_options="smalti.storage.backends.azure:fill_options",
+        named_options=("managed_identity", "managed_identity_client_id", *_NETWORK),
         allows_at_sign=True,  # the container: abfs://container@account.dfs.core.windows.net
         has_conditional_puts=True,
         variables=("AZURE_*",),
@@ -173,6 +200,7 @@ SCHEMES = (
         name="dbfs",
         maker="smalti.storage.databricks.volumes:make",
         fill_options="smalti.storage.databricks.workspace:fill_options",
+        endpoint="smalti.storage.databricks.workspace:server_of",
         allows_at_sign=True,  # in the names of folders: there is no host
         keeps_uploads=True,
         variables=("DATABRICKS_*", "ARM_*"),  # ARM_*: logins of Azure
@@ -195,6 +223,7 @@ SCHEMES = (
         aliases=("ssh",),
         maker="smalti.storage.backends.sftp:make",
         parse_address="smalti.storage.backends.sftp:parse_address",
+        endpoint="smalti.storage.backends.sftp:server_of",
         allows_at_sign=True,
         keeps_uploads=True,
         variables=("COMPOSER_SFTP_*",),
@@ -210,6 +239,7 @@ SCHEMES = (
         name="hf",
         maker="smalti.storage.backends.hub:make",
         parse_address="smalti.storage.backends.hub:parse_address",
+        endpoint="smalti.storage.backends.hub:server_of",
         allows_at_sign=True,  # the name before a revision: hf://datasets/owner/name@revision
         variables=("HF_ENDPOINT",),
         secret_variables=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
@@ -225,6 +255,15 @@ SCHEMES = (
 
 SCHEME_BY_NAME = {name: scheme for scheme in SCHEMES for name in (scheme.name, *scheme.aliases)}
 """The schemes by name and by alias."""
+_LOGIN_OPTIONS = frozenset(
+    {
+        "anon", "key", "secret", "token", "profile", "account_key", "sas_token", "connection_string", "credential",
+        "client_id", "client_secret", "username", "password", "client_keys", "key_filename", "headers",
+    }
+)  # fmt: skip
+"""Storage options that say who the caller is."""
+_LOGIN_VARIABLES = frozenset({"GCS_KEY", "COMPOSER_SFTP_KEY_FILE"})
+"""Variables that say who the caller is without being secret."""
 _EXTRAS = {package: scheme.extra for scheme in SCHEMES for package in scheme.packages}
 
 
@@ -286,12 +325,37 @@ def detect(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
+def named_login(scheme: str, options: Mapping[str, Any]) -> str:
+    """Return the names of the storage options or environment variables with credentials; "" if there are none."""
+    given = [name for name in options if name in _LOGIN_OPTIONS]
+    if given:
+        return "the storage options " + ", ".join(f"`{name}`" for name in given)
+    known = SCHEME_BY_NAME[scheme]
+    names = [*known.secret_variables, *(name for name in known.variables if name in _LOGIN_VARIABLES)]
+    return ", ".join(name for name in names if os.environ.get(name))
+
+
 def store_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that let a process on another host reach the same stores as this one.
 
     The values may be secrets: keep them out of messages, logs, files and command lines.
     """
     return {name: value for name, value in environment.items() if _is_carried(name)}
+
+
+def check_named_options(scheme: Scheme, options: Mapping[str, Any]) -> None:
+    """Check that no option of another kind of store is given, which the library would ignore or not understand.
+
+    Raises:
+        StoreError: one is.
+    """
+    homes = {name: known.name for known in reversed(SCHEMES) for name in known.named_options}
+    wrong = [name for name in options if name in homes and name not in scheme.named_options]
+    if wrong:
+        raise StoreError(
+            f"the storage option `{wrong[0]}` is not one of {scheme.name}://, but of {homes[wrong[0]]}://",
+            option=wrong[0],
+        )
 
 
 @functools.cache

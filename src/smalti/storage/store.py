@@ -109,6 +109,20 @@ class UnfinishedUpload:
 
 
 @dataclass(frozen=True)
+class OldVersion:
+    """Earlier content of an object, which the store keeps although the object was replaced or removed."""
+
+    key: str
+    """Key of the object, relative to the store's root."""
+    version_id: str
+    """The store's name of this content, or of the mark that the object was removed."""
+    num_bytes: int
+    """Bytes of the content; 0 for a mark."""
+    is_removal: bool = False
+    """True if it is the mark that the object was removed."""
+
+
+@dataclass(frozen=True)
 class Tagged:
     """The content of an object, with the ETag that a conditional replacement needs."""
 
@@ -216,6 +230,19 @@ class Store(ABC):
     def put_file(self, key: str, path: Path) -> None:
         """Store the content of a local file under the key, replacing any object there in one step."""
 
+    def can_copy_from(self, source: "Store") -> bool:  # noqa: ARG002 -- for subclasses
+        """Return whether `copy_from` works: both are on one server, with the same credentials."""
+        return False
+
+    def copy_from(self, source: "Store", key: str) -> None:
+        """Let the server copy the object of another store to the same key here; the bytes do not pass this machine.
+
+        Raises:
+            StoreNotFound: no such key in the source.
+            StoreError: these stores cannot do it; nothing was written.
+        """
+        raise StoreError(f"cannot copy {source.locate(key)} to {self.locate(key)} within one server", key=key)
+
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Store the bytes under the key only if no object is there; of several callers exactly one succeeds.
@@ -295,6 +322,21 @@ class Store(ABC):
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Remove an upload with its parts, or a temporary file; a no-op if it no longer exists."""
         check_key(upload.key)
+
+    def old_versions(self, prefix: str = "") -> "Iterator[OldVersion] | None":
+        """List earlier contents of objects below the folder `prefix`, and marks of removed ones, of a versioned bucket.
+
+        Empty where the bucket keeps none; None if this kind of store does not report them.
+
+        Raises:
+            StoreAuthError: the credentials do not allow it.
+        """
+        check_key(prefix, allow_root=True)
+        return None
+
+    def remove_old_version(self, version: OldVersion) -> None:
+        """Remove earlier content of an object, or the mark of its removal; a no-op if it no longer exists."""
+        check_key(version.key)
 
     @abstractmethod
     def child(self, prefix: str) -> "Store":

@@ -6,7 +6,7 @@ nor how shards are fetched and evicted (`smalti.cache`). Read `opened` first.
 
 from smalti.stream.opened import OpenStreams, Version, open_streams
 from smalti.stream.shard_set import ShardSet
-from smalti.stream.stream import Stream, StreamOptions, options_of, weight_of
+from smalti.stream.stream import Stream, StreamOptions, checked_columns, options_of, weight_of
 
 __all__ = [
     "OpenStreams",
@@ -14,6 +14,7 @@ __all__ = [
     "Stream",
     "StreamOptions",
     "Version",
+    "checked_columns",
     "open_streams",
     "options_of",
     "weight_of",

@@ -15,12 +15,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import ShardCache, Source, Uses, with_descriptors
+from smalti.cache import Outline, ShardCache, Source, Uses, with_descriptors
 from smalti.errors import CursorError, FormatError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
@@ -31,6 +32,7 @@ from smalti.stream.stream import StreamOptions
 
 Ids = NDArray[np.int64]
 _NONE = -1
+_MAX_READ_TOGETHER = 1 << 12  # samples of one list whose blocks are fetched together
 Version = tuple[int, str]
 """Number and digest of a version; the number is 0 for a set without versions."""
 
@@ -73,6 +75,7 @@ class OpenStreams:
         self._shard_begins = np.concatenate(([0], self.shard_ends[:-1]))[: self.shard_ends.size]
         self._num_samples = int(self.shard_ends[-1]) if self.shard_ends.size else 0
         self._stream_ends = np.cumsum([each.num_samples for each in self.sets])
+        self._set_ends = list(accumulate(len(each.shards) for each in sets))
         # For single ids: bisecting an array takes a tenth of the time of numpy's search.
         self._end_array = array("q", self.shard_ends.tobytes())
         self._conversion = _conversion_of([each.logical for each in sets], self._stream_ends)
@@ -143,11 +146,38 @@ class OpenStreams:
                     self.sample(sample_id)
             raise
 
+    def shard_name(self, sample_id: int) -> str:
+        """Return the name of the file that holds a sample; `sample_id` in [0, len(streams))."""
+        return self.shards[bisect_right(self._end_array, sample_id)].raw.basename
+
+    def span_of_stream(self, sample_id: int) -> tuple[int, int]:
+        """Return the sample ids [begin, end) of the stream that a sample belongs to."""
+        stream = int(np.searchsorted(self._stream_ends, sample_id, side="right"))
+        return int(self._stream_ends[stream - 1]) if stream else 0, int(self._stream_ends[stream])
+
     def prefetch(self, sample_ids: Ids) -> None:
         """Start fetching the shards of these samples, first needed first; returns at once."""
         shards, _ = self._locate(sample_ids)
         _, first = np.unique(shards, return_index=True)
         self.cache.prefetch(int(shard) for shard in shards[np.sort(first)])
+
+    def read_parts(self, at: Any) -> None:
+        """Fetch the blocks that hold some samples together, where samples are read in blocks; otherwise do nothing.
+
+        `at` is a slice, a list or an array of sample ids, which may be negative; others, and many, are read one by one.
+        """
+        if not self.cache.may_read_blocks:
+            return
+        ids = np.arange(*at.indices(len(self))) if isinstance(at, slice) else np.asarray(at)
+        is_readable = ids.ndim == 1 and ids.dtype.kind in "iu" and 1 < ids.size <= _MAX_READ_TOGETHER
+        if not is_readable or ids.min() < -len(self) or ids.max() >= len(self):
+            return
+        numbers, rows = self._locate(np.unique(ids % len(self)))
+        needed, begins = np.unique(numbers, return_index=True)
+        parts = np.split(rows, begins[1:])
+        for level in range(-1, 0 if self._aligned is None else self._aligned.num_levels):
+            shards = needed if level < 0 or self._aligned is None else self._aligned.at(level, needed)
+            self.cache.read_parts({int(shard): part for shard, part in zip(shards, parts, strict=True) if shard >= 0})
 
     def close(self) -> None:
         """Close open shards and end fetching threads."""
@@ -176,7 +206,16 @@ class OpenStreams:
         sample = self.cache.shard(number, row)[row]
         for aligned in self._aligned.of_shard(number) if self._aligned is not None else ():
             sample |= self.cache.shard(aligned, row)[row]
-        return sample
+        return self._in_order(sample, number)
+
+    def _set_of_shard(self, number: int) -> ShardSet:
+        """Return the shard set that a shard belongs to."""
+        return self.sets[bisect_right(self._set_ends, number)]
+
+    def _in_order(self, columns: dict[str, Any], number: int) -> dict[str, Any]:
+        """Return joined columns in the order in which the user named those to read; `number` is one of the shards."""
+        names = self._set_of_shard(number).stored_names
+        return columns if names is None else {name: columns[name] for name in names}
 
     def _batch(
         self, needed: list[int], numbers: Ids, rows: Ids, out: Mapping[str, NDArray[Any]] | None = None
@@ -188,19 +227,20 @@ class OpenStreams:
         """
         which = np.searchsorted(np.array(needed), numbers) if len(needed) > 1 else np.zeros(len(rows), np.int64)
 
-        def last_rows() -> list[int]:
-            found = np.zeros(len(needed), np.int64)
-            np.maximum.at(found, which, rows)
-            return found.tolist()
+        def rows_of_each() -> list[Ids]:
+            order = np.argsort(which, kind="stable")
+            return np.split(rows[order], np.searchsorted(which[order], np.arange(1, len(needed))))
 
-        columns = batch_of(self.cache.shards(needed, last_rows), which, rows, out)
+        columns = batch_of(self.cache.shards(needed, rows_of_each), which, rows, out)
         self.cache.done(needed)
-        for level in range(self._shards_per_sample - 1):
+        if self._aligned is None:
+            return columns
+        for level in range(self._aligned.num_levels):
             aligned = self._aligned_shards(level, needed)
             if aligned:
-                columns |= batch_of(self.cache.shards(aligned, last_rows), which, rows, out)
+                columns |= batch_of(self.cache.shards(aligned, rows_of_each), which, rows, out)
                 self.cache.done(aligned)
-        return columns
+        return self._in_order(columns, needed[0])
 
     def _aligned_shards(self, level: int, needed: list[int]) -> list[int]:
         """Return the shards aligned with these; empty if no columns were added to any of them.
@@ -220,7 +260,9 @@ class OpenStreams:
 
     def _batch_in_parts(self, needed: list[int], numbers: Ids, rows: Ids) -> dict[str, Any]:
         """Return a batch of more shards than may be open at once: each holds a descriptor, and macOS allows 256."""
-        check_alike([self.shards[number] for number in needed])
+        check_alike(
+            [self.shards[number] for number in needed], [self._set_of_shard(number).own_names for number in needed]
+        )
         parts, places = [], []
         stride = max(1, self.cache.max_open // self._shards_per_sample)
         for begin in range(0, len(needed), stride):
@@ -334,11 +376,19 @@ class JoinedCache(ShardCache):
         self.aligned = aligned
         super().__init__(*sources, limit=limit)
 
-    def plan(self, future: Iterator[Uses] | None, order: str = "", *, is_of_many: bool = False) -> None:
+    def plan(
+        self,
+        future: Iterator[Uses] | None,
+        order: str = "",
+        *,
+        is_of_many: bool = False,
+        outline: Iterator[Outline] | None = None,
+    ) -> None:
         """As `ShardCache.plan`; a use of a shard is a use of the shards aligned with it."""
         # A partial, not a method: the cache keeps the plan, which must not refer to the cache.
         with_aligned = None if future is None else map(partial(_with_aligned, self.aligned), future)
-        super().plan(with_aligned, order, is_of_many=is_of_many)
+        outlined = None if outline is None else map(partial(_outline_with_aligned, self.aligned), outline)
+        super().plan(with_aligned, order, is_of_many=is_of_many, outline=outlined)
 
     def prefetch(self, shard_ids: Iterable[int]) -> None:
         """As `ShardCache.prefetch`, with all aligned shards."""
@@ -362,6 +412,11 @@ class JoinedCache(ShardCache):
 def _with_aligned(aligned: AlignedShards, uses: Uses) -> Uses:
     shards, places = aligned.with_aligned(uses.shards)
     return replace(uses, shards=shards, steps=uses.steps[places])
+
+
+def _outline_with_aligned(aligned: AlignedShards, outline: Outline) -> Outline:
+    shards, places = aligned.with_aligned(outline.shards)
+    return replace(outline, shards=shards, begins=outline.begins[places], ends=outline.ends[places])
 
 
 def _conversion_of(types: Sequence[LogicalTypes | None], stream_ends: Ids) -> "_Conversion | None":

@@ -5,8 +5,9 @@
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, overload
@@ -23,8 +24,9 @@ from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, siz
 from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
-from smalti.format.logical import LogicalTypes, parse_logical
+from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
+from smalti.stream.last_version import LastVersion
 from smalti.stream.stream import StreamOptions
 
 SPLIT_NAMES = frozenset(
@@ -34,6 +36,7 @@ SPLIT_NAMES = frozenset(
 )  # fmt: skip
 """Folders taken for splits in a set without a manifest; folders with other names are parts of a merged set."""
 _MAX_SPLITS_IN_MESSAGE = 5
+_MAX_NEAR_NAMES = 3  # of columns, in an error
 _warned: set[str] = set()  # roots; each is warned of once per process
 
 
@@ -83,9 +86,11 @@ class ShardSet:
     store: Store
     """The store that holds its shards."""
     shards: Sequence[ShardInfo]
-    """The shards of the split."""
+    """The shards of the split; where only added columns are read, the shards of the first of these."""
     added: tuple[AddedColumns, ...] = ()
     """Columns that are read together with them."""
+    entry: ColumnsEntry | None = None
+    """The entry of the added columns that `shards` hold; None for the set's own shards."""
 
     @cached_property
     def shard_sizes(self) -> NDArray[np.int64]:
@@ -110,37 +115,64 @@ class ShardSet:
     @cached_property
     def logical(self) -> LogicalTypes | None:
         """Logical types of its columns; None where values are returned as stored."""
-        types = dict(self.manifest.logical)
-        for each in self.added:
-            types |= each.entry.logical
-        return parse_logical(types, self.columns) if self.options.logical else None
+        if not self.options.logical:
+            return None
+        columns, types = self.columns, _logical_types(self.manifest, self._entries)
+        if self.options.columns is not None:
+            types = {name: kind for name, kind in types.items() if name in columns}
+        return parse_logical(types, columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.options, self.manifest, self.store, self.shards, self.added)
+        parts = (self.options, self.manifest, self.store, self.shards, self.added, self.entry)
         return type(self), parts  # cached properties are computed again
 
     @property
     def columns(self) -> dict[str, str]:
-        """Name to encoding of every column that a sample has, the added ones included."""
+        """Name to encoding of every column that is read, the added ones included."""
         columns = self.manifest.schema.columns()
-        for each in self.added:
-            columns |= each.entry.columns
-        return columns
+        for entry in self._entries:
+            columns |= entry.columns
+        names = self.stored_names
+        return columns if names is None else {name: columns[name] for name in names}
+
+    @cached_property
+    def stored_names(self) -> tuple[str, ...] | None:
+        """The columns to read as the user named them, followed by the marks of their nulls; None for all."""
+        names, options = self.options.columns, self.options
+        if names is None or not options.logical:
+            return names
+        types = _logical_types(self.manifest, self._entries)
+        return (*names, *(name + MASK_SUFFIX for name in names if _has_mask(types.get(name))))
+
+    @property
+    def own_names(self) -> tuple[str, ...] | None:
+        """The columns to read from `shards`; None for all."""
+        return self._names_in(self.manifest.schema.names if self.entry is None else self.entry.columns)
+
+    @property
+    def _entries(self) -> list[ColumnsEntry]:
+        first = [] if self.entry is None else [self.entry]
+        return [*first, *(each.entry for each in self.added)]
+
+    def _names_in(self, names: Iterable[str]) -> tuple[str, ...] | None:
+        wanted, known = self.stored_names, set(names)
+        return None if wanted is None else tuple(name for name in wanted if name in known)
 
     @property
     def source(self) -> Source:
         """The cache's source of its shards."""
-        return self._source(self.manifest.digest, self.shards)
+        digest = self.manifest.digest if self.entry is None else self.entry.digest
+        return self._source(digest, self.shards, self.own_names)
 
     @property
     def sources_of_added(self) -> list[Source]:
         """The cache's sources of the shards of added columns."""
-        return [self._source(each.entry.digest, each.shards) for each in self.added]
+        return [self._source(each.entry.digest, each.shards, self._names_in(each.entry.columns)) for each in self.added]
 
-    def _source(self, digest: str, shards: Sequence[ShardInfo]) -> Source:
+    def _source(self, digest: str, shards: Sequence[ShardInfo], names: tuple[str, ...] | None) -> Source:
         options = self.options
         is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
-        return Source(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own)
+        return Source(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own, names)
 
 
 class ConcatenatedShards(Sequence[ShardInfo]):
@@ -179,21 +211,76 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted, or is an index file that lists no shards.
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or of a logical type that this
-            release does not support, or a file lacks the hash that `validate_hash` requires.
+            release does not support, or a file lacks the hash that `validate_hash` requires; or the set lacks one of
+            `columns`.
+    """
+    found = load_shard_set(options)
+    if options.split is None:
+        warn_of_mixed_splits(found.manifest, options.root)
+    return found
+
+
+def load_shard_set(options: StreamOptions) -> ShardSet:
+    """Load a shard set as `find_shard_set` does, without its warning of splits that are read as one.
+
+    Raises:
+        SmaltiError: as for `find_shard_set`.
     """
     place = options.root if options.store is None else options.store
     manifest, store, shards = _find(open_store(place, dict(options.storage_options)), options)
-    added = tuple(_added(store, manifest, shards, options.split, entry) for entry in columns_of(manifest.sidecars))
+    entries = columns_of(manifest.sidecars)
+    needed = entries if options.columns is None else _needed(manifest, entries, options)
+    added = tuple(_added(store, manifest, shards, options.split, entry) for entry in needed)
     found = ShardSet(options, manifest, store, shards, added)
+    if added and found.own_names == ():  # all columns are in added shards: those of the set are not read
+        found = ShardSet(options, manifest, store, added[0].shards, added[1:], added[0].entry)
     _ = found.logical  # checks the logical types
     _check_samples(store, manifest, shards)
-    if options.split is None:
-        warn_of_mixed_splits(manifest, options.root)
-    for part in (shards, *(each.shards for each in added)):
-        check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types)
+    for source in (found.source, *found.sources_of_added):
+        part = source.shards
+        check_readable(kinds_of(part), allow_unsafe_types=options.allow_unsafe_types, names=source.names)
         if options.cache.validate_hash is not None:
             _check_hash(options.root, part, options.cache.validate_hash)
     return found
+
+
+def _logical_types(manifest: Manifest, entries: Iterable[ColumnsEntry]) -> dict[str, Any]:
+    """Return column to logical type, of a version with these added columns."""
+    types = dict(manifest.logical)
+    for entry in entries:
+        types |= entry.logical
+    return types
+
+
+def _needed(manifest: Manifest, entries: Sequence[ColumnsEntry], options: StreamOptions) -> list[ColumnsEntry]:
+    """Return the entries of added columns of which one is to be read.
+
+    Raises:
+        SchemaError: the set lacks one of the columns.
+    """
+    types, known = _logical_types(manifest, entries), set(manifest.schema.names)
+    known.update(*(entry.columns for entry in entries))
+    if options.logical:
+        known -= {name + MASK_SUFFIX for name, kind in types.items() if _has_mask(kind)}
+    wanted = options.columns or ()
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise _unknown_column(options.root, unknown[0], sorted(known))
+    return [entry for entry in entries if not entry.columns.keys().isdisjoint(wanted)]
+
+
+def _has_mask(kind: Any) -> bool:
+    return isinstance(kind, Mapping) and bool(kind.get("mask"))
+
+
+def _unknown_column(root: str, name: str, known: Sequence[str]) -> SchemaError:
+    near = get_close_matches(name, known, n=_MAX_NEAR_NAMES)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return SchemaError(
+        f"`columns` names {name!r}, which {root} does not have. Its columns are {', '.join(known)}{hint}",
+        column=name,
+        columns=tuple(known),
+    )
 
 
 def _check_samples(store: Store, manifest: Manifest, shards: Sequence[ShardInfo]) -> None:
@@ -258,7 +345,7 @@ def _check_hash(root: str, shards: Sequence[ShardInfo], name: str) -> None:
 def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     """Return manifest, store and shards at the root, or below the split's own folder, as MosaicML lays out splits."""
     try:
-        manifest = load_manifest(store, version=chosen_version(store, options.version, options.tag))
+        manifest = _load(store, options)
     except (VersionNotFound, StoreNotFound) as missing:
         if options.split is None:
             raise
@@ -273,7 +360,17 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
     return manifest, store, manifest.select(options.split)
 
 
+def _load(store: Store, options: StreamOptions) -> Manifest:
+    version = chosen_version(store, options.version, options.tag)
+    if version is not None:
+        return load_manifest(store, version=version)
+    last = LastVersion(store, options.cache)
+    manifest = load_manifest(store, expected=last.read())
+    last.write(manifest.version)
+    return manifest
+
+
 def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
     below = store.child(split)
-    manifest = load_manifest(below, version=chosen_version(below, options.version, options.tag))
+    manifest = _load(below, options)
     return manifest, below, manifest.shards

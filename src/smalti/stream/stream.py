@@ -3,7 +3,7 @@
 Declarations only: nothing is opened here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class StreamOptions:
     """Convert values to the manifest's logical types; otherwise return them as stored."""
     store: Store | None = None
     """The store of the root, if the user gave one instead of an address; `root` is then its URL."""
+    columns: tuple[str, ...] | None = None
+    """Columns to read, in the order of a sample's; None for all."""
 
     def __post_init__(self) -> None:
         if self.split == "":  # MosaicML's reader treats an empty string as not given
@@ -56,7 +58,8 @@ class Stream:
 
     Raises:
         ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or weights contradict each
-            other or are out of range.
+            other or are out of range; or `columns` is empty.
+        TypeError: `columns` is not a list of names.
     """
 
     remote: str | Store | None = None
@@ -82,12 +85,17 @@ class Stream:
     the time of its size at 64 KiB/s."""
     validate_hash: str | None = None
     """Hash that the index must have for every file."""
+    cache: str | None = None
+    """`shards` keeps fetched shards, `none` reads only the blocks that hold the samples."""
     keep_zip: bool | None = None
     """Keep compressed shards in the cache after unpacking."""
     storage_options: Mapping[str, Any] | None = None
     """Passed to fsspec's file system."""
+    columns: Sequence[str] | None = None
+    """Columns to read, in the order of a sample's; by default all."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", checked_columns(self.columns))
         for name in ("remote", "local"):
             value: Any = getattr(self, name)
             if isinstance(value, Path):
@@ -135,11 +143,34 @@ def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: An
     root = local if remote is None else remote.url if isinstance(remote, Store) else remote
     if root is None:
         raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
-    own = {name: getattr(stream, name) for name in ("split", "storage_options") if getattr(stream, name) is not None}
+    fields = ("split", "storage_options", "columns")
+    own = {name: getattr(stream, name) for name in fields if getattr(stream, name) is not None}
     cache = replace(
         (CacheOptions() if cache is None else cache).overridden_by(stream), local=None if remote is None else local
     )
     return StreamOptions(root, version=stream.version, tag=stream.tag, cache=cache, store=store, **(defaults | own))
+
+
+def checked_columns(columns: Any) -> tuple[str, ...] | None:
+    """Return the names of columns to read as a tuple; None for all columns.
+
+    Raises:
+        TypeError: this is not a sequence of texts.
+        ValueError: it is empty, or has a name twice.
+    """
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise TypeError(f"`columns` is a list of names, found the text {columns!r}; write [{columns!r}].")
+    if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
+        raise TypeError(f"`columns` must be a list of names, found {columns!r:.80}.")
+    names = tuple(columns)
+    if not names:
+        raise ValueError("`columns` must name at least one column, found none; leave it out to read all.")
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise ValueError(f"`columns` names {twice[0]!r} twice.")
+    return names
 
 
 def _check_weight(name: str, value: Any, *, is_whole: bool) -> None:

@@ -6,24 +6,27 @@ Start reading at `loader`. Names are imported on first use, so that `smalti.torc
 torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from smalti.extras import import_attribute
 
 if TYPE_CHECKING:
     from smalti.torch.dataset import LocalDataset, StreamingDataset
     from smalti.torch.loader import StreamingDataLoader
     from smalti.torch.ranks import gather_world
+    from smalti.torch.resizing import resize_square
 
 _HOMES = {
     "LocalDataset": "dataset",
     "StreamingDataLoader": "loader",
     "StreamingDataset": "dataset",
     "gather_world": "ranks",
+    "resize_square": "resizing",
 }
-__all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world"]
+__all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world", "resize_square"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return import_attribute(f"{__name__}.{_HOMES[name]}", name)

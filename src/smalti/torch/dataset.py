@@ -17,10 +17,10 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from smalti.cursor import Cursor
 from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
-from smalti.dataset.epoch_reader import EpochReader, Get
+from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.local import LocalDataset as _LocalDataset
 from smalti.dataset.resume import RunTracker
-from smalti.dataset.streaming import reads_columns, view_of
+from smalti.dataset.streaming import reads_columns, sample_form, view_of
 from smalti.errors import CursorError
 from smalti.torch.ranks import group_runs, running_world
 from smalti.torch.shared_progress import SharedProgress
@@ -122,8 +122,13 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
         if get_worker_info() is not None:
             end_with_program()
         if reader.loader is None:
-            return SampleIterator(reader, self.__getitem__)
-        return reader.batches(reader.loader.current(), self.__getitem__, columns=reader.loader.by_column)
+            return SampleIterator(reader, sample_form(self))
+        form = BatchForm.COLUMNS if reader.loader.by_column else sample_form(self)
+        this_pass = reader.loader.current()
+        if reader.skip_policy is None:
+            return reader.batches(this_pass, form)
+        planned = reader.planned(this_pass, *reader.worker)
+        return (reader.read_skipping(step, ids, form) for step, ids in planned)  # the loader counts what it takes
 
 
 def view_for_loader(
@@ -169,8 +174,8 @@ class SampleIterator(Iterator[Any]):
     the dataset's reader advances as in any iteration.
     """
 
-    def __init__(self, reader: EpochReader, get: Get) -> None:
-        self._reader, self._get, self._place = reader, get, reader.worker
+    def __init__(self, reader: EpochReader, form: Form) -> None:
+        self._reader, self._form, self._place = reader, form, reader.worker
         self._number = reader.tracker.enter()
         self._pass: Pass | None = None
         self._rest: Iterator[Any] = iter(())
@@ -245,5 +250,6 @@ class SampleIterator(Iterator[Any]):
             return
         later = replace(this_pass, start=self._reader.cursor_after(this_pass, steps)) if steps else this_pass
         steps_left = self._reader.planned(later, *self._place)
-        samples = (self._reader.read(step, ids, self._get) for step, ids in steps_left)
+        read = self._reader.reader_of(this_pass, self._form)
+        samples = (read(step, ids) for step, ids in steps_left)
         self._rest = islice(chain.from_iterable(samples), samples_in_step, None)

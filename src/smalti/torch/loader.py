@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.dataset import Pass
+from smalti.dataset.epoch_reader import BatchForm
 from smalti.dataset.order import Planned, Reading
+from smalti.dataset.skipping import Replacement, SkipCount, replaced
+from smalti.dataset.streaming import sample_form
 from smalti.errors import SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
@@ -140,15 +143,17 @@ class StreamingDataLoader(DataLoader[Any]):
         self._loader_state.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)
+        skips = None if self._view.skip_policy is None else self._view.skip_count(this_pass)
+        replacements: list[Replacement] = []  # in the batch that was taken last
         batches: Iterator[Any] = iter(())
         try:
             if planned:
                 batches = self._open(this_pass)
-            for batch in batches:
+            for batch in batches if skips is None else _counted(batches, skips, replacements):
                 taken += 1
                 self._pass, self._taken = this_pass, taken  # another iteration may have begun since
                 if recorder is not None:
-                    recorder.take()
+                    recorder.take(replacements)
                 yield batch
         except GeneratorExit:  # the consumer stopped early; persistent workers keep running
             raise
@@ -224,9 +229,11 @@ class StreamingDataLoader(DataLoader[Any]):
                 return super().__iter__()
             self._end_workers(self._iterator)
         collate, view = self.collate_fn, self.dataset
+        if self._view.skip_policy is not None:
+            self.collate_fn = _CollateFirst(collate)
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
-            self.collate_fn = PackingCollate(collate, ring)
+            self.collate_fn = PackingCollate(self.collate_fn, ring)
         try:
             if not pickles_tasks(self.multiprocessing_context):
                 return self._started_processes()
@@ -245,13 +252,22 @@ class StreamingDataLoader(DataLoader[Any]):
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Return a function that reads and collates one planned batch; thread-safe."""
         view, collate, pinned = self._view, self.collate_fn, _pinning() if self.pin_memory else None
-        get = None if self._loader_state.by_column else self.dataset.__getitem__
+        form = (
+            BatchForm.COLUMNS if self._loader_state.by_column else sample_form(cast("StreamingDataset", self.dataset))
+        )
 
-        def read(planned: tuple[StepBatch, Any]) -> Any:
-            batch = collate(view.read(*planned, get))
+        def finished(batch: Any) -> Any:
+            batch = collate(batch)
             return batch if pinned is None else pinned(batch)
 
-        return read
+        def read(planned: tuple[StepBatch, Any]) -> Any:
+            return finished(view.read(*planned, form))
+
+        def read_skipping(planned: tuple[StepBatch, Any]) -> Any:
+            batch, replacements = view.read_skipping(*planned, form)
+            return finished(batch), replacements
+
+        return read if view.skip_policy is None else read_skipping
 
     def _end_workers(self, batches: Iterator[Any]) -> None:
         """End the workers of a failed epoch now: the traceback would keep them alive, and forks would inherit them."""
@@ -260,6 +276,27 @@ class StreamingDataLoader(DataLoader[Any]):
             shut_down = getattr(each, "_shutdown_workers", None)
             if shut_down is not None:
                 shut_down()
+
+
+class _CollateFirst:
+    """A collate function for batches that come with their replacements, which it leaves as they are."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the collated batch, and its replacements."""
+        return self._collate(pair[0]), pair[1]
+
+
+def _counted(
+    pairs: Iterator[tuple[Any, Sequence[Replacement]]], skips: SkipCount, replacements: list[Replacement]
+) -> Iterator[Any]:
+    """Yield batches that come with their replacements; count these, and put them into `replacements`."""
+    for batch, found in pairs:
+        skips.add(found)
+        replacements[:] = found
+        yield batch
 
 
 def _workers_of(batches: Any) -> Sequence[BaseProcess]:
@@ -336,8 +373,8 @@ class PassRecorder:
         self._writer, self._number = writer, writer.num_passes
         self._epoch, self._planned = start.epoch, _all_steps(reading)
 
-    def take(self) -> None:
-        """Record the next step's samples, before the step takes effect.
+    def take(self, replacements: Sequence[Replacement] = ()) -> None:
+        """Record the next step's samples, before the step takes effect; those replaced as skipped.
 
         Raises:
             SmaltiError: another iteration with the same ledger has begun since; a ledger records one at a time.
@@ -350,7 +387,9 @@ class PassRecorder:
                 epoch=self._epoch,
             )
         step, ids = next(self._planned)
-        self._writer.record(step.step, self._epoch, step.positions, ids)
+        skipped = [each.skipped for each in replacements if each.skipped.position >= 0]
+        step, ids = replaced(step, ids, replacements)
+        self._writer.record(step.step, self._epoch, step.positions, ids, skipped)
 
     def end(self) -> None:
         """Record that the epoch was read to its end."""

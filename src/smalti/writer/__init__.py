@@ -1,10 +1,13 @@
-"""Writers without Spark: samples in, a published version of a shard set out; and `compact`, which merges small shards.
+"""Writers without Spark: samples in, a published version out; `compact`, to merge small shards; `delete`, of samples.
 
 Cutting and encoding shards is in `smalti.format.writing`, publishing in `smalti.catalog.publishing`, writing DataFrames
 in `smalti.spark.writing`. Read `writers` first, then `uploader`.
 """
 
 from smalti.writer.compact import compact
+from smalti.writer.delete import delete
+from smalti.writer.deletion_report import DeletionReport, PurgeReport
+from smalti.writer.purge import PurgeOptions
 from smalti.writer.uploader import NoSamples, ShardUploader, UploadOptions
 from smalti.writer.writers import (
     CSVWriter,
@@ -18,9 +21,12 @@ from smalti.writer.writers import (
 
 __all__ = [
     "CSVWriter",
+    "DeletionReport",
     "JSONWriter",
     "MDSWriter",
     "NoSamples",
+    "PurgeOptions",
+    "PurgeReport",
     "ShardUploader",
     "TSVWriter",
     "UploadOptions",
@@ -28,4 +34,5 @@ __all__ = [
     "WriterOptions",
     "XSVWriter",
     "compact",
+    "delete",
 ]

@@ -1,6 +1,7 @@
 """Compaction: small shards are merged into full ones, with the same samples in the same order, as a new version.
 
 1. Neighbouring small shards of one split with the same schema, format, compression and hashes are merged; others stay.
+   Uncompressed shards and those of zstd, which `auto` makes side by side, are merged too, by `auto`.
 2. Each shard is verified while it is read, and its samples are copied as stored; nothing is decoded. Memory is bounded
    by the shards that are being uploaded.
 3. Shards of added columns are merged at the same samples, so that they stay aligned with the shards of the version.
@@ -13,7 +14,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from smalti.errors import CatalogError, CommitConflict, SmaltiError
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder, parse_byte_count
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import MODULUS
+from smalti.format.writing.sealing import AUTOMATIC, AUTOMATIC_OUTCOMES
 from smalti.storage import Place, Store, open_store
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
 
@@ -86,7 +88,7 @@ class MergePlanner:
         if any(shard.raw.num_bytes >= below for shard in column):
             return None
         main = column[0]
-        kinds = tuple((shard.schema, shard.layout, shard.compression, shard.hash_names) for shard in column)
+        kinds = tuple((shard.schema, shard.layout, _kind_of(shard.compression), shard.hash_names) for shard in column)
         return main.partition, kinds, self.merge_key(main)
 
     def _packed(self, begin: int, sizes: Iterable[Sequence[int]]) -> Iterator[ShardSpan]:
@@ -102,6 +104,11 @@ class MergePlanner:
             last = place
         if last + 1 - at > 1:
             yield ShardSpan(at, last + 1)
+
+
+def _kind_of(compression: str | None) -> str | None:
+    """Return a value that is equal for shards that can be merged: both outcomes of `auto` are of a kind."""
+    return AUTOMATIC if compression in AUTOMATIC_OUTCOMES else compression
 
 
 class LineBuilder(TextShardBuilder):
@@ -132,11 +139,12 @@ class ShardCopier:
             StoreError: a shard could not be read or stored.
         """
         first = shards[0]
+        compression = first.compression if len({shard.compression for shard in shards}) == 1 else AUTOMATIC
         prefix = f"{self.write_id}/{name}"
         uploader = ShardUploader(
             self.store,
             prefix if first.partition is None else f"{first.partition}/{prefix}",
-            builder_like(first, limit),
+            builder_like(replace(first, compression=compression), limit),
             partition=first.partition,
             uploads=UploadOptions(hash_rows=True),
         )
@@ -277,6 +285,8 @@ class _Compaction:
         self._total = sum(span.end - span.begin for span in spans) * (1 + len(base.added))
         self._merged: list[list[list[ShardInfo]]] = []
         """New shards by row (0: the version's shards, 1 and up: added columns) and by span."""
+        self._tables: set[str] = set()
+        """Keys of the objects that were put beside the shards."""
 
     def copy(self, limit: int) -> None:
         """Write the merged shards."""
@@ -317,8 +327,9 @@ class _Compaction:
         )
 
     def abort(self) -> None:
-        """Remove the written shards, and the marker if nothing is left."""
-        if not self._copier.abort():
+        """Remove the written shards and tables, and the marker if nothing is left."""
+        remaining = self._copier.abort()
+        if markers.remove_written(self._store, self._tables) and not remaining:
             markers.end(self._store, self.write_id)
 
     def _still_fits(self, newest: Manifest) -> bool:
@@ -342,6 +353,7 @@ class _Compaction:
         found = []
         for row, (entry, shards) in enumerate(zip(entries, self._base.added, strict=True), 1):
             key = f"{self.write_id}/columns-{row}.arrow"
+            self._tables.add(key)
             stored = store_columns(self._store, key, self._rewritten(row, shards), entry.columns, entry.logical)
             found.append(stored.to_json())
         return found
@@ -354,6 +366,7 @@ class _Compaction:
         spans = zip(self._spans, self._merged[0], strict=True)
         table = sources.table.moved((shards[span.begin : span.end], merged) for span, merged in spans)
         moved = SourceRecord(table, sources.recipe, sources.row_hash)
+        self._tables.add(f"{self.write_id}/sources.arrow")
         return [store_sources(self._store, moved, self.write_id)]
 
     def _count(self) -> None:

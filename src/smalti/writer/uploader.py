@@ -10,6 +10,8 @@ Intended behaviour of the upload queue; anything else is a bug:
 5. `drain` returns the shards in the order in which they were put, whatever the order in which the threads finish.
 6. A call that is interrupted, at any point, leaves a failed queue, so that no shard can be missing unnoticed.
 7. A copy of the queue in a forked process does nothing: the shards belong to the parent process.
+8. The block lists of the shards are put together in their order, so that their places do not depend on the threads;
+   a file of them is put when it is large enough, and at the end.
 """
 
 import os
@@ -23,14 +25,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from smalti.catalog.commit import put_and_check
 from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
-from smalti.format import FilledShard, ShardInfo
+from smalti.format import FilledShard, ShardBuilder, ShardInfo, place_lists
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
+from smalti.format.writing.builder import RowWriter
 from smalti.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BLOCK_FILE_BYTES = 8 << 20
+"""Block lists that are kept in memory and stored as one file: those of a thousand shards of usual size."""
 _BATCH_BYTES = 1 << 26  # larger Arrow batches are added in parts of this size
 
 
@@ -66,6 +71,14 @@ class Destination:
         return replace(info.with_prefix(self.prefix), partition=self.partition)
 
 
+@dataclass(frozen=True)
+class _StoredShard:
+    """A shard that is stored, and its block list, which is not yet."""
+
+    info: ShardInfo
+    block_hashes: bytes | None
+
+
 class UploadQueue:
     """The shards that are being uploaded to one destination. Not thread-safe: used by one thread."""
 
@@ -90,8 +103,10 @@ class UploadQueue:
         self._on_failure = on_failure
         self._on_stored = on_stored
         self._pool: ThreadPoolExecutor | None = None
-        self._running: deque[Future[ShardInfo]] = deque()
+        self._running: deque[Future[_StoredShard]] = deque()
         self._stored: list[ShardInfo] = []
+        self._block_lists: list[tuple[int, bytes]] = []
+        self._num_block_files = self._num_block_list_bytes = 0
         self._row_hash = 0
         self._lock = threading.Lock()
         self._keys: list[str] = []
@@ -129,6 +144,7 @@ class UploadQueue:
         while self._running:
             self._settle()
         self.raise_failure()
+        self._put_block_lists()
         self._close()
         return list(self._stored)
 
@@ -185,8 +201,32 @@ class UploadQueue:
                 )
             )
         elif not future.cancelled() and future.exception() is None:
-            self._stored.append(future.result())
+            self._keep(future.result())
         self.raise_failure()
+
+    def _keep(self, stored: "_StoredShard") -> None:
+        if stored.block_hashes is not None:
+            self._block_lists.append((len(self._stored), stored.block_hashes))
+            self._num_block_list_bytes += len(stored.block_hashes)
+        self._stored.append(stored.info)
+        if self._num_block_list_bytes >= _BLOCK_FILE_BYTES:
+            self._put_block_lists()
+
+    def _put_block_lists(self) -> None:
+        """Store the lists so far as one file, and note their places in the shards."""
+        if not self._block_lists:
+            return
+        name = f"{self._destination.prefix}/blocks.{self._num_block_files:05}.xxh3".removeprefix("/")
+        lists = [hashes for _, hashes in self._block_lists]
+        try:
+            self._put_all(name, b"".join(lists), is_synced=True)
+        except Exception as error:  # on the writer's thread: `record_interrupt` records the others
+            self._fail(error)
+            raise
+        for (place, _), found in zip(self._block_lists, place_lists(lists, name), strict=True):
+            self._stored[place] = replace(self._stored[place], blocks=found)
+        self._block_lists, self._num_block_list_bytes = [], 0
+        self._num_block_files += 1
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -201,7 +241,7 @@ class UploadQueue:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _store(self, holder: list[FilledShard]) -> ShardInfo:
+    def _store(self, holder: list[FilledShard]) -> "_StoredShard":
         try:
             filled = holder.pop()  # popped, so that the unsealed shard is freed as soon as the sealed one exists
             row_hash = filled.row_hash() if self._options.hash_rows else 0
@@ -209,21 +249,24 @@ class UploadQueue:
             del filled
             info = self._destination.place(built.info)
             for file, payload in zip(info.stored_files, built.payloads, strict=True):
-                with self._lock:
-                    self._keys.append(file.basename)
-                for store in self._destination.stores:
-                    self._put(store, file.basename, payload)
+                self._put_all(file.basename, payload, is_synced=self._options.is_synced)
             with self._lock:
                 self._row_hash += row_hash
             if self._on_stored is not None and not self._cancelled.is_set():
                 self._on_stored(info)
-            return info
+            return _StoredShard(info, built.block_hashes)
         except BaseException as error:
             self._fail(error)
             raise
 
-    def _put(self, store: Store, key: str, data: Buffer) -> None:
-        store_put = store.put if self._options.is_synced else store.put_unsynced
+    def _put_all(self, key: str, data: Buffer, *, is_synced: bool) -> None:
+        with self._lock:
+            self._keys.append(key)
+        for store in self._destination.stores:
+            self._put(store, key, data, is_synced=is_synced)
+
+    def _put(self, store: Store, key: str, data: Buffer, *, is_synced: bool) -> None:
+        store_put = store.put if is_synced else store.put_unsynced
         put = partial(store_put, key, bytes(data) if isinstance(data, bytearray) else data)
         for attempt in range(1, self._options.attempts + 1):
             if self._cancelled.is_set():
@@ -313,16 +356,18 @@ class ShardUploader:
         # Bound methods that are replaced by `_refuse` at the end, so that adding a sample needs no state check.
         self._add = builder.add
         self._add_batch = builder.add_batch
+        self.write: Callable[[Mapping[str, Any]], None] = self._write
+        """Add one sample; blocks while too many shards are being uploaded. Errors are those of `write_batch`.
+
+        A function of the builder where it has one, without a call in between: a call takes a tenth of the time.
+        """
+        self._rows: RowWriter | None = None
+        if type(builder) is ShardBuilder:  # a subclass may add samples otherwise
+            self._rows = builder.row_writer(self._queue.put, self._queue.record_interrupt)
+            self.write = self._rows.write
         self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
 
-    def write(self, sample: Mapping[str, Any]) -> None:
-        """Add one sample; blocks while too many shards are being uploaded.
-
-        Raises:
-            SchemaError: the sample does not match the schema; it was not added.
-            StoreError: a shard could not be stored.
-            ValueError: the uploader was finished or aborted.
-        """
+    def _write(self, sample: Mapping[str, Any]) -> None:
         try:
             for shard in self._add(sample):
                 self._queue.put(shard)
@@ -346,7 +391,13 @@ class ShardUploader:
             raise
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
-        """Add every row of an Arrow batch or table; see `VersionWriter.write_batch`. Otherwise as `write`."""
+        """Add every row of an Arrow batch or table; see `VersionWriter.write_batch`.
+
+        Raises:
+            SchemaError: a row does not match the schema; no row of its part was added.
+            StoreError: a shard could not be stored.
+            ValueError: the uploader was finished or aborted.
+        """
         try:
             for part in _parts(batch):
                 for shard in self._add_batch(part):
@@ -404,6 +455,8 @@ class ShardUploader:
 
     def _close(self) -> None:
         self._add = self._add_batch = self._add_encoded = self._refuse
+        if self._rows is not None:
+            self._rows.close(self._refuse)
 
     @staticmethod
     def _refuse_encoded(*_: object) -> NoReturn:

@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from smalti.catalog.retention.vacuum import Listing, Names
+from smalti.catalog.retention.listing import CompressedRows, Joined, Listing, Names
 from smalti.storage import ObjectInfo
 
 
@@ -42,3 +42,15 @@ def test_a_set_of_names_contains_exactly_the_names_given():
     assert all(name in names for name in ("a", "b", "n0", "n2999", "\udcff"))
     assert not any(name in names for name in ("c", "n3000", "", "A"))
     assert "a" not in Names([])
+
+
+def test_joined_values_are_those_of_all_parts_in_order():
+    rows = CompressedRows(lambda number: (number,), lambda number: number)
+    for number in range(2, 9000):
+        rows.add(number)
+    found = Joined([0, 1], rows, [9000])
+    assert found == range(9001)
+    assert found != range(9000)
+    assert (len(found), found[0], found[8999], found[-1]) == (9001, 0, 8999, 9000)
+    assert found[8997:] == (8997, 8998, 8999, 9000)
+    assert Joined() == ()

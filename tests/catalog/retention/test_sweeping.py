@@ -45,7 +45,7 @@ def is_ours(key, markers):
 def test_nothing_is_removed_that_is_live_young_foreign_or_of_a_write_in_progress(found, live, expired):
     listing = infos_of(found)
     kept_keys = {info.key for place, info in enumerate(listing) if place in live}
-    result = sweep(listing, SetFacts(PUBLISHED, kept_keys, expired, PUBLISHED), CUTOFF)
+    result = sweep(listing, SetFacts(PUBLISHED, kept_keys, expired), CUTOFF)
     markers = [
         name for name in ("pub-a", *MARKED, "best", "00000001", "index") if f"_versions/writes/{name}.json" in found
     ]
@@ -75,18 +75,19 @@ def listed(*keys, time=0.0):
 def test_tables_are_removed_first_and_markers_last():
     table = f"_versions/{'ab' * 32}.arrow"
     listing = listed("_versions/writes/mark-c.json", "mark-c/0/shard.00000.mds", table, "pub-a/0/shard.00000.mds")
-    result = sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF)
+    result = sweep(listing, SetFacts(["pub-a"], [], ["pub-a"]), CUTOFF)
     assert [(each.key, each.why) for each in result.doomed] == [
         (table, Why.LEFTOVER),
         ("mark-c/0/shard.00000.mds", Why.ORPHAN),
         ("pub-a/0/shard.00000.mds", Why.EXPIRED),
         ("_versions/writes/mark-c.json", Why.ORPHAN),
     ]
-    assert result.fences == ("ab" * 32, "mark-c")
+    assert result.fences == ("ab" * 32, "mark-c", "pub-a")
     assert result.shown == {"ab" * 32, "mark-c", "pub-a"}
 
 
-def test_a_write_that_the_newest_version_has_forgotten_is_fenced_too():
+def test_a_published_write_that_loses_shards_is_fenced_because_a_copy_could_bring_their_names_back():
     listing = listed("pub-a/0/shard.00000.mds")
-    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], []), CUTOFF).fences == ("pub-a",)
-    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"], ["pub-a"]), CUTOFF).fences == ()
+    assert sweep(listing, SetFacts(["pub-a"], [], ["pub-a"]), CUTOFF).fences == ("pub-a",)
+    assert sweep(listing, SetFacts(["pub-a"], [], []), CUTOFF).fences == ("pub-a",)
+    assert sweep(listing, SetFacts(["pub-a"], ["pub-a/0/shard.00000.mds"], []), CUTOFF).fences == ()

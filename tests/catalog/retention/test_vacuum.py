@@ -1,5 +1,7 @@
 """A vacuum removes exactly the objects that no version needs, also with concurrent publishers and faults."""
 
+import pickle
+
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, verify
@@ -66,6 +68,14 @@ def test_a_dry_run_reports_what_would_be_removed_and_changes_nothing(store, make
     assert report.num_bytes == sum(len(before[each.key]) for each in report.removed)
     assert store.objects == before
     assert "would be removed; versions that go: 1" in report.summary()
+
+
+def test_a_report_can_be_pickled(store, make_draft):
+    publish_all(store, make_draft, "aaaa", "bbbb")
+    store.pass_days(20)
+    report = vacuum(store)
+    assert [each.key for each in report.removed] == [read_header(store, 1).table_key, *store.below("aaaa/")]
+    assert pickle.loads(pickle.dumps(report)) == report
 
 
 def test_an_old_version_is_removed_and_the_newest_stays_complete(store, make_draft):

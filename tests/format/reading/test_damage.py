@@ -1,5 +1,6 @@
 """Damaged shards: never a wrong value with a checksum; without one, values or typed errors and nothing else."""
 
+import os
 import warnings
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,9 @@ import pytest
 from PIL import Image
 
 from smalti.errors import ChecksumMismatch, FormatError
-from smalti.format import Shard, verify_file
+from smalti.format import FileInfo, Shard, verify_file
+from smalti.format.hashing import digest_bytes
+from smalti.format.reading import files
 from tests.format.columns import image_bytes
 from tests.format.shards import build
 
@@ -99,6 +102,57 @@ def test_bit_flips_are_refused_at_verification_and_otherwise_end_in_values_or_ty
             with pytest.raises(ChecksumMismatch):
                 verify_file(path, shard.info.raw, what="s")
             read_everything(path, shard.info)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """Return a file of three pieces, one of them short, with its entry in an index."""
+    data = np.random.default_rng(1).bytes((33 << 20) + 5)
+    path = tmp_path / "large"
+    path.write_bytes(data)
+    return path, FileInfo("large", len(data), digest_bytes(data, ("xxh3_64", "sha1")))
+
+
+def test_a_flipped_bit_in_any_piece_of_a_mapped_file_is_refused(large):
+    path, info = large
+    verify_file(path, info, what="s", by_map=True)
+    with path.open("r+b") as file:
+        for place in (0, (16 << 20) - 1, 16 << 20, 32 << 20, (33 << 20) + 4):
+            file.seek(place)
+            (byte,) = file.read(1)
+            file.seek(place)
+            file.write(bytes([byte ^ 1]))
+            file.flush()
+            with pytest.raises(ChecksumMismatch):
+                verify_file(path, info, what="s", by_map=True)
+            file.seek(place)
+            file.write(bytes([byte]))
+            file.flush()
+    verify_file(path, info, what="s", by_map=True)
+
+
+@pytest.mark.parametrize("loads", [None, lambda *_: -1], ids=["no such call", "a page that cannot be read"])
+def test_a_file_whose_pages_cannot_be_loaded_is_read_instead(large, monkeypatch, loads):
+    monkeypatch.setattr(files, "_madvise", lambda: loads)
+    path, info = large
+    verify_file(path, info, what="s", by_map=True)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(ChecksumMismatch):
+        verify_file(path, info, what="s", by_map=True)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 16 << 20])
+def test_a_file_that_is_cut_short_before_a_piece_is_mapped_is_refused(large, monkeypatch, kept):
+    path, info = large
+    make = files.mmap.mmap
+
+    def cut_and_map(*arguments, **options):
+        os.truncate(path, kept)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(files.mmap, "mmap", cut_and_map)
+    with pytest.raises(ChecksumMismatch):
+        verify_file(path, info, what="s", by_map=True)
 
 
 def test_unchanged_shard_verifies(shard, tmp_path):

@@ -25,18 +25,18 @@ from smalti.catalog.sidecars import (
     split_runs,
 )
 from smalti.catalog.verify import open_checked
-from smalti.errors import CommitConflict, IndexFileError, SchemaError, SmaltiError
+from smalti.errors import CatalogError, CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
 from smalti.spark.add_columns import add_columns
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.reshard import Conversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
+from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
 from smalti.spark.reshard_images import reshard_images, source_files
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.plan import WriteOptions
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
-from smalti.writer import MDSWriter
+from smalti.writer import MDSWriter, delete
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import WriteOptions
 from tests.spark.photos import put
 
 SCHEMA = StructType(
@@ -93,7 +93,7 @@ class Converter:
             answers.append((attempt, convert_files(plan, how.path_column, batches, attempt)))
         return answers
 
-    def run(self, store, *, size_limit=400, recipe="one", columns=None):
+    def run(self, store, *, size_limit=400, recipe="one", columns=None, erased="refuse"):
         options = WriteOptions(
             columns=columns or {"path": "str", "number": "int32", "text": "str"},
             compression=None,
@@ -104,7 +104,7 @@ class Converter:
         files = [SourceFile(path, str(content)) for path, content in self.content.items()]
         self.asked = []
         return bring_up_to_date(
-            store, Recipe(recipe, "path", options), files, Conversion(None, self.prepare, self.convert)
+            store, Recipe(recipe, "path", options), files, FileConversion(None, self.prepare, self.convert, erased)
         )
 
 
@@ -164,6 +164,45 @@ def small_set(count=12, **options):
     """Return a set with about one shard per file: content 12 is three rows in `train`."""
     store, converter = MemoryStore(), Converter({f"a/{number:02}": 10 for number in range(count)})
     return store, converter, converter.run(store, **options)
+
+
+def test_deleted_samples_stay_away_while_their_file_is_unchanged():
+    store, converter, first = small_set()
+    report = delete(store, "path in ('a/03', 'a/05') or (path = 'a/07' and number = 0)")
+    left = expected_rows(converter.content)
+    for row in [*rows_of("a/03", 10), *rows_of("a/05", 10), rows_of("a/07", 10)[0]]:
+        left[row] -= 1
+    assert report.num_deleted == first.rows - sum(left.values())
+    assert stored_rows(store, load_manifest(store)) == +left
+    assert converter.run(store).version == 2, "nothing changed"
+    converter.content["a/new"] = 10
+    made = converter.run(store)
+    assert converter.asked == ["a/new"]
+    assert stored_rows(store, made) == +left + Counter(rows_of("a/new", 10))
+    checked = verify(store)
+    assert checked.ok
+    assert checked.row_hash == made.row_hash
+
+
+@pytest.mark.parametrize("change", ["content", "recipe"])
+def test_a_changed_file_with_deleted_samples_is_refused_skipped_or_converted(change):
+    store, converter, _ = small_set(4)
+    delete(store, "path = 'a/03'")
+    if change == "content":
+        converter.content["a/03"] = 25
+    converter.content["a/01"] = 25
+    run = {"recipe": "two" if change == "recipe" else "one"}
+    with pytest.raises(
+        CatalogError, match=r"samples of 1 new or changed files were deleted .*: a/03\. Remove"
+    ) as error:
+        converter.run(store, **run)
+    assert error.value.paths == ["a/03"]
+    assert load_manifest(store).version == 2
+    others = {path: content for path, content in converter.content.items() if path != "a/03"}
+    assert stored_rows(store, converter.run(store, **run, erased="skip")) == expected_rows(others)
+    assert converter.run(store, **run).version == 3, "what was skipped is remembered"
+    converter.content["a/03"] = 40
+    assert stored_rows(store, converter.run(store, **run, erased="convert")) == expected_rows(converter.content)
 
 
 def test_unchanged_files_return_the_same_version():

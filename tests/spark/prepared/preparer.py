@@ -14,9 +14,9 @@ from smalti.spark.prepared.parts import write_prepared_rows
 from smalti.spark.prepared.rows import read_labelled
 from smalti.spark.prepared.table import PreparedTable
 from smalti.spark.prepared.update import PreparedUpdate, bring_up_to_date
-from smalti.spark.tasks import Attempt
 from smalti.storage import Store, open_store
 from smalti.testing import MemoryStore
+from smalti.writer.tables.attempts import Attempt
 
 OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
 

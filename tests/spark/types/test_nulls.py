@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from smalti.errors import SchemaError
 from smalti.spark.columns import plan_table
-from smalti.spark.types import arrow_type
+from smalti.spark.kinds import kind_of_spark
+from smalti.writer.tables.types import arrow_type
 from tests.format.columns import image_bytes
 from tests.spark.types.test_types import IMAGE
 from tests.spark.types.typed_rows import stored
@@ -44,7 +45,7 @@ KINDS = {
 
 def rows(name, values, **options):
     kind = KINDS[name][0]
-    return stored(StructType().add("x", kind), [pa.array(values, arrow_type(kind))], **options)
+    return stored(StructType().add("x", kind), [pa.array(values, arrow_type(kind_of_spark(kind)))], **options)
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
@@ -196,7 +197,7 @@ def test_b4_only_floats_have_a_policy_for_nan():
 
 def test_b4_nan_within_json_is_strict_json_that_stands_for_it():
     kind = sql.MapType(sql.StringType(), sql.DoubleType())
-    found = stored(StructType().add("x", kind), [pa.array([[("a", float("nan"))]], arrow_type(kind))])
+    found = stored(StructType().add("x", kind), [pa.array([[("a", float("nan"))]], arrow_type(kind_of_spark(kind)))])
     assert found.raw == [{"x": {"a": "NaN"}}]  # what MosaicML's reader gives
     assert np.isnan(found.samples[0]["x"]["a"])
 

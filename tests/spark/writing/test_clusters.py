@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from smalti.spark.session import detect_java
+from smalti.java import detect_java
 from tests.spark.writing.connect_program import connect_turn
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(350)]
@@ -118,6 +118,7 @@ def end(process):
         process.wait(30)
 
 
+@pytest.mark.nightly  # a local cluster, whose executors are processes of their own too, is in several other tests
 def test_images_become_shards_on_a_standalone_cluster_whose_executors_have_no_torch(flowers, tmp_path):
     """Executors have JVMs of their own, in a cluster of PySpark's own script; errors of tasks keep their type."""
     (tmp_path / "site").mkdir()

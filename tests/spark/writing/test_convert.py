@@ -1,5 +1,6 @@
 """DataFrames to shard sets on real executors: every value comes back, and no failure leaves half a version."""
 
+import functools
 import os
 import threading
 import time
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
+from smalti import convert
 from smalti.catalog import history, load_manifest, new_write_id, publish, verify
 from smalti.catalog.manifest import Draft
 from smalti.errors import BadImageError, CatalogError, DatasetExists, SchemaError, StoreNotFound
@@ -20,11 +23,11 @@ from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared.rows import read_prepared
 from smalti.spark.prepared.update import update_prepared
-from smalti.spark.tasks import Attempt, one_answer_each
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.plan import WritePlan
-from smalti.spark.writing.task import write_shards
 from smalti.storage import LocalStore, open_store
+from smalti.writer.tables.attempts import Attempt, one_answer_each
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import write_shards
 from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.photos import put
 
@@ -101,6 +104,60 @@ def test_the_same_rows_give_the_same_bytes(spark, tmp_path):
         contents.append([(tmp_path / name / shard.stored.basename).read_bytes()
                          for shard in load_manifest(open_store(tmp_path / name)).shards])  # fmt: skip
     assert contents[0] == contents[1]
+
+
+def test_convert_without_spark_gives_the_same_shards_and_logical_types(spark, tmp_path):
+    """The same files as partitions, every family of types, and a policy for nulls of each kind."""
+    values = [
+        "cast(id as byte) b", "cast(id as short) s", "cast(id as int) i", "id l", "cast(id as float) f", "id / 7 d",
+        "id % 2 = 0 flag", "concat('row ', id) text", "cast(concat('x', id) as binary) data",
+        "cast(id / 4 as decimal(12,2)) price", "date_add(date'2026-01-01', cast(id as int)) day",
+        "timestamp_micros(id * 1000001) moment", "timestamp_ntz'2026-01-01 00:00:00' local", "array(id, id + 1) vec",
+        "array(array(1.5f, cast(id as float))) grid", "named_struct('a', id, 'b', array(concat('t', id))) meta",
+        "map(concat('k', id), id) tags", "if(id % 3 = 0, null, id) marked", "if(id % 5 = 0, null, id) filled",
+        "if(id % 4 = 0, 'test', 'train') part",
+    ]  # fmt: skip
+    frames = []
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # Spark's default
+    for number in range(3):
+        frame = spark.range(number * 40, number * 40 + 40).selectExpr(*values).coalesce(1)
+        frame.write.parquet(str(tmp_path / "in" / str(number)))
+        frames.append(spark.read.parquet(str(tmp_path / "in" / str(number))))
+    rows = functools.reduce(lambda one, other: one.union(other), frames)
+    options = {
+        "nulls": {"marked": "mask", "filled": {"default": -1}},
+        "partition_by": "part",
+        "size_limit": 4096,
+        "hashes": ("sha256", "xxh3_64"),
+    }
+    by_spark = dataframe_to_mds(rows, tmp_path / "spark", **options)
+    without = convert(tmp_path / "in" / "*" / "*.parquet", tmp_path / "without", processes=1, part_bytes=1, **options)
+    assert (without.logical, without.schema, without.row_hash) == (by_spark.logical, by_spark.schema, by_spark.row_hash)
+    assert len(by_spark.shards) > 4
+    for one, other in zip(without.shards, by_spark.shards, strict=True):
+        assert one.partition == other.partition
+        assert (tmp_path / "without" / one.stored_files[-1].basename).read_bytes() == (
+            tmp_path / "spark" / other.stored_files[-1].basename
+        ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("nulls", "says"),
+    [
+        ("reject", "column 'x', sample 1: a null cannot be stored"),
+        ({"x": {"default": "text"}}, "the default in `nulls` for column 'x' is no "),
+        ({"y": "mask"}, "`nulls` names 'y', the columns are x"),
+        ({"x": "drop"}, "`nulls` for column 'x' is 'drop'; expected"),
+    ],
+)
+def test_convert_refuses_nulls_and_policies_as_the_spark_path_does(spark, tmp_path, nulls, says):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": pa.array([1, None])}), path)
+    for write, source in ((dataframe_to_mds, spark.read.parquet(str(path))), (convert, path)):
+        with pytest.raises(SchemaError) as caught:
+            write(source, tmp_path / write.__name__, nulls=nulls)
+        assert says in caught.value.message
+        assert_nothing_published(tmp_path / write.__name__)
 
 
 def test_what_is_published_verifies_and_no_object_is_left_over(spark, tmp_path):

@@ -16,8 +16,8 @@ from smalti.format import Shard
 from smalti.spark.add_columns import add_columns
 from smalti.spark.writing import dataframe
 from smalti.spark.writing.dataframe import dataframe_to_mds
-from smalti.spark.writing.plan import WriteOptions
 from smalti.storage import open_store
+from smalti.writer.tables.plan import WriteOptions
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ def test_partitions_of_few_rows_make_one_shard_and_nothing_is_left_over(spark, t
 
 
 def test_large_tails_are_joined_by_a_second_pass_of_tasks(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("smalti.spark.writing.packing._MAX_DRIVER_BYTES", 0)
+    monkeypatch.setattr("smalti.writer.tables.packing._MAX_DRIVER_BYTES", 0)
     manifest = dataframe_to_mds(spark.range(0, 50, 1, 5), tmp_path, compression=None, size_limit=512, hashes=())
     assert numbers(tmp_path) == list(range(50))
     assert [shard.samples for shard in manifest.shards] == [20, 20, 10]  # 343 bytes for samples of 12 bytes each

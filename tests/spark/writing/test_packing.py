@@ -8,20 +8,20 @@ from smalti.catalog import new_write_id
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import (
+from smalti.storage import LocalStore
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.packing import (
     Packed,
     TaskShards,
     collect_parts,
     delete_all,
     find_runs,
-    join_in_task,
+    join_rows,
     join_runs,
     join_shards,
 )
-from smalti.spark.writing.plan import WritePlan
-from smalti.spark.writing.task import write_shards
-from smalti.storage import LocalStore
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 HEAD = 170
@@ -59,7 +59,7 @@ def written(store, rows_of_tasks, **options):
 def joined(made, parts):
     """Return the shards of the version, as a list and packed."""
     runs = find_runs(parts)
-    packed = Packed(parts, runs, join_runs(None, made, runs))
+    packed = Packed(parts, runs, join_runs(made, runs, None))
     return list(packed.shards), packed
 
 
@@ -143,9 +143,9 @@ def test_shards_joined_by_a_task_equal_those_joined_by_the_driver(tmp_path):
     made, parts = written(LocalStore(tmp_path), [4, 4, 4], partition_by="s", size_limit=4096)
     runs = find_runs(parts)
     texts = [pack_shards([part.tail for part in run]) for run in runs]
-    answer = join_in_task(made, iter([pa.RecordBatch.from_pydict({"place": [0, 1], "shards": texts})]), Attempt.new(0))
+    answer = join_rows(made, enumerate(texts), Attempt.new(0))
     by_task = [unpack_shards(text, where="here")[0] for _, text in answer["joined"]]
-    by_driver = join_runs(None, made, runs)
+    by_driver = join_runs(made, runs, None)
     assert [info.partition for info in by_task] == ["even", "odd"]
     for one, other in zip(by_task, by_driver, strict=True):
         assert one.raw.basename != other.raw.basename

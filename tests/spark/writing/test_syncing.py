@@ -10,12 +10,12 @@ import pytest
 from smalti.errors import StoreError
 from smalti.format import Schema, ShardOptions
 from smalti.spark import dataframe_to_mds
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import Packed, collect_parts
-from smalti.spark.writing.plan import WritePlan
-from smalti.spark.writing.task import write_shards
 from smalti.storage.store import Disk
 from smalti.testing import MemoryStore
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.packing import Packed, collect_parts
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import write_shards
 from tests.spark.writing.logging_store import HERE, LoggingStore
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import BadImageError, SchemaError, SmaltiError
-from smalti.spark.writing.transform import Transform, TransformRun, as_transform
+from smalti.writer.tables.transform import Transform, TransformRun, as_transform
 
 
 def batches(*sizes, start=0):

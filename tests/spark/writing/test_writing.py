@@ -5,13 +5,13 @@ import pytest
 
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
-from smalti.spark.tasks import Attempt
-from smalti.spark.writing.packing import collect_parts
-from smalti.spark.writing.plan import WritePlan, collect_columns, plan_output
-from smalti.spark.writing.task import write_shards
-from smalti.spark.writing.transform import Transform
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.packing import collect_parts
+from smalti.writer.tables.plan import WritePlan, collect_columns, plan_output
+from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.transform import Transform
 
 
 def answers_of(store, function, columns, tasks=2):
@@ -61,7 +61,7 @@ def test_a_requested_column_missing_from_the_output_is_named(tmp_path):
     assert list(tmp_path.rglob("*.mds")) == []
 
 
-def test_a_type_that_spark_does_not_know_is_refused_with_the_columns():
+def test_a_type_that_cannot_be_stored_is_refused_with_its_column():
     schema = pa.schema([("when", pa.month_day_nano_interval())])
-    with pytest.raises(SchemaError, match=r"gave the columns when \(month_day_nano_interval\), one of which"):
+    with pytest.raises(SchemaError, match="column 'when' has type month_day_nano_interval, which cannot be stored"):
         plan_output(schema, WritePlan(MemoryStore(), "", None, ShardOptions(None)))

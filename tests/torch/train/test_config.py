@@ -58,6 +58,7 @@ def test_unknown_and_missing_fields_are_named():
         ("launcher", "slurm", "one of inline, processes"),
         ("device", "tpu", "one of auto"),
         ("class_names", ("a", "b"), "3 names"),
+        ("affinity", 1.5, "from 0 to 1, or None"),
         ("num_processes", 2, "1 with launcher='inline'"),
     ],
 )

@@ -6,6 +6,7 @@ own times, a vacuum removes all of it. Without a marker, objects below an unpubl
 """
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 
 from smalti.catalog.header import FOLDER
@@ -29,6 +30,20 @@ def end(store: Store, write_id: str) -> None:
     """Remove the marker of a write that has left nothing but what a version references. Best effort."""
     with suppress(StoreError):  # a marker that stays is harmless; a vacuum removes it
         store.delete(marker_key(write_id))
+
+
+def remove_written(store: Store, keys: Iterable[str]) -> bool:
+    """Remove objects of a write that no version names; return whether all are gone, so that its marker may end.
+
+    Best effort: as long as the marker stays, a vacuum removes the others.
+    """
+    is_gone = True
+    for key in sorted(keys):
+        try:
+            store.delete(key)
+        except StoreError:  # noqa: PERF203 -- few objects
+            is_gone = False
+    return is_gone
 
 
 def marker_key(write_id: str) -> str:

@@ -10,18 +10,23 @@ A new rule is one function here, added to `VERSION_RULES` or `OBJECT_RULES`.
 """
 
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from smalti.catalog.header import FOLDER, Header
+from smalti.catalog.header import FOLDER, SEGMENT_LIST_SUFFIX, Header
+from smalti.catalog.retention.listing import CompressedRows, Joined
 from smalti.catalog.retention.markers import write_id_of
 from smalti.storage import ObjectInfo, UnfinishedUpload
 
-_TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*\.arrow")
+_TABLE = re.compile(rf"{FOLDER}/([0-9a-f]{{64}})[^/]*(?:\.arrow|{re.escape(SEGMENT_LIST_SUFFIX)})")
 _PROBE = re.compile(rf"{FOLDER}/probe-[0-9a-f]{{16}}")
 _CATALOG = re.compile(rf"(?:[^/]+/)?index\.json|{FOLDER}/\d{{8,}}\.json|{FOLDER}/tags/[^/]+\.json")
-_WRITTEN = re.compile(r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.(?:arrow|parquet)", re.ASCII)
+_WRITTEN = re.compile(
+    r"shard\.\d{5,}\.[a-z]+(\.[a-z0-9.]+)?|[^/]+\.(?:arrow|parquet)|(?:conversion|part-\d{5,})\.json"
+    r"|blocks\.\d{5,}\.xxh3",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,9 @@ class SetFacts:
     """Keys that the kept versions need."""
     expired: Collection[str]
     """Write ids of versions that are not kept."""
-    remembered: Collection[str]
-    """Write ids that cannot be published again, since the newest version lists them."""
+    condemned: Collection[str] = ()
+    """Published write ids and digests of tables of which everything goes that no kept version needs, also what is
+    young: a purge of deleted samples does not wait for readers."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,13 @@ def foreign(case: ObjectCase) -> Why | None:
     """Keep objects that Smalti did not write."""
     is_ours = case.owner is not None or _TABLE.fullmatch(case.info.key) or _PROBE.fullmatch(case.info.key)
     return None if is_ours else Why.FOREIGN
+
+
+def condemned(case: ObjectCase) -> Why | None:
+    """Remove what a purge is about."""
+    table = _TABLE.fullmatch(case.info.key)
+    name = table[1] if table is not None else case.owner
+    return Why.EXPIRED if name is not None and name in case.known.condemned else None
 
 
 def young(case: ObjectCase) -> Why | None:
@@ -168,6 +181,7 @@ OBJECT_RULES: tuple[Callable[[ObjectCase], Why | None], ...] = (
     live,
     catalog,
     foreign,
+    condemned,
     young,
     leftover,
     expired,
@@ -187,10 +201,10 @@ def decide(case: ObjectCase) -> Why:
 class Sweep:
     """The objects to remove, in order, and the number of objects that stay for each reason."""
 
-    doomed: tuple[Doomed, ...]
+    doomed: Sequence[Doomed]
     kept: Mapping[Why, int]
     fences: tuple[str, ...]
-    """Write ids that could still be published, and digests of tables, that lose objects."""
+    """Write ids, published or not, and digests of tables, that lose objects."""
     shown: frozenset[str]
     """Write ids and digests of tables that have objects in the listing."""
 
@@ -207,30 +221,53 @@ def sweep(
     youngest: dict[str, float] = {}
     shown: set[str] = set()
     for info in listing:
-        owner, name = _owner(info.key, writes), _fence_of(info.key, writes)
+        owner, name = owner_of(info.key, writes), _fence_of(info.key, writes)
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), time_of(info))
         if name is not None:
             shown.add(name)
     for upload in unfinished:
-        owner = _owner(upload.key, writes)
+        owner = owner_of(upload.key, writes)
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), upload.begun)
-    doomed: list[Doomed] = []
+    tables: list[Doomed] = []
+    others = CompressedRows[Doomed](_row_of, _doomed_of)
+    marked: list[Doomed] = []
+    fences: set[str] = set()
     kept: dict[Why, int] = {}
     for info in listing:
-        owner = _owner(info.key, writes)
+        owner = owner_of(info.key, writes)
         why = decide(ObjectCase(info, owner, 0.0 if owner is None else youngest[owner], known, cutoff))
-        if why in REMOVED:
-            doomed.append(Doomed(info.key, info.num_bytes, why))
-        else:
+        if why not in REMOVED:
             kept[why] = kept.get(why, 0) + 1
+            continue
+        doomed = Doomed(info.key, info.num_bytes, why)
+        fence = _fence_of(info.key, writes)
+        fences |= set() if fence is None else {fence}
+        if _TABLE.fullmatch(info.key):  # first, so that a half-removed version cannot be opened
+            tables.append(doomed)
+        elif write_id_of(info.key) is not None:  # last: they identify the rest
+            marked.append(doomed)
+        else:
+            others.add(doomed)
     return Sweep(
-        doomed=tuple(sorted(doomed, key=_removal_order)),
+        doomed=Joined(sorted(tables, key=_key_of), others, sorted(marked, key=_key_of)),
         kept=kept,
-        fences=_fences(doomed, writes, known),
+        fences=tuple(sorted(fences)),
         shown=frozenset(shown),
     )
+
+
+def _key_of(each: Doomed) -> str:
+    return each.key
+
+
+def _row_of(each: Doomed) -> tuple[str, int, str]:
+    return each.key, each.num_bytes, each.why.name
+
+
+def _doomed_of(key: str, num_bytes: int, why: str) -> Doomed:
+    return Doomed(key, num_bytes, Why[why])
 
 
 def writes_of(listing: Iterable[ObjectInfo], published: Iterable[str]) -> set[str]:
@@ -243,11 +280,11 @@ def old_uploads(
 ) -> tuple[UnfinishedUpload, ...]:
     """Return the uploads begun before `cutoff` by a writer of one of these write ids, and all old temporary files."""
     return tuple(
-        each for each in found if each.begun < cutoff and (each.is_temporary or _owner(each.key, writes) is not None)
+        each for each in found if each.begun < cutoff and (each.is_temporary or owner_of(each.key, writes) is not None)
     )
 
 
-def _owner(key: str, writes: Collection[str]) -> str | None:
+def owner_of(key: str, writes: Collection[str]) -> str | None:
     """Return the write id whose writer put this object; None if no writer of Smalti's did."""
     marked = write_id_of(key)
     if marked is not None:
@@ -257,21 +294,19 @@ def _owner(key: str, writes: Collection[str]) -> str | None:
     return owner if owner is not None and _WRITTEN.fullmatch(name) else None
 
 
-def _fence_of(key: str, writes: Collection[str]) -> str | None:
-    """Return the entry in a header's `fenced` that prevents versions from naming this object again."""
+def table_digest(key: str) -> str:
+    """Return the digest in the key of a shard table, a segment or a list of segments."""
     table = _TABLE.fullmatch(key)
-    return table[1] if table is not None else _owner(key, writes)
+    return key if table is None else table[1]
 
 
-def _fences(doomed: Iterable[Doomed], writes: Collection[str], known: SetFacts) -> tuple[str, ...]:
-    found = {_fence_of(each.key, writes) for each in doomed}
-    return tuple(sorted(name for name in found if name is not None and name not in known.remembered))
+def _fence_of(key: str, writes: Collection[str]) -> str | None:
+    """Return the entry in a header's `fenced` that prevents versions from naming this object again.
 
-
-def _removal_order(each: Doomed) -> tuple[int, str]:
-    """Sort tables first, so that a half-removed version cannot be opened, and markers last: they identify the rest."""
-    is_marker = write_id_of(each.key) is not None
-    return 0 if _TABLE.fullmatch(each.key) else 2 if is_marker else 1, each.key
+    Writes that were published have one too: a copy could bring their shards back.
+    """
+    table = _TABLE.fullmatch(key)
+    return table[1] if table is not None else owner_of(key, writes)
 
 
 def time_of(info: ObjectInfo) -> float:

@@ -13,21 +13,17 @@
 import json
 import re
 import secrets
-import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
-
-import numpy as np
-from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
+from itertools import chain
 
 from smalti.catalog.commit import SYSTEM, PublishingClock
-from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest
+from smalti.catalog.erasures import erased_keys
+from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
 from smalti.catalog.publishing import announce_removal, stored_sizes_of
 from smalti.catalog.reading import find_newest, headers_before, no_shard_set
+from smalti.catalog.retention.listing import Listing, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
@@ -38,22 +34,21 @@ from smalti.catalog.retention.sweep import (
     keeps_version,
     old_uploads,
     sweep,
+    table_digest,
     writes_of,
 )
 from smalti.catalog.sidecars import columns_of, live_keys
+from smalti.catalog.table.segments import tables_in
+from smalti.catalog.table.shard_table import block_files_of
 from smalti.catalog.tags import tags
-from smalti.errors import CatalogError, CommitConflict, StoreError, StoreNotFound
+from smalti.errors import CatalogError, CommitConflict, IndexFileError, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
 
-_OBJECTS_AT_ONCE = 4096
-_COMPRESSION_LEVEL = 1
-_MERGE_THRESHOLD = 1 << 20
-"""Number of new names, or of merged ones if that is more, from which on they are merged: versions share most names."""
 LEAST_SECONDS = 7 * 86400.0
 """Writers and readers may run for days, so a smaller limit needs `unsafe_ttl`."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PUBLISH_ATTEMPTS = 10  # when others publish at the same time
+PUBLISH_ATTEMPTS = 10  # when others publish at the same time
 _TABLE_SUFFIX = ".arrow"
 
 
@@ -66,7 +61,7 @@ class VacuumReport:
     """The version that was published with the list of removals; None if none was needed."""
     expired: tuple[int, ...]
     """Versions that cannot be opened any more after this vacuum."""
-    removed: tuple[Doomed, ...]
+    removed: Sequence[Doomed]
     """The objects, in the order of their removal."""
     kept: Mapping[str, int] = field(default_factory=dict)
     """Number of objects that stay, by reason."""
@@ -121,20 +116,20 @@ def vacuum(
         StoreError: the store failed; calling again continues.
     """
     store, limit = open_store(place), checked_limit(older_than, whose="writer or reader", unsafe_ttl=unsafe_ttl)
-    _check_set(store)
-    listed = _StoreListing(store)
-    for attempt in range(_PUBLISH_ATTEMPTS):
-        state = _State.of(store, listed, listed.now - limit)
-        unfinished = _unfinished(store)
+    check_set(store)
+    listed = StoreListing(store)
+    for attempt in range(PUBLISH_ATTEMPTS):
+        state = SetState.of(store, listed, listed.now - limit)
+        unfinished = list_uploads(store)
         found = state.sweep(state.kept_versions, unfinished or ())
         uploads = None if unfinished is None else old_uploads(unfinished, state.writes, state.cutoff)
         if dry_run:
             return _report(state, found, uploads, dry_run=True)
-        _abort(store, uploads)
+        abort_uploads(store, uploads)
         if not found.doomed:
             return _report(state, found, uploads, dry_run=False)
         if not state.expired and not found.fences:  # no version could reference the removed objects again
-            _remove(store, found.doomed, on_remove)
+            remove_objects(store, found.doomed, on_remove)
             return _report(state, found, uploads, dry_run=False)
         committed = announce_removal(
             store,
@@ -147,15 +142,20 @@ def vacuum(
         if committed is not None:
             tagged = set(tags(store).values()) & set(state.expired)  # tagged since the first read
             found = state.sweep({*state.kept_versions, *tagged}, unfinished or ()) if tagged else found
-            _remove(store, found.doomed, on_remove)
+            remove_objects(store, found.doomed, on_remove)
             return _report(state, found, uploads, dry_run=False, version=committed.version)
         clock.pause(0.05 * (attempt + 1))
     raise CommitConflict(
-        f"{store.url}: others published {_PUBLISH_ATTEMPTS} times during the call; nothing was removed. Call again"
+        f"{store.url}: others published {PUBLISH_ATTEMPTS} times during the call; nothing was removed. Call again"
     )
 
 
-def _check_set(store: Store) -> None:
+def check_set(store: Store) -> None:
+    """Check that there is a set with versions.
+
+    Raises:
+        StoreNotFound, CatalogError: there is none.
+    """
     newest = find_newest(store)
     if newest.header is not None:
         return
@@ -171,7 +171,7 @@ def _check_set(store: Store) -> None:
     raise CatalogError(f"{store.url} is a plain MDS set without versions; nothing there is Smalti's to remove")
 
 
-class _StoreListing:
+class StoreListing:
     """All objects of the store, and the current time by the store's clock; a million objects take some 25 MB."""
 
     def __init__(self, store: Store) -> None:
@@ -191,25 +191,25 @@ class _StoreListing:
 
 
 @dataclass(frozen=True)
-class _State:
+class SetState:
     """The state of the set: its objects, listed first, and its versions and tags, read after that."""
 
     store: Store
-    listed: _StoreListing
+    listed: StoreListing
     cutoff: float
     headers: Mapping[int, Header]
     kept_versions: frozenset[int]
     expired: tuple[int, ...]
     """Versions that this vacuum removes."""
+    condemned: frozenset[str] = frozenset()
+    """See `SetFacts.condemned`."""
 
     @classmethod
-    def of(cls, store: Store, listed: _StoreListing, cutoff: float) -> "_State":
-        newest = find_newest(store).header
-        if newest is None:
-            raise StoreNotFound(f"{store.url}: the versions are gone", key=INDEX)
-        # Headers are read before the tags, so that a tag made in between is seen.
-        headers = {header.version: header for header in (newest, *headers_before(store, newest))}
-        tagged, expired = set(tags(store).values()), set(newest.expired)
+    def of(cls, store: Store, listed: StoreListing, cutoff: float) -> "SetState":
+        """Read the versions and tags, and decide by the rules of vacuum which versions are kept."""
+        headers, tagged = cls._read(store)
+        newest = headers[max(headers)]
+        expired = set(newest.expired)
         cases = (
             VersionCase(
                 header,
@@ -225,23 +225,54 @@ class _State:
         removed = tuple(sorted(headers.keys() - kept - expired))
         return cls(store, listed, cutoff, headers, kept, removed)
 
+    @classmethod
+    def retiring(cls, store: Store, listed: StoreListing, cutoff: float, retired: Collection[int]) -> "SetState":
+        """Read the versions and tags; all are kept but these, and those that a vacuum has removed."""
+        headers, tagged = cls._read(store)
+        newest = headers[max(headers)]
+        gone = {*retired, *(version for version in newest.expired if version not in tagged)}
+        published = {*newest.writes, *(header.write_id for header in headers.values())}
+        tables = {
+            table_digest(key)
+            for version, header in headers.items()
+            if version in gone
+            for key in _table_keys(store, header)
+        }
+        removed = tuple(sorted(set(retired) - set(newest.expired)))
+        return cls(store, listed, cutoff, headers, frozenset(headers) - gone, removed, frozenset(published | tables))
+
+    @staticmethod
+    def _read(store: Store) -> tuple[dict[int, Header], set[int]]:
+        """Return all headers by version, and the versions that have a tag."""
+        newest = find_newest(store).header
+        if newest is None:
+            raise StoreNotFound(f"{store.url}: the versions are gone", key=INDEX)
+        # Headers are read before the tags, so that a tag made in between is seen.
+        headers = {header.version: header for header in (newest, *headers_before(store, newest))}
+        return headers, set(tags(store).values())
+
     @property
     def newest(self) -> Header:
+        """The newest version."""
         return self.headers[max(self.headers)]
 
     @property
     def published(self) -> set[str]:
+        """The write ids of all versions."""
         return {*self.newest.writes, *(header.write_id for header in self.headers.values())}
 
     @property
     def writes(self) -> set[str]:
+        """Every write id that a version or a marker names."""
         return writes_of(self.listed.objects, self.published)
 
     def sweep(self, kept_versions: Collection[int], unfinished: Iterable[UnfinishedUpload]) -> Sweep:
+        """Decide which objects may be removed if these versions are kept."""
         needed = {self._content(self.headers[version]): version for version in sorted(kept_versions)}
-        live = Names(chain.from_iterable(self._needed(self.headers[version]) for version in needed.values()))
+        seen: set[str] = set()
+        live = Names(chain.from_iterable(self._needed(self.headers[version], seen) for version in needed.values()))
         expired = {header.write_id for version, header in self.headers.items() if version not in kept_versions}
-        known = SetFacts(self.published, live, expired, self.newest.writes.keys())
+        known = SetFacts(self.published, live, expired, self.condemned)
         return sweep(self.listed.objects, known, self.cutoff, unfinished)
 
     def fences(self, found: Sweep) -> tuple[str, ...]:
@@ -261,40 +292,63 @@ class _State:
     @staticmethod
     def _content(header: Header) -> tuple[str, str]:
         """Return a key that is equal for versions that need the same objects."""
-        return header.table_key, json.dumps(list(header.sidecars), sort_keys=True)
+        return header.table_key, json.dumps([list(header.sidecars), list(header.erased)], sort_keys=True)
 
-    def _needed(self, header: Header) -> Iterator[Sequence[str]]:
-        """Yield the keys of all objects that a version needs, some thousands at a time."""
+    def _needed(self, header: Header, seen: set[str]) -> Iterator[Sequence[str]]:
+        """Yield the keys of all objects that a version needs, some thousands at a time.
+
+        `seen` are segments whose shards were yielded for another version; those of this one are added.
+        """
         tables = (header.table_key, *(entry.table_key for entry in columns_of(header.sidecars)))
-        if header.version in self.newest.expired and not all(key in self.listed.times for key in tables):
+        was_expired = header.version in self.newest.expired
+        if was_expired and not all(key in self.listed.times for key in tables):
             return  # it was tagged while an earlier vacuum removed it
-        yield (header.table_key,)
-        for part in stored_sizes_of(read_manifest(self.store, header, recount=False).shards):
-            yield [name for name, _ in part]
+        segments = list(segment_keys(self.store, header).values())
+        if was_expired and not all(key in self.listed.times for key in segments):
+            return
+        yield (header.table_key, *segments)
+        yield erased_keys(header)
+        for sha256, shards in tables_in(read_manifest(self.store, header, recount=False).shards):
+            if sha256 and sha256 in seen:
+                continue
+            seen.add(sha256)
+            yield list(block_files_of(shards))
+            for part in stored_sizes_of(shards):
+                yield [name for name, _ in part]
         yield list(live_keys(self.store, header.sidecars))
 
 
-def _remove(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, int], None] | None) -> None:
+def _table_keys(store: Store, header: Header) -> tuple[str, ...]:
+    """Return the keys of a version's shard table and its segments, as far as they are known."""
+    with suppress(IndexFileError):  # an earlier vacuum removed the list
+        return (header.table_key, *segment_keys(store, header).values())
+    return (header.table_key,)
+
+
+def remove_objects(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, int], None] | None) -> None:
+    """Remove the objects, in this order."""
     for done, each in enumerate(doomed, start=1):
         store.delete(each.key)
         if on_remove is not None:
             on_remove(done, len(doomed))
 
 
-def _unfinished(store: Store) -> list[UnfinishedUpload] | None:
+def list_uploads(store: Store) -> list[UnfinishedUpload] | None:
+    """Return the unfinished uploads of the store; None if it does not list them."""
     try:
         return list(store.unfinished_uploads())
     except StoreError:  # not every S3-compatible store lists them, nor for all credentials
         return None
 
 
-def _abort(store: Store, uploads: Sequence[UnfinishedUpload] | None) -> None:
+def abort_uploads(store: Store, uploads: Sequence[UnfinishedUpload] | None) -> None:
+    """Remove the parts of these uploads."""
     for upload in uploads or ():
         store.abort_upload(upload)
 
 
 def _report(
-    state: _State,
+    state: SetState,
     found: Sweep,
     uploads: tuple[UnfinishedUpload, ...] | None,
     *,
@@ -309,52 +363,6 @@ def _report(
         uploads=uploads,
         kept={why.value: found.kept[why] for why in Why if why in found.kept},
     )
-
-
-class Listing:
-    """Objects in the order in which a store listed them, iterable several times; name, size and time of each.
-
-    A million objects take some 25 MB: neighbouring names differ little, and are kept compressed.
-    """
-
-    def __init__(self, found: Iterable[ObjectInfo]) -> None:
-        self._parts: list[bytes] = []
-        rest = iter(found)
-        while part := list(islice(rest, _OBJECTS_AT_ONCE)):
-            columns = [[each.key for each in part], [each.num_bytes for each in part], [each.changed for each in part]]
-            self._parts.append(zlib.compress(json.dumps(columns).encode(), _COMPRESSION_LEVEL))
-
-    def __iter__(self) -> Iterator[ObjectInfo]:
-        for part in self._parts:
-            for key, num_bytes, changed in zip(*json.loads(zlib.decompress(part)), strict=True):
-                yield ObjectInfo(key, num_bytes, "", changed)
-
-
-class Names:
-    """A set of names with eight bytes per name and rare false positives: 1 in 2^44 for a set of a million names.
-
-    Use it for names of objects to keep: a false positive keeps an object that could have been removed.
-    """
-
-    def __init__(self, parts: Iterable[Iterable[str]]) -> None:
-        merged: NDArray[np.uint64] = np.zeros(0, np.uint64)
-        fresh: list[NDArray[np.uint64]] = []
-        count = 0
-        for part in parts:
-            fresh.append(np.fromiter(map(_hash, part), np.uint64))
-            count += fresh[-1].size
-            if count > max(merged.size, _MERGE_THRESHOLD):
-                merged, fresh, count = np.unique(np.concatenate([merged, *fresh])), [], 0
-        self._hashes = memoryview(np.unique(np.concatenate([merged, *fresh])))
-
-    def __contains__(self, name: object) -> bool:
-        mark = _hash(str(name))
-        place = bisect_left(self._hashes, mark)
-        return place < len(self._hashes) and self._hashes[place] == mark
-
-
-def _hash(name: str) -> int:
-    return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
 
 
 def parse_age(age: str | float) -> float:

@@ -1,8 +1,8 @@
 """The Arrow file of a shard table: a million shards take 200 MB, where JSON takes 450 MB and 1.5 times as long.
 
 Layout 1 is for MDS shards. Layout 2, for sets with text shards or Parquet files, has further columns for meta files,
-line ends and separators. Both may have a column of hashes of the shards' first bytes, as signed numbers, to check
-shards that are read before they are complete.
+line ends and separators. Both may have columns with which parts of shards are verified: hashes of the shards' first
+bytes, as signed numbers, and the places of their block lists (`smalti.format.blocks`).
 
 Files are untrusted: everything that pyarrow takes for granted is checked first. They are memory-mapped; while a file is
 hashed and checked, the pages that were read are released again.
@@ -14,14 +14,13 @@ keep all of them.
 import base64
 import binascii
 import hashlib
-import io
 import json
 import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,9 +29,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smalti.catalog.table.columns import Columns, Numbers, RowParser, Texts, Words, numbers_of
+from smalti.catalog.table.columns import (
+    COLUMN_NAMES,
+    Columns,
+    Numbers,
+    PartialColumns,
+    RowParser,
+    Texts,
+    Words,
+)
 from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent, check_shards
+from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, load_strict
 from smalti.storage import Store
@@ -40,7 +48,7 @@ from smalti.storage import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Buffer = bytes | mmap.mmap
+Buffer = bytes | mmap.mmap | memoryview
 State = tuple[int, int, int, int]
 """Device, inode, size and modification time of a file, by which a replaced file is detected."""
 
@@ -66,7 +74,6 @@ _TEXT_COLUMNS: dict[str, type] = {
     "format": Words, "newline": Words, "separator": Words, "meta_name": Texts, "meta_bytes": Numbers,
     "meta_hashes": Texts, "zip_meta_name": Texts, "zip_meta_bytes": Numbers, "zip_meta_hashes": Texts,
 }  # fmt: skip
-_FIRST_HASH = "raw_first"
 _NO_ROWS = np.zeros(0, np.int64)
 _ROWS_AT_ONCE = 1 << 14
 _COMPRESSION_LEVEL = 6
@@ -78,19 +85,79 @@ def emit_table(shards: Iterable[ShardInfo]) -> bytes:
 
     The shards are iterated once, some thousands at a time; memory is about twice the size of the file.
     """
-    import pyarrow as pa
-
     if isinstance(shards, ShardTable) and shards.emitted is not None:
         return shards.emitted
+    return _file_of(_built(shards))
+
+
+def emit_content(content: TableContent) -> bytes:
+    """Return the file of a content: the bytes that this process created, or the same rows as a new file."""
+    if isinstance(content.reopen, _Spilled):
+        return bytes(content.reopen.data)
+    return content.emitted or emit_joined([ShardTable(content)])
+
+
+def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:
+    """Return the file that `emit_table` returns for the shards of all parts; their columns are joined as they are.
+
+    No shards are created if the parts are tables of one layout: this takes a tenth of the time.
+    """
+    tables = [_arrow_of(part) for part in parts if len(part)]
+    abouts = {(table.schema.metadata or {}).get(b"smalti") for table in tables}
+    if len(abouts) != 1:
+        return _file_of(_built(shard for part in parts for shard in part))
+    return _file_of(_joined(tables))
+
+
+def _built(shards: Iterable[ShardInfo]) -> Any:
+    import pyarrow as pa
+
     builder = _TableBuilder(pa)
     left = iter(shards)
     while part := list(islice(left, _ROWS_AT_ONCE)):
         builder.add(part)
-    sink = io.BytesIO()
-    table = builder.table()
+    return builder.table()
+
+
+def _arrow_of(shards: Sequence[ShardInfo]) -> Any:
+    """Return the shards as Arrow's table: views of the columns if they are consecutive rows of a single file."""
+    if isinstance(shards, ShardTable) and isinstance(shards.content, TableContent):
+        rows, table = shards.rows, shards.content.arrow
+        if table is not None and isinstance(rows, range) and rows.step == 1:
+            return table.slice(rows.start, len(rows))
+    return _built(shards)
+
+
+def _joined(tables: Sequence[Any]) -> Any:
+    """Return the rows of all tables as a single batch, with the columns that `_TableBuilder` would give them."""
+    import pyarrow as pa
+
+    whole = pa.concat_tables(map(_without_dictionaries, tables), promote_options="default")
+    kinds = {**_COLUMNS, **_TEXT_COLUMNS, COLUMN_NAMES["block_file"]: Words}
+    columns = {}
+    for name in (*_COLUMNS, *_TEXT_COLUMNS, *COLUMN_NAMES.values()):
+        column = whole.column(name) if name in whole.column_names else None
+        is_optional = name in COLUMN_NAMES.values()  # such columns are left out if they are empty
+        if column is not None and not (is_optional and column.null_count == len(column)):
+            found = column.combine_chunks()
+            columns[name] = found.cast(_word_type(pa)) if kinds.get(name) is Words else found
+    return pa.table(columns).replace_schema_metadata(tables[0].schema.metadata)
+
+
+def _without_dictionaries(table: Any) -> Any:
+    import pyarrow as pa
+
+    fields = [pa.field(each.name, pa.string()) if pa.types.is_dictionary(each.type) else each for each in table.schema]
+    return table.cast(pa.schema(fields, metadata=table.schema.metadata))
+
+
+def _file_of(table: Any) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue()
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
@@ -100,9 +167,46 @@ def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
     data = emit_table(shards)
-    where, sha256 = "of this process", hashlib.sha256(data).hexdigest()
-    content = _content(data, where, sha256, partial(_unpickled, data, where))
-    return ShardTable(replace(content, emitted=data))
+    return ShardTable(opened_bytes(data, hashlib.sha256(data).hexdigest()))
+
+
+def opened_bytes(data: bytes, sha256: str) -> TableContent:
+    """Return the content of a file that this process created, checked.
+
+    Raises:
+        IndexFileError: two shards have a file name in common, or one is invalid.
+    """
+    where = "of this process"
+    return replace(_content(data, where, sha256, partial(_unpickled, data, where)), emitted=data)
+
+
+def spilled_bytes(
+    data: bytes, sha256: str, spill: SpillFile, *, where: str = "of this process", checks_names: bool = True
+) -> TableContent:
+    """Return the content of a file of shards, checked, and kept in a temporary file; in memory if that has no room.
+
+    Raises:
+        IndexFileError: as for `opened_bytes`.
+    """
+    try:
+        kept, release = spill.add(data)
+    except OSError:
+        return _content(data, where, sha256, partial(_unpickled, data, where), checks_names=checks_names)
+    return replace(_content(kept, where, sha256, _Spilled(kept, where), checks_names=checks_names), release=release)
+
+
+@dataclass(frozen=True, eq=False)
+class _Spilled:
+    """A function that loads the content of a temporary file; pickled with its bytes."""
+
+    data: memoryview
+    where: str
+
+    def __call__(self) -> TableContent:
+        return _content(self.data, self.where, None, self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_unpickled, bytes(self.data), self.where)
 
 
 def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
@@ -121,8 +225,13 @@ def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
         IndexFileError: as for `parse_table`.
         OSError: the file cannot be mapped.
     """
+    return ShardTable(_mapped(path, where, sha256))
+
+
+def _mapped(path: Path, where: str, sha256: str, *, checks_names: bool = True) -> TableContent:
     data, state = map_file(path)
-    return ShardTable(_content(data, where, sha256, partial(_mapped_again, path, where, sha256, state)))
+    reopen = partial(_mapped_again, path, where, sha256, state)
+    return _content(data, where, sha256, reopen, checks_names=checks_names)
 
 
 def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
@@ -132,15 +241,36 @@ def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
         StoreNotFound: there is no such object.
         IndexFileError: it is larger than `MAX_TABLE_BYTES`; or as for `parse_table`.
     """
+    return ShardTable(load_content(store, key, sha256=sha256, num_bytes=store.size(key)))
+
+
+def load_content(
+    store: Store,
+    key: str,
+    *,
+    sha256: str,
+    num_bytes: int,
+    checks_names: bool = True,
+    spill: SpillFile | None = None,
+) -> TableContent:
+    """Load the content of a table of so many bytes, as `load_table` does; into `spill`, if it is given.
+
+    Without `checks_names`, names and hashes are checked when a row is read, and names that occur twice are not found.
+
+    Raises:
+        StoreNotFound, IndexFileError: as for `load_table`.
+    """
     where = store.locate(key)
-    num_bytes = store.size(key)
     if num_bytes > MAX_TABLE_BYTES:
         raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
-    path = store.local_path(key)
+    path = store.local_path(key) if spill is None else None
     if path is not None:
         with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
-            return map_table(path, sha256=sha256, where=where)
-    return parse_table(store.get(key), sha256=sha256, where=where)
+            return _mapped(path, where, sha256, checks_names=checks_names)
+    data = store.get_range(key, 0, num_bytes)
+    if spill is not None:
+        return spilled_bytes(data, sha256, spill, where=where, checks_names=checks_names)
+    return _content(data, where, sha256, partial(_unpickled, data, where), checks_names=checks_names)
 
 
 def _unpickled(data: bytes, where: str) -> TableContent:
@@ -158,7 +288,14 @@ def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableCon
     return _content(data, where, known, partial(_mapped_again, path, where, sha256, found))
 
 
-def _content(data: Buffer, where: str, sha256: str | None, reopen: Callable[[], TableContent]) -> TableContent:
+def _content(
+    data: Buffer,
+    where: str,
+    sha256: str | None,
+    reopen: Callable[[], TableContent],
+    *,
+    checks_names: bool = True,
+) -> TableContent:
     """Return the content of a table's bytes.
 
     `sha256` is None for bytes that were checked before, which are not checked again. `reopen` loads the same content in
@@ -172,7 +309,7 @@ def _content(data: Buffer, where: str, sha256: str | None, reopen: Callable[[], 
         if sha256 is None:
             return _opened(data, what, reopen, is_known=True)
         with checked_sha256(data, sha256, what=what, key=where):
-            return _opened(data, what, reopen, is_known=False)
+            return _opened(data, what, reopen, is_known=False, checks_names=checks_names)
     except FormatError:
         raise
     except (SchemaError, CatalogError) as error:
@@ -181,7 +318,9 @@ def _content(data: Buffer, where: str, sha256: str | None, reopen: Callable[[], 
         raise IndexFileError(f"{what} cannot be read: {str(error)[:200]}", key=where) from error
 
 
-def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_known: bool) -> TableContent:
+def _opened(
+    data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_known: bool, checks_names: bool = True
+) -> TableContent:
     table = read_arrow_file(data, checked=is_known)
     about = load_strict((table.schema.metadata or {})[b"smalti"], where=what)
     if about["version"] not in (TABLE_VERSION, TEXT_TABLE_VERSION):
@@ -190,11 +329,18 @@ def _opened(data: Buffer, what: str, reopen: Callable[[], TableContent], *, is_k
         )
     kinds = {**_COLUMNS, **_TEXT_COLUMNS} if about["version"] == TEXT_TABLE_VERSION else _COLUMNS
     columns, parser = Columns.of(table, kinds), RowParser(about["schemas"], what)
-    first_hashes = numbers_of(table.column(_FIRST_HASH)) if _FIRST_HASH in table.column_names else None
-    content = TableContent(columns, parser, _NO_ROWS, reopen, first_hashes=first_hashes)
+    content = TableContent(
+        columns,
+        parser,
+        _NO_ROWS,
+        reopen,
+        partial=PartialColumns.of(table),
+        arrow=table,
+        release=partial(release_pages, data),
+    )
     if is_known or not table.num_rows:
         return content
-    screened = screen(columns, table.num_rows, partial(release_pages, data))
+    screened = screen(columns, table.num_rows, partial(release_pages, data), checks_names=checks_names)
     release_pages(data)
     suspects = [content.read(row, row + 1)[0] for row in screened.suspects.tolist()]
     check_shards(suspects, suspects[0].schema)
@@ -208,8 +354,8 @@ class _TableBuilder:
         self._pa = pa
         self._schemas: dict[Schema, int] = {}
         self._pieces: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_TEXT_COLUMNS)}
-        self._first_hashes: list[Any] = []
-        self._has_text = self._has_first_hash = False
+        self._partial: dict[str, list[Any]] = {name: [] for name in COLUMN_NAMES}
+        self._has_text = self._has_first_hash = self._has_blocks = False
 
     def add(self, shards: Sequence[ShardInfo]) -> None:
         """Append shards."""
@@ -223,9 +369,7 @@ class _TableBuilder:
         self._put("hash_names", pa.array([",".join(shard.hash_names) for shard in shards], pa.string()))
         for name in ("partition", "compression", "format", "newline", "separator"):
             self._put(name, pa.array([getattr(shard, name) for shard in shards], pa.string()))
-        hashes = [_signed(shard.raw.first_hash) for shard in shards]
-        self._first_hashes.append(pa.array(hashes, pa.int64()))
-        self._has_first_hash = self._has_first_hash or any(each is not None for each in hashes)
+        self._add_partial(shards)
         for name in ("raw", "zip", "meta", "zip_meta"):
             self._put_files(name, [getattr(shard, name) for shard in shards])
 
@@ -238,9 +382,28 @@ class _TableBuilder:
             "schemas": [{"names": s.names, "encodings": s.encodings, "sizes": s.sizes} for s in self._schemas],
         }
         arrays = {name: self._joined(name, self._pieces.pop(name)) for name in names}
-        if self._has_first_hash:
-            arrays[_FIRST_HASH] = pa.concat_arrays(self._first_hashes)
+        for name, pieces in self._partial.items():
+            if self._has_blocks if name.startswith("block_") else self._has_first_hash:
+                column = pa.concat_arrays(pieces)
+                is_word = name == "block_file"
+                arrays[COLUMN_NAMES[name]] = column.cast(_word_type(pa)) if is_word else column
         return pa.table(arrays).replace_schema_metadata({"smalti": json.dumps(about, sort_keys=True)})
+
+    def _add_partial(self, shards: Sequence[ShardInfo]) -> None:
+        """Append the columns with which parts of the shards are verified."""
+        pa = self._pa
+        hashes, lists = [shard.raw.first_hash for shard in shards], [shard.blocks for shard in shards]
+        self._has_first_hash = self._has_first_hash or any(each is not None for each in hashes)
+        self._has_blocks = self._has_blocks or any(each is not None for each in lists)
+        columns: dict[str, tuple[list[Any], Any]] = {
+            "first_hash": (list(map(_signed, hashes)), pa.int64()),
+            "block_file": ([each and each.file for each in lists], pa.string()),
+            "block_offset": ([each and each.offset for each in lists], pa.int64()),
+            "block_bytes": ([each and each.block_bytes for each in lists], pa.int32()),
+            "block_digest": ([each and _signed(each.digest) for each in lists], pa.int64()),
+        }
+        for name, (values, kind) in columns.items():
+            self._partial[name].append(pa.array(values, kind))
 
     def _put(self, name: str, piece: Any) -> None:
         self._pieces[name].append(piece)
@@ -261,7 +424,11 @@ class _TableBuilder:
         pa, kind = self._pa, {**_COLUMNS, **_TEXT_COLUMNS}[name]
         empty = {Words: pa.string(), Texts: pa.string(), Numbers: pa.int32() if name == "schema" else pa.int64()}[kind]
         whole = pa.concat_arrays(pieces) if pieces else pa.array([], empty)
-        return whole.cast(pa.dictionary(pa.int32(), pa.string())) if kind is Words else whole
+        return whole.cast(_word_type(pa)) if kind is Words else whole
+
+
+def _word_type(pa: Any) -> Any:
+    return pa.dictionary(pa.int32(), pa.string())
 
 
 def _signed(first_hash: int | None) -> int | None:

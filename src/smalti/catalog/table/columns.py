@@ -7,17 +7,17 @@ file, whatever it contains: slices of Python and numpy end at the end of the mem
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
-from smalti.format import FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
-from smalti.format.index import MAX_STORED_BYTES, ONE_FILE_FORMATS, parse_schema
+from smalti.format import BlockList, FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
+from smalti.format.index import MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
 from smalti.format.json_fields import Fields
 from smalti.format.sizes import MAX_FILE_BYTES
 from smalti.format.text import TEXT_FORMATS, parse_layout
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Bools = NDArray[np.bool_]
+_quoted = json.encoder.encode_basestring_ascii
 _ONE_HASH = re.compile(
     r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII
 )  # nearly every file has hashes of this form; faster than a JSON parser
@@ -218,6 +219,54 @@ def _with_nulls(values: list[Any], absent: Bools) -> list[Any]:
     return [None if is_absent else value for value, is_absent in zip(values, absent.tolist(), strict=True)]
 
 
+PartialReading = tuple[int | None, str | None, int | None, int | None, int | None]
+"""How parts of a shard are verified: the hash of its first bytes, and the fields of its `BlockList`; numbers signed."""
+NO_PARTIAL_READING: PartialReading = (None, None, None, None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class PartialColumns:
+    """The optional columns of a table, with which parts of shards are verified."""
+
+    first_hash: Numbers | None = None
+    """Hashes of the first bytes of the shards."""
+    block_file: Words | None = None
+    """None if no shard has a block list; otherwise the columns below are there, too."""
+    block_offset: Numbers | None = None
+    block_bytes: Numbers | None = None
+    block_digest: Numbers | None = None
+
+    @classmethod
+    def of(cls, table: "pa.Table") -> "PartialColumns":
+        """Return views of those columns that the table has.
+
+        Raises:
+            ValueError: a column has another type.
+            KeyError: a column is missing or duplicated.
+        """
+        found = {name for name in cls.__dataclass_fields__ if COLUMN_NAMES[name] in table.column_names}
+        if not found.isdisjoint(_BLOCK_FIELDS):
+            found.update(_BLOCK_FIELDS)
+        views: dict[str, Any] = {}
+        for name in found:
+            column = table.column(COLUMN_NAMES[name])
+            views[name] = words_of(column) if name == "block_file" else numbers_of(column)
+        return cls(**views)
+
+    def rows(self, begin: int, end: int) -> Iterable[PartialReading]:
+        """Return the values of rows [begin, end)."""
+        columns = [getattr(self, name) for name in self.__dataclass_fields__]
+        if columns == [None] * len(columns):
+            return repeat(NO_PARTIAL_READING, max(0, end - begin))
+        return zip(*(repeat(None) if each is None else each.rows(begin, end) for each in columns), strict=False)
+
+
+NO_PARTIAL_COLUMNS = PartialColumns()
+COLUMN_NAMES = {name: name for name in PartialColumns.__dataclass_fields__} | {"first_hash": "raw_first"}
+"""Names in a table of the fields of `PartialColumns`."""
+_BLOCK_FIELDS = frozenset(name for name in COLUMN_NAMES if name.startswith("block_"))
+
+
 class RowParser:
     """The parser of rows to shards, each checked as strictly as an entry of an index file.
 
@@ -231,16 +280,18 @@ class RowParser:
         self._columns: dict[tuple[Any, ...], Schema] = {}
         self._common: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._texts: dict[int, str] = {}
+        self._canonical_schemas: dict[int, str] = {}
+        self._canonical_ends: dict[tuple[Any, ...], str] = {}
 
-    def parse(self, row: tuple[Any, ...], number: int, first_hash: int | None = None) -> ShardInfo:
-        """Return the shard of one row, given as the values of all columns in order, and the hash of its first bytes.
+    def parse(self, row: tuple[Any, ...], number: int, partial: PartialReading = NO_PARTIAL_READING) -> ShardInfo:
+        """Return the shard of one row, given as the values of all columns in order, and how parts of it are verified.
 
         Raises:
             IndexFileError: the row is invalid; the message contains its number.
         """
         where = f"{self.where}, row {number}"
         try:
-            return self._shard(row, where, first_hash)
+            return self._shard(row, where, partial)
         except FormatError:
             raise
         except (SchemaError, CatalogError) as error:
@@ -256,7 +307,27 @@ class RowParser:
         values = row[1:] if row[12:13] != ("mds",) else row[1:12]  # the columns of text shards are empty in MDS rows
         return repr((schema, *values))
 
-    def _shard(self, row: tuple[Any, ...], where: str, first_hash: int | None) -> ShardInfo:
+    def canonical(self, row: tuple[Any, ...]) -> str:
+        """Return the line of a row that the digest of a version covers; the row was checked before."""
+        schema = self._canonical_schemas.get(row[0])
+        if schema is None:
+            entry = self._schemas[row[0]]
+            schema = canonical([entry["names"], entry["encodings"], entry["sizes"]])
+            self._canonical_schemas[row[0]] = schema
+        common = row[9:12]
+        end = self._canonical_ends.get(common)
+        if end is None:
+            names = common[1].split(",") if common[1] else []
+            end = self._canonical_ends[common] = canonical([common[0], names, common[2]])[1:-1]
+        split = "null" if row[1] is None else _quoted(row[1])
+        text = f"{split},{row[2]},{_file_text(*row[3:6])},{_file_text(*row[6:9])},{end}"
+        if len(row) > 15 and row[15] is not None:
+            text += f",{canonical(row[12:15])[1:-1]},{_file_text(*row[15:18])},{_file_text(*row[18:21])}"
+        elif row[12:13] not in ((), ("mds",)):
+            text += f",{canonical(row[12])}"
+        return f"{schema}[{text}]\n"
+
+    def _shard(self, row: tuple[Any, ...], where: str, partial: PartialReading) -> ShardInfo:
         schema, partition, samples, *files = row[:9]
         compression, hash_names, size_limit = row[9:12]
         kind, newline, separator = texts = row[12:15] or ("mds", None, None)
@@ -264,7 +335,7 @@ class RowParser:
         names = self._common.get((compression, hash_names, size_limit))
         if names is None:
             names = self._read_common(compression, hash_names, size_limit, where)
-        raw = _file(*files[:3], where=where, first_hash=first_hash)
+        raw = _file(*files[:3], where=where, first_hash=partial[0])
         meta, zip_meta = (
             (_file(*row[15:18], where=where), _file(*row[18:21], where=where, limit=MAX_STORED_BYTES))
             if len(row) > 15
@@ -286,6 +357,7 @@ class RowParser:
             zip_meta=zip_meta,
             newline=newline,
             separator=separator,
+            blocks=None if partial[1] is None else _block_list(*partial[1:], where=where),
         )
         info.check(where)
         return info
@@ -322,11 +394,35 @@ class RowParser:
         return names
 
 
+def canonical(value: Any) -> str:
+    """Return the JSON without spaces over which digests are computed."""
+    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _file_text(name: str | None, num_bytes: int | None, hashes: str | None) -> str:
+    """Return the canonical JSON of a file."""
+    if name is None:
+        return "null"
+    match = _ONE_HASH.fullmatch(hashes or "")
+    text = f'{{"{match[1]}":"{match[2]}"}}' if match else canonical(parse_hashes(hashes))
+    return f"[{_quoted(name)},{num_bytes},{text}]"
+
+
 def parse_hashes(text: str | None) -> dict[str, str]:
     """Parse the hashes of a file, name to digest, from the JSON in a table; the digests are not checked."""
     match = _ONE_HASH.fullmatch(text or "")
     found = {match[1]: match[2]} if match else json.loads(text or "null")
     return {sys.intern(algorithm): digest for algorithm, digest in found.items()}
+
+
+def _block_list(
+    file: str | None, offset: int | None, block_bytes: int | None, digest: int | None, *, where: str
+) -> BlockList:
+    if offset is None or block_bytes is None or digest is None:
+        raise IndexFileError(f"{where}: a block list without offset, size or digest")
+    found = BlockList(check_basename(file, where=f"{where}, block list"), offset, block_bytes, digest % (1 << 64))
+    found.check(where)
+    return found
 
 
 def _file(

@@ -117,16 +117,17 @@ class Screened:
     """The first row of each combination of common properties; they are suspects too."""
 
 
-def screen(columns: Columns, size: int, done: Callable[[], None]) -> Screened:
+def screen(columns: Columns, size: int, done: Callable[[], None], *, checks_names: bool = True) -> Screened:
     """Find the suspect rows of a table.
 
     The columns are named as by `emit_table`, and have at least one row. `done` is called from time to time, when the
-    memory of columns that were checked can be released.
+    memory of columns that were checked can be released. Without `checks_names`, only the numbers are looked at.
     """
     odd = np.zeros(size, bool)
     kinds = _first_of_each_kind(columns, size)
     odd[kinds] = True
-    names = {part: columns.texts[f"{part}_name"] for part in _FILES if f"{part}_name" in columns.texts}
+    parts = [part for part in _FILES if checks_names and f"{part}_name" in columns.texts]
+    names = {part: columns.texts[f"{part}_name"] for part in parts}
     hashes = {part: HashTexts(columns.texts[f"{part}_hashes"], columns.words["hash_names"]) for part in names}
     rising = {part: _AscendingNames() for part in names}
     for begin in range(0, size, _BLOCK):

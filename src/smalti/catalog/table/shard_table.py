@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.table.columns import Columns, Numbers, RowParser, Texts
+from smalti.catalog.table.columns import NO_PARTIAL_COLUMNS, Columns, PartialColumns, RowParser, Texts, canonical
 from smalti.errors import CatalogError, IndexFileError, SchemaError
-from smalti.format import FileInfo, Schema, ShardInfo
+from smalti.format import FileInfo, Schema, ShardInfo, check_basename
 
 Ids = NDArray[np.int64]
 
@@ -44,8 +44,12 @@ class TableContent:
     """Function that loads the same content in another process; pickled instead of the content if it is given."""
     emitted: bytes | None = None
     """The bytes of the table's file, if this process created it."""
-    first_hashes: Numbers | None = None
-    """Hashes of the first bytes of the shards, as signed numbers; None if no shard has one."""
+    partial: PartialColumns = NO_PARTIAL_COLUMNS
+    """How parts of the shards are verified."""
+    arrow: Any = None
+    """The `pyarrow.Table` that the columns are views of; None where there is none."""
+    release: Callable[[], None] = lambda: None
+    """Function that releases the memory of a mapped file; it is read again on access."""
 
     @property
     def size(self) -> int:
@@ -71,15 +75,110 @@ class TableContent:
                 f"{str(error)[:200]}",
                 where=self.parser.where,
             ) from error
-        hashes = [None] * len(values) if self.first_hashes is None else self.first_hashes.rows(begin, end)
+        parts = self.partial.rows(begin, begin + len(values))
         return [
-            self.parser.parse(row, number, first_hash)
-            for number, (row, first_hash) in enumerate(zip(values, hashes, strict=True), begin)
+            self.parser.parse(row, number, part)
+            for number, (row, part) in enumerate(zip(values, parts, strict=True), begin)
         ]
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return int(self.samples.sum())
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards as stored."""
+        return int(self.num_bytes_each().stored.sum())
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the splits, sorted."""
+        places, words = self.splits()
+        used = np.unique(places).tolist()
+        return tuple(sorted({word for place in used if place >= 0 and (word := words[place]) is not None}))
+
+    def kind_shards(self) -> list[ShardInfo]:
+        """Return one shard of each schema and format."""
+        return [self.read(row, row + 1)[0] for row in self.kinds.tolist()]
+
+    @property
+    def has_block_lists(self) -> bool:
+        """True if a shard has a block list."""
+        return self.partial.block_file is not None
+
+    def block_files(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
+        """Return the index of the file of each row's block list in a list of names, as `splits` does."""
+        column = self.partial.block_file
+        return (np.full(self.size, -1, np.int32), []) if column is None else (column.places, column.words)
+
+    def splits(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
+        """Return the index of the split of each row in a list of names, negative for none, and the list."""
+        column = self.columns.words["partition"]
+        return column.places, column.words
+
+    def num_bytes_each(self) -> "ShardBytes":
+        """Return the bytes of every shard."""
+        texts, numbers = self.columns.texts, self.columns.numbers
+        raw, stored, zipped = (np.zeros(self.size, np.int64) for _ in range(3))
+        for part, zip_part in _ZIPPED.items():
+            if f"{part}_name" in texts:
+                is_there, is_zipped = ~texts[f"{part}_name"].absent, ~texts[f"{zip_part}_name"].absent
+                sizes = np.where(is_there, numbers[f"{part}_bytes"].values, 0)
+                zips = np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0)
+                raw += sizes
+                zipped += zips
+                stored += np.where(is_there & is_zipped, zips, sizes)
+        return ShardBytes(raw, stored, zipped)
+
+    def content_hashes(self) -> NDArray[np.uint64]:
+        """Return a hash of all data of each shard."""
+        found = np.empty(self.size, np.uint64)
+        for begin in range(0, self.size, _ROWS_AT_ONCE):
+            rows = self.columns.rows(begin, begin + _ROWS_AT_ONCE)
+            hashes = [xxh3_64_intdigest(self.parser.text(row).encode(errors="surrogateescape")) for row in rows]
+            found[begin : begin + len(hashes)] = hashes
+        return found
+
+    def stored_sizes(self, begin: int, end: int) -> Iterator[list[tuple[str, int]]]:
+        """Yield name and size of every stored file of rows [begin, end), in order, some thousands at a time."""
+        texts, numbers = self.columns.texts, self.columns.numbers
+        for first in range(begin, end, _ROWS_AT_ONCE):
+            last = min(first + _ROWS_AT_ONCE, end)
+            parts = [
+                (texts[f"{part}_name"].rows(first, last), numbers[f"{part}_bytes"].rows(first, last))
+                for pair in _ZIPPED.items()
+                for part in pair
+                if f"{part}_name" in texts
+            ]
+            yield list(_stored_files(parts))
+
+    def name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
+        """Return the row and the hash of the name of every uncompressed file."""
+        texts, rows, hashes = self.columns.texts, [], []
+        for part in _ZIPPED:
+            if f"{part}_name" in texts:
+                there = np.flatnonzero(~texts[f"{part}_name"].absent)
+                rows.append(there)
+                hashes.append(hash_texts(texts[f"{part}_name"])[there])
+        return np.concatenate(rows), np.concatenate(hashes)
+
+    def name_columns(self) -> list[Texts]:
+        """Return the names of all files, uncompressed and compressed."""
+        names = (f"{part}_name" for pair in _ZIPPED.items() for part in pair)
+        return [self.columns.texts[name] for name in names if name in self.columns.texts]
+
+    def lacks_hash(self, name: str) -> NDArray[np.bool_]:
+        """Return for each row whether its files lack a hash of this name."""
+        column = self.columns.words["hash_names"]
+        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
+        declared = np.array([name in (word.split(",") if word else ()) for word in (*column.words, None)])
+        lacking: NDArray[np.bool_] = ~declared[column.places]
+        return lacking
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.reopen is None:
-            return type(self), (self.columns, self.parser, self.kinds, None, None, self.first_hashes)
+            return type(self), (self.columns, self.parser, self.kinds, None, None, self.partial)
         return _reopened, (self.reopen, self.kinds)
 
 
@@ -87,10 +186,69 @@ def _reopened(reopen: Callable[[], TableContent], kinds: Ids) -> TableContent:
     return replace(reopen(), kinds=kinds)
 
 
+class Content(Protocol):
+    """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
+
+    @property
+    def emitted(self) -> bytes | None:
+        """The bytes of the table's only file, if this process created it."""
+
+    @property
+    def size(self) -> int:
+        """Number of shards."""
+
+    @property
+    def samples(self) -> Ids:
+        """Samples of every shard."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shards as stored."""
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The names of the splits, sorted."""
+
+    @property
+    def has_block_lists(self) -> bool:
+        """True if a shard has a block list."""
+
+    def read(self, begin: int, end: int) -> list[ShardInfo]:
+        """Return the shards of rows [begin, end), checked."""
+
+    def block_files(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
+        """Return the index of the file of each row's block list in a list of names, as `splits` does."""
+
+    def kind_shards(self) -> list[ShardInfo]:
+        """Return at least one shard of each schema and format."""
+
+    def splits(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
+        """Return the index of the split of each row in a list of names, negative for none, and the list."""
+
+    def num_bytes_each(self) -> "ShardBytes":
+        """Return the bytes of every shard."""
+
+    def content_hashes(self) -> NDArray[np.uint64]:
+        """Return a hash of all data of each shard."""
+
+    def stored_sizes(self, begin: int, end: int) -> Iterator[list[tuple[str, int]]]:
+        """Yield name and size of every stored file of rows [begin, end), in order, some thousands at a time."""
+
+    def name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
+        """Return the row and the hash of the name of every uncompressed file."""
+
+    def lacks_hash(self, name: str) -> NDArray[np.bool_]:
+        """Return for each row whether its files lack a hash of this name."""
+
+
 class ShardTable(Sequence[ShardInfo]):
     """Shards in order, created on access. Immutable, thread-safe, fork-safe, cheap to pickle and to slice."""
 
-    def __init__(self, content: TableContent, rows: range | Ids | None = None) -> None:
+    def __init__(self, content: Content, rows: range | Ids | None = None) -> None:
         """Create a sequence of these rows of the table, in this order; by default all."""
         self._content = content
         self._rows = range(content.size) if rows is None else rows
@@ -150,63 +308,64 @@ class ShardTable(Sequence[ShardInfo]):
         return self._select(self._content.samples)
 
     @property
+    def content(self) -> Content:
+        """The data of the table, of which these shards may be a part."""
+        return self._content
+
+    @property
+    def rows(self) -> range | Ids:
+        """The rows of `content` that these shards are."""
+        return self._rows
+
+    @property
+    def is_range(self) -> bool:
+        """True if these are consecutive rows of the content."""
+        return isinstance(self._rows, range) and self._rows.step == 1
+
+    @property
+    def is_whole(self) -> bool:
+        """True if these are all shards of the content, in its order."""
+        return isinstance(self._rows, range) and self._rows == range(self._content.size)
+
+    @property
     def kinds(self) -> list[ShardInfo]:
         """One shard of each schema and format that the table has."""
-        return [self._content.read(row, row + 1)[0] for row in self._content.kinds.tolist()]
+        return self._content.kind_shards()
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return self._content.num_samples if self.is_whole else int(self.sizes.sum())
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all shards as stored."""
-        return int(self.num_bytes_each.stored.sum())
+        return self._content.num_bytes if self.is_whole else int(self.num_bytes_each.stored.sum())
 
     @cached_property
     def num_bytes_each(self) -> "ShardBytes":
         """Bytes of every shard."""
-        texts, numbers = self._content.columns.texts, self._content.columns.numbers
-        raw, stored, zipped = (np.zeros(len(self), np.int64) for _ in range(3))
-        for part, zip_part in _ZIPPED.items():
-            if f"{part}_name" in texts:
-                is_there, is_zipped = ~texts[f"{part}_name"].absent, ~texts[f"{zip_part}_name"].absent
-                sizes = self._select(np.where(is_there, numbers[f"{part}_bytes"].values, 0))
-                zips = self._select(np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0))
-                raw += sizes
-                zipped += zips
-                stored += np.where(self._select(is_there & is_zipped), zips, sizes)
-        return ShardBytes(raw, stored, zipped)
+        found = self._content.num_bytes_each()
+        return ShardBytes(self._select(found.raw), self._select(found.stored), self._select(found.zipped))
 
     def content_hashes(self) -> NDArray[np.uint64]:
         """Return a hash of all data of each shard, for comparing tables: uint64, shape (shards,).
 
         Different shards have the same hash with a probability of 2^-64. Rows are not checked.
         """
-        content = self._content
-        found = np.empty(content.size, np.uint64)
-        for begin in range(0, content.size, _ROWS_AT_ONCE):
-            rows = content.columns.rows(begin, begin + _ROWS_AT_ONCE)
-            hashes = [xxh3_64_intdigest(content.parser.text(row).encode(errors="surrogateescape")) for row in rows]
-            found[begin : begin + len(hashes)] = hashes
-        return self._select(found)
+        return self._select(self._content.content_hashes())
 
     @property
     def emitted(self) -> bytes | None:
         """The bytes of the file with exactly these shards, if this process created it; saves creating it again."""
-        return self._content.emitted if self._rows == range(self._content.size) else None
+        return self._content.emitted if self.is_whole else None
 
     def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
         """Yield name and size of every stored file, in order, some thousands at a time, without creating shards."""
-        if not (isinstance(self._rows, range) and self._rows.step == 1):
+        if isinstance(self._rows, range) and self._rows.step == 1:
+            yield from self._content.stored_sizes(self._rows.start, self._rows.stop)
+        else:
             yield from ([(file.basename, file.num_bytes) for file in shard.stored_files] for shard in self)
-            return
-        texts, numbers = self._content.columns.texts, self._content.columns.numbers
-        for begin in range(self._rows.start, self._rows.stop, _ROWS_AT_ONCE):
-            end = min(begin + _ROWS_AT_ONCE, self._rows.stop)
-            parts = [
-                (texts[f"{part}_name"].rows(begin, end), numbers[f"{part}_bytes"].rows(begin, end))
-                for pair in _ZIPPED.items()
-                for part in pair
-                if f"{part}_name" in texts
-            ]
-            yield list(_stored_files(parts))
 
     def named(self, name: str) -> list[int]:
         """Return the indices of the shards with an uncompressed file of this name; the first call hashes all names."""
@@ -219,39 +378,53 @@ class ShardTable(Sequence[ShardInfo]):
     @cached_property
     def _name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
         """Indices of shards, and hashes of the names of their uncompressed files, sorted by hash."""
-        texts, places, hashes = self._content.columns.texts, [], []
-        for part in _ZIPPED:
-            if f"{part}_name" in texts:
-                found = self._select(_hash_texts(texts[f"{part}_name"]))
-                there = np.flatnonzero(self._select(~texts[f"{part}_name"].absent))
-                places.append(there)
-                hashes.append(found[there])
-        all_hashes = np.concatenate(hashes)
-        order = np.argsort(all_hashes, kind="stable")
-        return np.concatenate(places)[order], all_hashes[order]
+        rows, hashes = self._content.name_hashes()
+        if not self.is_whole:
+            places = np.full(self._content.size, -1, np.int64)
+            places[np.asarray(self._rows, np.int64)] = np.arange(len(self))
+            rows = places[rows]
+            rows, hashes = rows[rows >= 0], hashes[rows >= 0]
+        order = np.argsort(hashes, kind="stable")
+        return rows[order], hashes[order]
+
+    @property
+    def has_block_lists(self) -> bool:
+        """True if the table has block lists, whichever of its rows are selected."""
+        return self._content.has_block_lists
+
+    @property
+    def block_files(self) -> set[str]:
+        """The names of the files with the block lists of these shards.
+
+        Raises:
+            IndexFileError: a name is not safe.
+        """
+        places, words = self._content.block_files()
+        used = np.unique(self._select(places)).tolist()
+        named = [words[place] for place in used if place >= 0]
+        return {check_basename(word, where="shard table") for word in named if word is not None}
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
-        column = self._content.columns.words["partition"]
-        used = np.unique(self._select(column.places)).tolist()
-        return tuple(sorted({word for place in used if place >= 0 and (word := column.words[place]) is not None}))
+        if self.is_whole:
+            return self._content.partitions
+        places, words = self._content.splits()
+        used = np.unique(self._select(places)).tolist()
+        return tuple(sorted({word for place in used if place >= 0 and (word := words[place]) is not None}))
 
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""
-        column = self._content.columns.words["partition"]
-        wanted = [place for place, word in enumerate(column.words) if word == name]
-        chosen = np.flatnonzero(np.isin(self._select(column.places), wanted))
+        places, words = self._content.splits()
+        wanted = [place for place, word in enumerate(words) if word == name]
+        chosen = np.flatnonzero(np.isin(self._select(places), wanted))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
         return ShardTable(self._content, self._select(np.arange(self._content.size))[chosen])
 
     def without_hash(self, name: str) -> FileInfo | None:
         """Return the first stored file without a hash of this name; None if all have it."""
-        column = self._content.columns.words["hash_names"]
-        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
-        declared = np.array([name in (word.split(",") if word else ()) for word in (*column.words, None)])
-        for place in np.flatnonzero(~declared[self._select(column.places)]).tolist():
+        for place in np.flatnonzero(self._select(self._content.lacks_hash(name))).tolist():
             for file in self[place].stored_files:
                 if name not in file.hashes:
                     return file
@@ -285,7 +458,8 @@ class ShardBytes:
     """Of compressed files; 0 where there are none."""
 
 
-def _hash_texts(texts: Texts) -> NDArray[np.uint64]:
+def hash_texts(texts: Texts) -> NDArray[np.uint64]:
+    """Return a hash of each text: uint64, shape (texts,)."""
     data, found = memoryview(texts.data), np.empty(texts.absent.size, np.uint64)
     for begin in range(0, found.size, _NAMES_AT_ONCE):
         places = texts.offsets[begin : begin + _NAMES_AT_ONCE + 1].tolist()
@@ -314,9 +488,33 @@ def sizes_of(shards: Sequence[ShardInfo]) -> Ids:
     return shards.sizes if isinstance(shards, ShardTable) else np.array([info.samples for info in shards], np.int64)
 
 
+def samples_of(shards: Sequence[ShardInfo]) -> int:
+    """Return the number of samples of all shards."""
+    return shards.num_samples if isinstance(shards, ShardTable) else sum(info.samples for info in shards)
+
+
 def kinds_of(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
     """Return shards with at least one of each schema and format."""
     return shards.kinds if isinstance(shards, ShardTable) else shards
+
+
+def block_files_of(shards: Sequence[ShardInfo]) -> set[str]:
+    """Return the names of the files with the block lists of these shards."""
+    if isinstance(shards, ShardTable):
+        return shards.block_files
+    return {shard.blocks.file for shard in shards if shard.blocks is not None}
+
+
+def written_keys(shards: Sequence[ShardInfo]) -> list[str]:
+    """Return the names of all objects that a writer of these shards has put: their files, and their block lists."""
+    return [*(file.basename for shard in shards for file in shard.stored_files), *sorted(block_files_of(shards))]
+
+
+def has_block_lists(shards: Sequence[ShardInfo]) -> bool:
+    """Return whether any of the shards may have a block list."""
+    if isinstance(shards, ShardTable):
+        return shards.has_block_lists
+    return any(shard.blocks is not None for shard in shards)
 
 
 def without_hash(shards: Sequence[ShardInfo], name: str) -> FileInfo | None:
@@ -383,14 +581,18 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
     return digest.hexdigest()
 
 
+def content_digest(content: TableContent) -> str:
+    """Return the same as `digest_of` of all shards of a table, without creating them."""
+    digest = hashlib.sha256(b"smalti-manifest-1\n")
+    for begin in range(0, content.size, _ROWS_AT_ONCE):
+        rows = content.columns.rows(begin, begin + _ROWS_AT_ONCE)
+        digest.update("".join(map(content.parser.canonical, rows)).encode())
+    return digest.hexdigest()
+
+
 def _file_text(file: FileInfo | None) -> str:
     """Return the canonical JSON of a file; formatted by hand, because an encoder takes seconds for a million files."""
     if file is None:
         return "null"
     hashes = ",".join([f"{_quoted(name)}:{_quoted(digest)}" for name, digest in sorted(file.hashes.items())])
     return f"[{_quoted(file.basename)},{file.num_bytes},{{{hashes}}}]"
-
-
-def canonical(value: Any) -> str:
-    """Return the JSON without spaces over which digests are computed."""
-    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))

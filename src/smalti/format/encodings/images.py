@@ -314,7 +314,7 @@ class ImageList(Encoding):
 
     def _checked(self, data: bytes) -> bytes:
         try:
-            images = self._split(data)
+            images = self.files(data)
         except BadImageError as error:
             raise SchemaError(f"expected a list of images, found bytes that are not one: {error}") from error
         for place, image in enumerate(images):
@@ -323,9 +323,14 @@ class ImageList(Encoding):
 
     def decode(self, data: bytes) -> list[Image.Image]:
         """Return a list of PIL images, whose pixels are read when first used, except raw ones."""
-        return [self._element.decode(image) for image in self._split(data)]
+        return [self._element.decode(image) for image in self.files(data)]
 
-    def _split(self, data: bytes) -> list[bytes]:
+    def files(self, data: bytes) -> list[bytes]:
+        """Return the stored bytes of each image.
+
+        Raises:
+            BadImageError: `data` is damaged.
+        """
         at = len(self.reserved)
         if len(data) < at + 4 or data[:at] != self.reserved:
             raise BadImageError("no header of a list of images.")

@@ -22,7 +22,7 @@ from smalti.format.reading.gather import Cells, Ragged, collect, copies, gather,
 from smalti.format.schema import Schema
 
 _MAX_PLANS = 256
-_plans: "dict[tuple[Schema, bool, int], ReadPlan]" = {}
+_plans: "dict[tuple[Schema, bool, int, tuple[str, ...] | None], ReadPlan]" = {}
 Arrays = Mapping[str, Array]
 """Arrays of the caller to fill, by column."""
 DECODER_ERRORS = (ValueError, ArithmeticError, RecursionError)
@@ -99,7 +99,10 @@ class ReadPlan:
     """
 
     schema: Schema
+    names: tuple[str, ...] | None
+    """Columns that are read, in the order of the result; None for all."""
     columns: tuple[ColumnReadPlan, ...]
+    """Those that are read."""
     steps: tuple[tuple[str, Encoding, Callable[[bytes], Any], int | None], ...]
     """Name, encoding, decoder and size of each column, for single samples."""
     head_bytes: int
@@ -108,35 +111,45 @@ class ReadPlan:
     """Unpacks these lengths from a buffer at an offset."""
     min_bytes: int
     """Bytes of a sample whose columns of varying length are all empty."""
+    places: tuple[tuple[int, int], ...]
+    """For each column that is read, the bytes of columns of fixed size in front of it, and the number of columns of
+    varying length there."""
 
 
-def read_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
+def read_plan(schema: Schema, *, allow_unsafe_types: bool, names: tuple[str, ...] | None = None) -> ReadPlan:
     """Return the plan of a schema; thread-safe.
 
+    `names` are the columns to read, in the order of the result; None for all.
+
     Raises:
-        SchemaError: A column's encoding is unknown or unsafe.
+        SchemaError: There is no such column, or the encoding of one that is read is unknown or unsafe.
     """
-    key = schema, allow_unsafe_types, num_replaced()
+    key = schema, allow_unsafe_types, num_replaced(), names
     found = _plans.get(key)
     if found is None:
         if len(_plans) >= _MAX_PLANS:
             _plans.clear()
         # Not lru_cache: threads that call it at the same time would get different objects.
-        found = _plans.setdefault(key, _make_plan(schema, allow_unsafe_types=allow_unsafe_types))
+        found = _plans.setdefault(key, _make_plan(schema, names, allow_unsafe_types=allow_unsafe_types))
     return found
 
 
-def _make_plan(schema: Schema, *, allow_unsafe_types: bool) -> ReadPlan:
-    codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
-    columns = tuple(map(_column, schema.names, codecs, schema.sizes))
+def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_types: bool) -> ReadPlan:
+    check_column_names(names or (), schema.names)
+    read = schema if names is None else schema.only(names)
+    codecs = read.codecs(allow_unsafe_types=allow_unsafe_types)
+    columns = tuple(map(_column, read.names, codecs, read.sizes))
+    sizes_before = [schema.sizes[: schema.names.index(name)] for name in read.names]
     num_lengths = schema.sizes.count(None)
     return ReadPlan(
         schema,
+        names,
         columns,
         tuple((column.name, column.codec, column.codec.decode, column.size) for column in columns),
         4 * num_lengths,
         struct.Struct(f"<{num_lengths}I").unpack_from,
         4 * num_lengths + sum(size for size in schema.sizes if size is not None),
+        tuple((sum(size for size in sizes if size is not None), sizes.count(None)) for sizes in sizes_before),
     )
 
 

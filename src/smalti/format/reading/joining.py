@@ -21,12 +21,17 @@ _PLAN = attrgetter("plan")  # a batch may touch a thousand shards: no Python cod
 
 
 def open_shard(
-    paths: Sequence[Path], info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+    paths: Sequence[Path],
+    info: ShardInfo,
+    *,
+    allow_unsafe_types: bool = False,
+    check_config: bool = False,
+    names: tuple[str, ...] | None = None,
 ) -> AnyShard:
     """Open the shard whose uncompressed files are `paths`, in the order of `info.raw_files`.
 
     With `check_config`, the description of the columns inside the shard must equal that of `info`: for shards that
-    Smalti wrote.
+    Smalti wrote. `names` are the columns to read, in the order of the result; None for all.
 
     Raises:
         ChecksumMismatch: The size of a file is not the declared one.
@@ -38,23 +43,38 @@ def open_shard(
     if len(paths) != len(info.raw_files):
         raise FormatError(f"{info.raw.basename}: expected {len(info.raw_files)} files, found {len(paths)}.")
     if info.meta is None:
-        return Shard.open(paths[0], info, allow_unsafe_types=allow_unsafe_types, check_config=check_config)
-    return TextShard.open(paths[0], paths[1], info, check_config=check_config)
+        unsafe = allow_unsafe_types
+        return Shard.open(paths[0], info, allow_unsafe_types=unsafe, check_config=check_config, names=names)
+    return TextShard.open(paths[0], paths[1], info, check_config=check_config, names=names)
 
 
-def check_readable(shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = False) -> None:
+def check_readable(
+    shards: Iterable[ShardInfo], *, allow_unsafe_types: bool = False, names: tuple[str, ...] | None = None
+) -> None:
     """Return only if the columns of all shards may be decoded; fast, since shards share schemas.
+
+    `names` are the columns to read; None for all.
 
     Raises:
         FormatError: These are Parquet files.
-        SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given.
+        SchemaError: A column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or a shard lacks one of `names`.
     """
     seen: set[int] = set()
     alive: list[Schema] = []  # so that no `id` in `seen` is reused
     for shard in shards:
         _check_no_parquet(shard)
-        if shard.meta is None and id(shard.schema) not in seen:
-            shard.schema.codecs(allow_unsafe_types=allow_unsafe_types)
+        if id(shard.schema) not in seen:
+            missing = [name for name in names or () if name not in shard.schema.names]
+            if missing:
+                raise SchemaError(
+                    f"{shard.raw.basename} has no column {missing[0]!r}, which other shards of the set have; its "
+                    f"columns are {', '.join(shard.schema.names)}.",
+                    column=missing[0],
+                    shard=shard.raw.basename,
+                )
+            if shard.meta is None:
+                read = shard.schema if names is None else shard.schema.only(names)
+                read.codecs(allow_unsafe_types=allow_unsafe_types)
             seen.add(id(shard.schema))
             alive.append(shard.schema)
 
@@ -109,26 +129,35 @@ def _select_rows(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> Row
 def _merged(
     shards: Sequence[AnyShard], which: Int64s, read: Callable[[AnyShard, Any], dict[str, Any]]
 ) -> dict[str, Any]:
-    check_alike([shard.info for shard in shards])
+    check_alike([shard.info for shard in shards], [shard.names for shard in shards])
     groups = [np.flatnonzero(which == place) for place in range(len(shards))]
     return joined([read(shard, group) for shard, group in zip(shards, groups, strict=True)], groups)
 
 
-def check_alike(infos: Sequence[ShardInfo]) -> None:
-    """Return only if the shards have the same columns, in any order.
+def check_alike(infos: Sequence[ShardInfo], names: Sequence[tuple[str, ...] | None]) -> None:
+    """Return only if the columns that are read of the shards are the same, in any order.
+
+    `names` are the columns that are read of each; None for all.
 
     Raises:
-        SchemaError: Two of them have not.
+        SchemaError: Those of two of them are not.
     """
-    first = infos[0]
-    for info in infos[1:]:
-        if info.schema is not first.schema and info.schema.columns() != first.schema.columns():
+    first, first_names = infos[0], names[0]
+    for info, its_names in zip(infos[1:], names[1:], strict=True):
+        if info.schema is first.schema and its_names == first_names:
+            continue
+        columns, its_columns = _columns_read(first, first_names), _columns_read(info, its_names)
+        if its_columns != columns:
             raise SchemaError(
                 f"shards {first.raw.basename} and {info.raw.basename} have different columns: "
-                f"{first.schema.columns()} and {info.schema.columns()}; a batch by column needs the same ones. "
+                f"{columns} and {its_columns}; a batch by column needs the same ones. "
                 "Read such a set sample by sample, or write it again with one schema.",
                 shard=info.raw.basename,
             )
+
+
+def _columns_read(info: ShardInfo, names: tuple[str, ...] | None) -> dict[str, str]:
+    return (info.schema if names is None else info.schema.only(names)).columns()
 
 
 def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:

@@ -49,7 +49,13 @@ class Shard:
 
     @classmethod
     def open(
-        cls, path: Path, info: ShardInfo, *, allow_unsafe_types: bool = False, check_config: bool = False
+        cls,
+        path: Path,
+        info: ShardInfo,
+        *,
+        allow_unsafe_types: bool = False,
+        check_config: bool = False,
+        names: tuple[str, ...] | None = None,
     ) -> "Shard":
         """Map the uncompressed file and check its header and its table of offsets against the index.
 
@@ -59,6 +65,7 @@ class Shard:
             allow_unsafe_types: Whether columns that run code when they are read are allowed.
             check_config: Whether the description of the columns inside the shard must equal that of the index: for
                 shards that Smalti wrote.
+            names: Columns to read, in the order of the result; None for all.
 
         Raises:
             ChecksumMismatch: The size is not the declared one.
@@ -66,7 +73,7 @@ class Shard:
             SchemaError: A column whose encoding is refused.
             OSError: The file cannot be opened.
         """
-        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types)
+        plan = read_plan(info.schema, allow_unsafe_types=allow_unsafe_types, names=names)
         file = MappedFile.open(path, num_bytes=info.raw.num_bytes, name=info.raw.basename)
         offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path))
         if check_config:
@@ -75,7 +82,14 @@ class Shard:
 
     @classmethod
     def open_first(
-        cls, path: Path, info: ShardInfo, last: int, *, allow_unsafe_types: bool = False, check_config: bool = False
+        cls,
+        path: Path,
+        info: ShardInfo,
+        last: int,
+        *,
+        allow_unsafe_types: bool = False,
+        check_config: bool = False,
+        names: tuple[str, ...] | None = None,
     ) -> "Shard | None":
         """Open the shard over the first `FIRST_BYTES` of a file that is still being written.
 
@@ -96,7 +110,12 @@ class Shard:
             return None
         if check_config:
             _check_config(file, offsets, info)
-        return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types))
+        return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types, names=names))
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Columns that are read, in the order of the result; None for all."""
+        return self.plan.names
 
     def __len__(self) -> int:
         return self._len
@@ -119,6 +138,8 @@ class Shard:
         begin, end = _BEGIN_AND_END(data, 4 + 4 * number)
         if end > file.size or begin + plan.min_bytes > end:
             raise self._too_short(number)
+        if plan.names is not None:
+            return self._some_columns(file, number, begin, end)
         lengths = iter(plan.lengths(data, begin))
         begin += plan.head_bytes
         sample: dict[str, Any] = {}
@@ -132,6 +153,23 @@ class Shard:
                 where = f"{file.name}, sample {number}"
                 raise damaged(name, codec, where, error, sample=number) from error
             begin = after
+        return sample
+
+    def _some_columns(self, file: MappedFile, number: int, begin: int, end: int) -> dict[str, Any]:
+        """Return the columns that are read of a sample, whose bytes are [begin, end); the others are not decoded."""
+        data, plan = file.map, self.plan
+        lengths = plan.lengths(data, begin)
+        begin += plan.head_bytes
+        sample: dict[str, Any] = {}
+        for (name, codec, decode, size), (fixed_bytes, num_lengths) in zip(plan.steps, plan.places, strict=True):
+            first = begin + fixed_bytes + sum(lengths[:num_lengths])
+            after = first + (lengths[num_lengths] if size is None else size)
+            if after > end:
+                raise self._too_short(number)
+            try:
+                sample[name] = decode(data[first:after])
+            except DECODER_ERRORS as error:
+                raise damaged(name, codec, f"{file.name}, sample {number}", error, sample=number) from error
         return sample
 
     def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:

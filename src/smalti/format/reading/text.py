@@ -29,9 +29,18 @@ class TextShard:
     Results never refer to the files: they may be unlinked, and the shard closed, at any time.
     """
 
-    def __init__(self, data: "mmap.mmap | bytes", offsets: Offsets, info: ShardInfo, layout: TextLayout) -> None:
+    def __init__(
+        self,
+        data: "mmap.mmap | bytes",
+        offsets: Offsets,
+        info: ShardInfo,
+        layout: TextLayout,
+        names: tuple[str, ...] | None = None,
+    ) -> None:
         """Use `TextShard.open`."""
         self.info = info
+        self.names = names
+        """Columns that are returned, in this order; None for all. A line is parsed as a whole."""
         self._data: mmap.mmap | bytes | None = data
         self._offsets = offsets
         self._lines = make_lines(layout)
@@ -39,19 +48,29 @@ class TextShard:
         self._len = info.samples
 
     @classmethod
-    def open(cls, data_path: Path, meta_path: Path, info: ShardInfo, *, check_config: bool = False) -> "TextShard":
+    def open(
+        cls,
+        data_path: Path,
+        meta_path: Path,
+        info: ShardInfo,
+        *,
+        check_config: bool = False,
+        names: tuple[str, ...] | None = None,
+    ) -> "TextShard":
         """Map the data file, read the meta file, and check them against each other and against the index.
 
-        `check_config` is as for `Shard.open`.
+        `check_config` and `names` are as for `Shard.open`.
 
         Raises:
             ChecksumMismatch: The size of a file is not the declared one.
             FormatError: Header, offsets or line ends are damaged or contradict the index.
+            SchemaError: There is no such column.
             OSError: A file cannot be opened.
         """
         layout, meta_info = info.layout, info.meta
         if layout is None or meta_info is None:
             raise FormatError(f"{data_path}: its index entry is that of an {info.format} shard, not of a text shard.")
+        check_column_names(names or (), layout.schema.names)
         with meta_path.open("rb") as file:
             check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
             file.seek(0)
@@ -67,7 +86,7 @@ class TextShard:
         if check_config:
             compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=str(meta_path))
         _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=str(data_path))
-        return cls(data, offsets, info, layout)
+        return cls(data, offsets, info, layout, names)
 
     def __len__(self) -> int:
         return self._len
@@ -106,8 +125,8 @@ class TextShard:
             ValueError: The shard is closed.
         """
         found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
-        encodings = zip(self._lines.names, self._lines.encodings, strict=True)
-        return filled({name: _numbers(encoding, found[name]) for name, encoding in encodings}, out)
+        encodings = self.info.schema.columns()
+        return filled({name: _numbers(encodings[name], values) for name, values in found.items()}, out)
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
@@ -118,8 +137,9 @@ class TextShard:
             SchemaError: There is no such column.
         """
         encodings = self.info.schema.columns()
-        chosen = encodings if columns is None else columns
-        check_column_names(chosen, encodings)
+        known = encodings if self.names is None else self.names
+        chosen = known if columns is None else columns
+        check_column_names(chosen, known)
         found = self.batch(indices)
         return {name: _ragged(found[name]) if encodings[name] == "str" else found[name] for name in chosen}
 
@@ -150,7 +170,8 @@ class TextShard:
         except UnicodeDecodeError as error:
             row = next(row for row, piece in zip(rows, pieces, strict=True) if piece == error.object)
             raise self._fault(row, "not UTF-8", None) from error
-        return dict(zip(self._lines.names, values, strict=True))
+        found = dict(zip(self._lines.names, values, strict=True))
+        return found if self.names is None else {name: found[name] for name in self.names}
 
     def _fault(self, row: int, reason: str, column: Any) -> FormatError:
         return FormatError(f"{self.info.raw.basename}, sample {row}: {reason}; {_DAMAGED}", sample=row, column=column)

@@ -6,7 +6,7 @@ known here.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.writing.rows import CheckedEncoder, make_fast_encoder
+from smalti.format.writing.rows import CheckedEncoder, RowBlock, fixed_bytes, make_row_block
 from smalti.format.writing.sealing import (
     FilledMds,
     FilledShard,
@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OFFSET_BYTES = 4  # entry of each sample in the table of offsets
-_BLOCK_BYTES = 1 << 20  # of single samples: makes the cost per block negligible, and stays in a core's cache
+_BLOCK_BYTES = 1 << 18  # of single samples: makes the cost per block negligible, and stays in a core's cache
+Deliver: TypeAlias = Callable[[FilledShard], None]
+Strips: TypeAlias = Callable[[int, int], Iterable[memoryview]]
+
+
+class RowWriter(NamedTuple):
+    """The functions of a caller that adds single samples to a builder; see `ShardBuilder.row_writer`."""
+
+    write: Callable[[Mapping[str, Any]], None]
+    close: Callable[[Callable[..., NoReturn]], None]
+    """Make `write` call this function, which raises, from now on, and release the memory that it holds."""
 
 
 class ShardCutter:
@@ -82,6 +92,11 @@ class ShardCutter:
         self._size, self._count = size, count
         return cuts
 
+    def take(self, count: int, num_bytes: int) -> None:
+        """Add `count` samples of `num_bytes` together to the open shard, whose `room` they fit."""
+        self._size += num_bytes + _OFFSET_BYTES * count
+        self._count += count
+
     def close(self) -> None:
         """Start a new shard with the next sample."""
         self._size, self._count = self._overhead, 0
@@ -116,26 +131,11 @@ class ShardBuilder:
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
         """
-        self._sealer = MdsSealer.of(schema, options)
         self.schema = schema
         self._codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
-        # Encoded single samples, copied into the shard when they fill a block.
-        self._block: list[bytes] = []
-        self._block_room = 0
-        self._fallback = _Fallback(CheckedEncoder(schema, self._codecs), self._block)
-        self._encode = make_fast_encoder(schema, self._codecs, self._fallback)
-        overhead, limit = 8 + len(self._sealer.config), self._sealer.files.size_limit
-        self._cutter = ShardCutter(overhead, limit)
-        min_sample_bytes = sum(4 if size is None else size for size in schema.sizes)
-        self._memory = ShardMemory(
-            overhead + 4 * ((limit or MAX_FILE_BYTES) // (min_sample_bytes + 4) + 1), limit, spare
-        )
-        self._filling: FillingShard | None = None
-        self._lengths = array("q")
-        self._num_shards = 0
-        self._ready: list[FilledShard] = []
-        self._is_incomplete = False
-        self._open_block()
+        self._shards = _Shards(MdsSealer.of(schema, options), spare)
+        self._samples = _Samples(self._shards, CheckedEncoder(schema, self._codecs))
+        self._block: RowBlock | None = None
 
     def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
         """Add one sample, and return the shard that it completed, if any.
@@ -144,13 +144,18 @@ class ShardBuilder:
             SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row`, the number of the
                 sample in this builder, are attributes. The sample is not added.
         """
-        data = self._encode(sample)
-        room = self._block_room - len(data) - 4
-        if room < 0:
-            return self._add_to_next_block(data)
-        self._block_room = room
-        self._block.append(data)
-        return []
+        self._rows().write(sample)
+        return self._shards.pop_ready()
+
+    def row_writer(self, deliver: Deliver, on_error: Callable[[BaseException], None]) -> RowWriter:
+        """Return the function to add single samples with in place of `add`, and the one that ends it.
+
+        `deliver` gets every completed shard, and `on_error` every error that a call ends with. Called before the first
+        sample, once.
+        """
+        self._samples.deliver, self._samples.on_error = deliver, on_error
+        rows = self._rows()
+        return RowWriter(rows.write, rows.close)
 
     def add_batch(self, batch: "pa.RecordBatch") -> list[FilledShard]:
         """Add every row of a batch, column by column, and return the shards that were completed.
@@ -162,10 +167,8 @@ class ShardBuilder:
 
         if batch.num_rows == 0:
             return []
-        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._fallback.next_row)
-        self._end_block()
-        self._push(rows.lengths, rows.strips)
-        return self._pop_ready()
+        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._samples.next_row)
+        return self._push(rows.lengths, rows.strips)
 
     def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
         """Add samples as stored in a shard of the same schema, and return the shards that were completed.
@@ -177,44 +180,105 @@ class ShardBuilder:
         Raises:
             SchemaError: The lengths are not those of the data, or a shard file would exceed 4 GiB; nothing was added.
         """
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
+        ends = _ends(lengths)
         if ends[-1] != len(data):
             raise SchemaError(f"the samples' lengths add up to {ends[-1]} bytes, found {len(data)}")
-        if len(lengths):
-            self._end_block()
-            self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
-        return self._pop_ready()
+        if not len(lengths):
+            return self._shards.pop_ready()
+        return self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
 
     def finish(self) -> list[FilledShard]:
         """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
         self._end_block()
-        self._check_complete()
-        self._cutter.close()
-        self._finish_shard()
-        self._open_block()
-        return self._pop_ready()
-
-    def _add_to_next_block(self, data: bytes) -> list[FilledShard]:
+        self._shards.finish()
         self._end_block()
-        if len(data) + 4 <= self._block_room:
-            self._block_room -= len(data) + 4
-            self._block.append(data)
-        else:
-            # It ends the shard, or is large, or exceeds any shard: then the error is raised by its own call.
-            self._push(np.array([len(data)], np.int64), lambda *_: (memoryview(data),))
-        return self._pop_ready()
+        return self._shards.pop_ready()
+
+    def _rows(self) -> RowBlock:
+        if self._block is None:
+            self._block = make_row_block(self.schema, self._codecs, self._samples)
+        return self._block
+
+    def _push(self, lengths: Int64s, strips: Strips) -> list[FilledShard]:
+        self._end_block()
+        try:
+            self._shards.push(lengths, strips)
+        finally:
+            self._end_block()
+        return self._shards.pop_ready()
 
     def _end_block(self) -> None:
-        if self._block:
-            data = memoryview(b"".join(self._block))
-            lengths = np.fromiter(map(len, self._block), np.int64, len(self._block))
-            self._push(lengths, lambda *_: (data,))
-            self._block.clear()
+        """Move the samples of the block to the shard, and start one that fits the room in the shard."""
+        if self._block is not None:
+            self._block.flush()
 
-    def _open_block(self) -> None:
-        # A block fits the open shard, so only a sample pushed alone, or a batch, ends a shard.
-        self._block_room = min(_BLOCK_BYTES, self._cutter.room)
+
+def _ends(lengths: Int64s) -> Int64s:
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+class _Shards:
+    """The shard that is being filled, and the completed ones until `pop_ready`."""
+
+    def __init__(self, sealer: MdsSealer, spare: SpareMemory | None) -> None:
+        self._sealer = sealer
+        overhead, limit = 8 + len(sealer.config), sealer.files.size_limit
+        self.cutter = ShardCutter(overhead, limit)
+        self.least_bytes = fixed_bytes(sealer.schema)
+        """Bytes of the smallest possible sample."""
+        self.samples = 0
+        """Samples that were pushed."""
+        most_samples = (limit or MAX_FILE_BYTES) // (self.least_bytes + _OFFSET_BYTES) + 1
+        self._memory = ShardMemory(overhead + _OFFSET_BYTES * most_samples, limit, spare)
+        self._filling: FillingShard | None = None
+        self._lengths = array("q")
+        self._num_shards = 0
+        self._ready: list[FilledShard] = []
+        self._is_incomplete = False
+
+    def push(self, lengths: Int64s, strips: Strips) -> None:
+        """Add samples of these lengths; `strips(begin, end)` are the bytes of those [begin, end).
+
+        Raises:
+            SchemaError: A shard file would exceed 4 GiB; nothing was added.
+        """
+        self._check_complete()
+        cuts = self.cutter.push(lengths, first_row=self.samples)
+        self._is_incomplete = True
+        self._fill(lengths, cuts, strips)
+        self._is_incomplete = False
+
+    def push_fitting(self, lengths: Int64s, data: memoryview) -> None:
+        """Add samples that fit the open shard with all of their offsets."""
+        self._check_complete()
+        self._is_incomplete = True
+        self.cutter.take(len(lengths), len(data))
+        self._fill(lengths, [], lambda *_: (data,))
+        self._is_incomplete = False
+
+    def finish(self) -> None:
+        """Complete the last shard, if it has samples."""
+        self._check_complete()
+        self.cutter.close()
+        self._finish_shard()
+
+    def pop_ready(self) -> list[FilledShard]:
+        """Return the completed shards."""
+        if not self._ready:
+            return []
+        ready, self._ready = self._ready, []
+        return ready
+
+    def record_loss(self) -> None:
+        """Refuse everything from now on, because a part of a sample is missing.
+
+        Raises:
+            ValueError: Always.
+        """
+        self._is_incomplete = True
+        self._check_complete()
 
     def _check_complete(self) -> None:
         if self._is_incomplete:
@@ -223,15 +287,8 @@ class ShardBuilder:
                 "them; make a new builder, and write again."
             )
 
-    def _push(self, lengths: Int64s, strips: Callable[[int, int], Iterable[memoryview]]) -> None:
-        self._check_complete()
-        cuts = self._cutter.push(lengths, first_row=self._fallback.samples)
-        self._is_incomplete = True
-        self._fill(lengths, cuts, strips)
-        self._is_incomplete = False
-
-    def _fill(self, lengths: Int64s, cuts: list[int], strips: Callable[[int, int], Iterable[memoryview]]) -> None:
-        self._fallback.samples += len(lengths)
+    def _fill(self, lengths: Int64s, cuts: list[int], strips: Strips) -> None:
+        self.samples += len(lengths)
         begin = 0
         for number, end in enumerate([*cuts, len(lengths)]):
             if end > begin:
@@ -242,7 +299,6 @@ class ShardBuilder:
             if number < len(cuts):
                 self._finish_shard()
             begin = end
-        self._open_block()
 
     def _finish_shard(self) -> None:
         if self._filling is not None:
@@ -251,26 +307,60 @@ class ShardBuilder:
             self._filling, self._lengths = None, array("q")
             self._num_shards += 1
 
-    def _pop_ready(self) -> list[FilledShard]:
-        ready, self._ready = self._ready, []
-        return ready
 
+class _Samples:
+    """The sink of the blocks of single samples (`BlockSink`); knows the numbers of the samples.
 
-class _Fallback:
-    """Encoder of the samples that the fast path declines; knows their numbers.
-
-    Not a method of the builder: the fast path would then refer back to it, and delay the release of its memory.
+    Not the builder: the functions that fill the blocks would then refer back to it, and delay the release of its
+    memory.
     """
 
-    def __init__(self, checked_encoder: CheckedEncoder, block: list[bytes]) -> None:
-        self._checked_encoder = checked_encoder
-        self._block = block
-        self.samples = 0
-        """Number of samples before those of the block."""
+    def __init__(self, shards: _Shards, encoder: CheckedEncoder) -> None:
+        self._shards = shards
+        self._encoder = encoder
+        self.variable_lengths: list[int] = []
+        self.deliver: Deliver | None = None
+        """The recipient of completed shards; without one they stay until they are taken from the `_Shards`."""
+        self.on_error: Callable[[BaseException], None] = lambda _: None
 
     @property
     def next_row(self) -> int:
-        return self.samples + len(self._block)
+        """The number of the next sample."""
+        return self._shards.samples + len(self.variable_lengths)
 
-    def __call__(self, sample: Mapping[str, Any]) -> bytes:
-        return self._checked_encoder.encode(sample, row=self.next_row)
+    def fallback(self, sample: Mapping[str, Any]) -> bytes:
+        """Return the stored bytes of a sample that the fast path declines."""
+        return self._encoder.encode(sample, row=self.next_row)
+
+    def take(self, data: bytearray) -> int:
+        """Add the samples of a block to the shard, and return the size at which the next block is full."""
+        shards = self._shards
+        if self.variable_lengths or data:
+            self._push(data)
+            if self.deliver is not None:
+                for shard in shards.pop_ready():
+                    self.deliver(shard)
+        # So many bytes fit the shard whatever their samples are, so only the last sample of a block can end a shard.
+        least = shards.least_bytes
+        return min(_BLOCK_BYTES, shards.cutter.room * least // (least + _OFFSET_BYTES)) if least else -1
+
+    def _push(self, data: bytearray) -> None:
+        shards, count = self._shards, len(self.variable_lengths)
+        lengths = np.fromiter(self.variable_lengths, np.int64, count) + shards.least_bytes
+        if int(lengths.sum()) != len(data):
+            shards.record_loss()
+        whole = memoryview(data)
+        try:
+            if len(data) + _OFFSET_BYTES * count <= shards.cutter.room:
+                shards.push_fitting(lengths, whole)
+            else:
+                # The last sample is pushed alone: it ends the shard, or is refused because it exceeds any shard.
+                begin = len(data) - int(lengths[-1])
+                if count > 1:
+                    shards.push_fitting(lengths[:-1], whole[:begin])
+                shards.push(lengths[-1:], lambda *_: (whole[begin:],))
+        except SchemaError:  # the last sample is refused; all others were added
+            self.variable_lengths.clear()
+            raise
+        # Last: after an interrupt anywhere above, the lengths are not those of the next block, and it is refused.
+        self.variable_lengths.clear()

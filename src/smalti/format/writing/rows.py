@@ -9,8 +9,7 @@ what is wrong. Both give the same bytes.
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -182,47 +181,93 @@ def make_fast_encoder(
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback
-    source, first = _EncoderSource(codecs, takes_more=takes_more), schema.names[0]
-    space = {
-        "columns": itemgetter(*schema.names) if len(codecs) > 1 else lambda sample: (sample[first],),
-        "join": b"".join,
-        "fallback": fallback,
-        # DeprecationWarning: older numpy warns when `struct` packs a numpy boolean, and warnings may be errors.
-        "declined": (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error, DeprecationWarning),
-        **source.space,
-    }
-    # Generated as dataclasses generate their methods. Only column numbers and struct codes enter the text.
-    exec(source.text(), space)  # noqa: S102
-    encode: Encode = space["encode"]
+    source = _FastPathSource(schema, codecs, takes_more=takes_more)
+    encode: Encode = source.compile(source.encoder_text(), "encode", fallback=fallback)
     return encode
 
 
-class _EncoderSource:
-    """The source text of the generated function, and the values of its names.
+class RowBlock(NamedTuple):
+    """The functions of a writer of single samples: `write(sample)`, `flush()` and `close(refuse)`.
 
-    For the columns a (bytes), b (int), c (str):
-
-        def encode(sample):
-            try:
-                if type(sample) is not dict or len(sample) != 3: raise TypeError
-                v0, v1, v2, = columns(sample)
-                if type(v0) is not kind0: raise TypeError
-                v2 = encode2(v2)
-                return join((pack0(len(v0), len(v2)), v0, pack2(v1), v2))
-            except declined: pass
-            return fallback(sample)
+    They share a block of encoded samples, which `write` gives away when it is full, and `flush` at once. After `close`,
+    `write` and `flush` call `refuse` instead, which raises, and hold no memory.
     """
 
-    def __init__(self, codecs: tuple[Encoding, ...], *, takes_more: bool) -> None:
-        self.space: dict[str, Any] = {}
-        # A subclass of dict may invent columns that are looked up (`defaultdict`).
-        guard = (
-            f"if type(sample) is not dict or len(sample) {'<' if takes_more else '!='} {len(codecs)}: raise TypeError"
-        )
-        self._steps = [guard, "".join(f"v{place}, " for place in range(len(codecs))) + "= columns(sample)"]
+    write: Callable[[Mapping[str, Any]], None]
+    flush: Callable[[], None]
+    close: Callable[[Callable[..., NoReturn]], None]
+
+
+class BlockSink(Protocol):
+    """The recipient of the blocks of single samples, and the encoder of the samples that the fast path declines."""
+
+    variable_lengths: list[int]
+    """Bytes of each sample of the block in variable columns, without the four of each length; emptied by `take`."""
+
+    def fallback(self, sample: Mapping[str, Any]) -> bytes:
+        """Return the stored bytes of a sample."""
+
+    def take(self, data: bytearray) -> int:
+        """Add the samples of the block, and return the number of bytes that the next block may have."""
+
+    def on_error(self, error: BaseException) -> None:
+        """Do what is necessary after a call of `write` that ends with this error."""
+
+
+def make_row_block(schema: Schema, codecs: tuple[Encoding, ...], sink: BlockSink) -> RowBlock:
+    """Return the functions that collect single samples: generated for the schema, one call for each sample.
+
+    A sample is encoded, checked and copied before `write` returns.
+    """
+    source = _FastPathSource(schema, codecs, takes_more=False)
+    make: Callable[..., tuple[Any, ...]] = source.compile(source.block_text(fixed_bytes(schema)), "make")
+    return RowBlock(*make(sink.take, sink.variable_lengths, sink.fallback, sink.on_error))
+
+
+def fixed_bytes(schema: Schema) -> int:
+    """Return the bytes of every sample outside of its variable columns: fixed columns and lengths."""
+    return sum(4 if size is None else size for size in schema.sizes)
+
+
+class _FastPathSource:
+    """The source text of the generated functions, and the values of its names.
+
+    For the columns a (bytes), b (int), c (str), the steps that both functions begin with:
+
+        if type(sample) is not dict or len(sample) != 3: raise TypeError
+        v0 = sample[name0]
+        v1 = sample[name1]
+        v2 = sample[name2]
+        if type(v0) is not kind0: raise TypeError
+        v2 = encode2(v2)
+        n0 = len(v0)
+        n2 = len(v2)
+
+    and what follows in the encoder, where `declined` are the errors of a value that the fast path does not take:
+
+        return join((pack0(n0, n2), v0, pack2(v1), v2))
+    """
+
+    def __init__(self, schema: Schema, codecs: tuple[Encoding, ...], *, takes_more: bool) -> None:
+        self.space: dict[str, Any] = {
+            "join": b"".join,
+            # DeprecationWarning: older numpy warns when `struct` packs a numpy boolean, and warnings may be errors.
+            "declined": (
+                KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error, DeprecationWarning
+            ),
+        }  # fmt: skip
         self._parts: list[str] = []
-        variable = [place for place, codec in enumerate(codecs) if codec.size is None]
-        run = [("I", f"len(v{place})") for place in variable]
+        if len(codecs) > _MAX_FAST_COLUMNS:
+            self._steps, self._variable = ["raise TypeError"], []
+            return
+        # A subclass of dict may invent columns that are looked up (`defaultdict`).
+        count = f"len(sample) {'<' if takes_more else '!='} {len(codecs)}"
+        self._steps = [f"if type(sample) is not dict or {count}: raise TypeError"]
+        for place, name in enumerate(schema.names):
+            self.space[f"name{place}"] = name
+            self._steps.append(f"v{place} = sample[name{place}]")
+        self._variable = [place for place, codec in enumerate(codecs) if codec.size is None]
+        run = [("I", f"n{place}") for place in self._variable]
         for place, codec in enumerate(codecs):
             path = fast_path(codec)
             if path.kind is not None:
@@ -234,10 +279,13 @@ class _EncoderSource:
             if path.code is not None:
                 run.append((path.code, f"v{place}"))
                 continue
+            if path.kind is None and type(codec) is not Str:
+                self._steps.append(f"if type(v{place}) is not bytes: raise TypeError")
             self._pack_run(run)
             run = []
             self._parts.append(f"v{place}")
         self._pack_run(run)
+        self._steps += [f"n{place} = len(v{place})" for place in self._variable]
 
     def _pack_run(self, run: list[tuple[str, str]]) -> None:
         """Pack neighbouring numbers by one call."""
@@ -247,8 +295,73 @@ class _EncoderSource:
         self.space[name] = struct.Struct("<" + "".join(code for code, _ in run)).pack
         self._parts.append(f"{name}({', '.join(value for _, value in run)})")
 
-    def text(self) -> str:
-        """Return the source text of the function."""
+    def compile(self, text: str, name: str, **more: Any) -> Any:
+        """Return a generated function.
+
+        Generated as dataclasses generate their methods: only column numbers and struct codes enter the text.
+        """
+        space = {**self.space, **more}
+        exec(text, space)  # noqa: S102
+        return space[name]
+
+    def encoder_text(self) -> str:
+        """Return the source text of `encode`, which returns the bytes of a sample."""
         result = " + ".join(self._parts) if len(self._parts) < 3 else f"join(({', '.join(self._parts)}))"
         lines = "".join(f"        {line}\n" for line in [*self._steps, f"return {result}"])
         return f"def encode(sample):\n    try:\n{lines}    except declined: pass\n    return fallback(sample)\n"
+
+    def block_text(self, fixed: int) -> str:
+        """Return the source text of `make`, which returns the functions of a `RowBlock`.
+
+        Every part is made before the first one is appended, so a declined sample leaves no trace.
+        """
+        parts = [part if part.startswith("v") else f"p{number}" for number, part in enumerate(self._parts)]
+        packed = [f"p{number} = {part}" for number, part in enumerate(self._parts) if not part.startswith("v")]
+        total = " + ".join(f"n{place}" for place in self._variable) or "0"
+        steps = [*self._steps, *packed]
+        appends = [f"data += {part}" for part in parts] + [f"add_length({total})"]
+        return _BLOCK_TEXT.format(steps=_indented(steps, 16), appends=_indented(appends, 16), fixed=fixed)
+
+
+def _indented(lines: list[str], width: int) -> str:
+    return "\n".join(" " * width + line for line in lines).lstrip()
+
+
+_BLOCK_TEXT = """
+def make(take, lengths, fallback, on_error):
+    data, limit, add_length = bytearray(), take(bytearray()), lengths.append
+
+    def write(sample):
+        nonlocal data, limit
+        try:
+            try:
+                {steps}
+            except declined:
+                pass  # and encoded below, where its errors have no such error as context
+            else:
+                {appends}
+                if len(data) > limit:
+                    block, data, limit = data, bytearray(), -1
+                    limit = take(block)
+                return
+            row = fallback(sample)
+            data += row
+            add_length(len(row) - {fixed})
+            if len(data) > limit:
+                block, data, limit = data, bytearray(), -1
+                limit = take(block)
+        except BaseException as error:
+            on_error(error)
+            raise
+
+    def flush():
+        nonlocal data, limit
+        block, data, limit = data, bytearray(), -1
+        limit = take(block)
+
+    def close(refuse):
+        nonlocal data, limit, take, fallback
+        take, fallback, data, limit = refuse, refuse, bytearray(), -1
+
+    return write, flush, close
+"""

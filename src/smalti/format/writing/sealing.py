@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from smalti.errors import SchemaError
+from smalti.format.blocks import block_hashes_of
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Bytes1d, Int64s
 from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_first, hash_rows
@@ -23,6 +24,13 @@ from smalti.format.sizes import parse_size_limit
 _START_BYTES = 1 << 27  # of address space, most of it never touched; larger shards grow by doubling
 _MAX_FRONT_BYTES = 1 << 25  # reserved for the head; a longer head costs one copy of the shard
 _MAX_SPARE = 2  # pieces of memory
+AUTOMATIC = "auto"
+"""The compression that is decided for each shard: zstd where it makes the shard smaller, else none."""
+_AUTOMATIC_CODEC = "zstd"
+AUTOMATIC_OUTCOMES = (None, _AUTOMATIC_CODEC)
+_LEAST_SAVED = 0.1  # of the shard; JPEG pictures of 14 KB save 4 %, and then have to be unpacked by every reader
+_NUM_PIECES, _MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 32, 1 << 12, 1 << 14  # of a shard, compressed to decide: 1 ms
+_SAMPLED = 16  # one byte in so many
 
 
 class SpareMemory:
@@ -134,6 +142,8 @@ class BuiltShard:
     info: ShardInfo
     payloads: tuple[Buffer, ...]
     """The content of each of `info.stored_files`, in the same order."""
+    block_hashes: bytes | None = None
+    """The block list of the shard (`smalti.format.blocks`); None for a shard that has none."""
 
 
 class FilledShard(Protocol):
@@ -156,7 +166,7 @@ class ShardOptions:
 
     compression: str | None = None
     """`"zstd"`, `"zstd:7"`, or another name that MDS has, such as `"br:5"`; None stores shards uncompressed, ready to
-    be mapped."""
+    be mapped. `"auto"` is zstd for each shard that it makes at least a tenth smaller, by a sample of it, else None."""
     hashes: tuple[str, ...] = ("xxh3_64",)
     """Checksums to record for every file."""
     size_limit: int | str | None = 1 << 26
@@ -175,6 +185,8 @@ class FileOptions:
     size_limit: int | None
     recorded_hashes: tuple[str, ...]
     """All hashes of each file, with the unlisted ones."""
+    is_automatic: bool = False
+    """True if `compression` is for those shards only that it makes smaller; see `decide`."""
 
     @classmethod
     def of(cls, options: ShardOptions) -> "FileOptions":
@@ -184,12 +196,28 @@ class FileOptions:
             SchemaError: One of them cannot be used.
         """
         listed = check_hash_names(options.hashes)
+        is_automatic = options.compression == AUTOMATIC
         return cls(
-            parse_compression(options.compression),
+            parse_compression(_AUTOMATIC_CODEC if is_automatic else options.compression),
             listed,
             parse_size_limit(options.size_limit),
             check_hash_names({*listed, *options.unlisted_hashes}),
+            is_automatic,
         )
+
+    def decide(self, content: memoryview) -> "FileOptions":
+        """Return the options for a shard with these samples, whose compression is no longer open.
+
+        Pieces from all parts of the shard are compressed together: columns count as much as they have bytes.
+        """
+        if not self.is_automatic:
+            return self
+        piece = min(max(len(content) // (_SAMPLED * _NUM_PIECES), _MIN_PIECE_BYTES), _MAX_PIECE_BYTES)
+        step = max(piece, (len(content) - piece) // (_NUM_PIECES - 1))
+        sample = b"".join(content[begin : begin + piece] for begin in range(0, len(content), step)[:_NUM_PIECES])
+        codec = self.compression
+        is_worth_it = codec is not None and len(codec.compress(sample)) <= (1 - _LEAST_SAVED) * len(sample)
+        return replace(self, compression=codec if is_worth_it else None, is_automatic=False)
 
     @property
     def compression_name(self) -> str | None:
@@ -230,11 +258,18 @@ class MdsSealer:
         """
         if not schema.names:
             raise SchemaError("`columns`: a shard needs at least one column; none is given.")
-        files = FileOptions.of(options)
+        return cls._of_files(schema, FileOptions.of(options))
+
+    @classmethod
+    def _of_files(cls, schema: Schema, files: FileOptions) -> "MdsSealer":
         config = config_bytes(
             schema, compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit
         )
         return cls(schema, files, config)
+
+    def decide(self, content: memoryview) -> "MdsSealer":
+        """Return the sealer of a shard with these samples; see `FileOptions.decide`."""
+        return self._of_files(self.schema, self.files.decide(content)) if self.files.is_automatic else self
 
     def seal(self, number: int, samples: int, data: memoryview) -> BuiltShard:
         """Return the finished shard called `shard.<number>.mds`.
@@ -243,10 +278,12 @@ class MdsSealer:
         """
         files = self.files
         raw, zipped, stored = files.finish(f"shard.{number:05}.mds", data)
+        block_hashes = None
         if zipped is None:
             raw = replace(raw, first_hash=hash_first(data, files.recorded_hashes))
+            block_hashes = block_hashes_of(data, files.recorded_hashes)
         info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
-        return BuiltShard(info, (stored,))
+        return BuiltShard(info, (stored,), block_hashes)
 
 
 @dataclass(frozen=True)
@@ -269,5 +306,6 @@ class FilledMds:
 
     def seal(self) -> BuiltShard:
         """Return the finished shard; called once."""
-        head = head_bytes(self.sealer.config, self.lengths)
-        return self.sealer.seal(self.number, len(self.lengths), self.memory.close(self.samples, head))
+        sealer = self.sealer.decide(self.samples.content)
+        head = head_bytes(sealer.config, self.lengths)
+        return sealer.seal(self.number, len(self.lengths), self.memory.close(self.samples, head))

@@ -116,13 +116,15 @@ class FilledText:
 
     def seal(self) -> BuiltShard:
         """Return the finished shard: data file and meta file."""
-        layout, files, lines = self.layout, self.files, self.lines
+        layout, lines = self.layout, self.lines
+        body = b"".join([layout.header, *lines])
+        files = self.files.decide(memoryview(body))
         begins = np.zeros(len(lines) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)), out=begins[1:])
         table = (begins + len(layout.header)).astype(OFFSET).tobytes()
         config = layout.config(compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit)
         name = f"shard.{self.number:05}.{layout.format}"
-        raw, zipped, data = files.finish(name, b"".join([layout.header, *lines]))
+        raw, zipped, data = files.finish(name, body)
         meta, zip_meta, stored_meta = files.finish(
             f"{name}.meta", len(lines).to_bytes(4, "little") + table + encode_config(config)
         )

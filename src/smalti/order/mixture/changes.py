@@ -99,7 +99,13 @@ class ChangingMixture:
         return tuple(self._taken[self._base(epoch)])
 
     def plan(
-        self, epoch: int, *, canonical_nodes: int, shuffle_block_size: int | None = None, shuffle: bool = True
+        self,
+        epoch: int,
+        *,
+        canonical_nodes: int,
+        shuffle_block_size: int | None = None,
+        shuffle: bool = True,
+        affinity: float = 1.0,
     ) -> GlobalOrder:
         """Return the global order of one epoch; without a change in it, that of `plan_mixture`.
 
@@ -107,7 +113,7 @@ class ChangingMixture:
             ValueError: an argument is out of range.
             WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
         """
-        window = Window(self._seed, epoch, canonical_nodes, shuffle_block_size, shuffle)
+        window = Window(self._seed, epoch, canonical_nodes, shuffle_block_size, shuffle, affinity)
         stretches = self._stretches(epoch)
         if len(stretches) == 1:
             return self._planned(stretches[0], window)

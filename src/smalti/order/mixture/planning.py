@@ -177,12 +177,21 @@ class OrderedUnits:
         """Return sample ids at the given places of the order."""
         return self.units.sample_ids(self.order.ids_at(places))
 
+    def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
+        """As `GlobalOrder.spans_of_host`, if these are all samples of the epoch."""
+        spans = self.order.spans_of_host(host, num_hosts)
+        if spans is None:
+            return None
+        places, begins, ends = spans
+        shards = self.units.shards[np.searchsorted(self.units.ends, places, side="right")]
+        return self.units.first_ids[shards], begins, ends
+
 
 class MixturePlan(GlobalOrder):
     """The global order of one epoch: `len(plan)` sample ids, any part of which can be looked up alone.
 
     Sample ids count over all streams laid end to end; a sample of which the epoch takes several copies occurs that
-    often. Memory is O(units) plus the windows in use. Not thread-safe, as `EpochPlan`.
+    often. Memory is O(units) plus the windows in use. Thread-safe, as `EpochPlan`.
     """
 
     def __init__(self, parts: Sequence[OrderedUnits], layout: Layout | None, stream_samples: Sequence[int]) -> None:
@@ -196,6 +205,10 @@ class MixturePlan(GlobalOrder):
 
     def __len__(self) -> int:
         return sum(self.stream_samples)
+
+    def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
+        """As `GlobalOrder.spans_of_host`; None for batches of streams, of which each has an order of its own."""
+        return self._parts[0].spans_of_host(host, num_hosts) if self._layout is None else None
 
     def ids_at(self, positions: Ids) -> Ids:
         """Return sample ids at the given positions, each in [0, len(plan)); int64, the shape of `positions`."""
@@ -218,6 +231,7 @@ def plan_mixture(
     canonical_nodes: int,
     shuffle_block_size: int | None = None,
     shuffle: bool = True,
+    affinity: float = 1.0,
     options: MixtureOptions | None = None,
 ) -> MixturePlan:
     """Return the global order of one epoch over several streams, with the samples that the weights take of each. Pure.
@@ -227,12 +241,12 @@ def plan_mixture(
     and a drawn part in the order of the draw.
 
     Raises:
-        ValueError: a size, weight, seed, epoch, block size or number of canonical nodes is out of range, weights
-            contradict each other, or an epoch takes too many copies of a stream.
+        ValueError: a size, weight, seed, epoch, block size, affinity or number of canonical nodes is out of range,
+            weights contradict each other, or an epoch takes too many copies of a stream.
         WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
     """
     options = MixtureOptions() if options is None else options
-    window = Window(seed, epoch, canonical_nodes, shuffle_block_size, shuffle)
+    window = Window(seed, epoch, canonical_nodes, shuffle_block_size, shuffle, affinity)
     sizes = checked_sizes([share.shard_sizes for share in streams])
     totals = [int(stream.sum()) for stream in sizes]
     taken = samples_taken(totals, [share.weight for share in streams], epoch_size=options.epoch_size, seed=seed)
@@ -248,6 +262,7 @@ class Window:
     canonical_nodes: int
     block_size: int | None
     shuffle: bool
+    affinity: float = 1.0
 
     def __post_init__(self) -> None:
         for name, low in (("seed", 0), ("epoch", 0), ("canonical_nodes", 1)):
@@ -264,6 +279,7 @@ class Window:
             canonical_nodes=self.canonical_nodes,
             shuffle_block_size=self.block_size,
             shuffle=self.shuffle,
+            affinity=self.affinity,
         )
         return OrderedUnits(order, units)
 

@@ -141,9 +141,10 @@ def shuffled_ids(
     return shuffle(sizes, canonical_nodes, block_size, run_rng, epoch_rng)
 
 
-def _spans_of_epoch(
+def spans_of_epoch(
     sizes: Ints, canonical_nodes: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Spans:
+    """Return the shards in the order of one epoch, cut at canonical nodes, before their samples are mixed."""
     order = run_rng.permutation(sizes.size)
     starts = np.cumsum(sizes) - sizes
     return cut_at_nodes(starts[order], sizes[order], canonical_nodes).shuffled_within_nodes(epoch_rng)
@@ -166,7 +167,7 @@ def _naive(
 def _py1s(
     sizes: Ints, canonical_nodes: int, _block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
-    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    spans = spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
     ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     _shuffle_each(ids, spans.ends, epoch_rng)
     return ids
@@ -201,7 +202,7 @@ def _py2s(
 def _py1br(
     sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
-    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    spans = spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
     ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     ends = spans.ends
     staggers = epoch_rng.integers(0, int(0.75 * block), canonical_nodes).tolist()
@@ -229,7 +230,7 @@ def _staggered_blocks(
 def _py1e(
     sizes: Ints, canonical_nodes: int, block: int, run_rng: np.random.Generator, epoch_rng: np.random.Generator
 ) -> Ids:
-    spans = _spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
+    spans = spans_of_epoch(sizes, canonical_nodes, run_rng, epoch_rng)
     ids = expand(spans.starts, spans.sizes, narrow_dtype(int(sizes.sum())))
     ends = spans.ends
     for first, last in pairwise(spans.bounds):
@@ -253,13 +254,16 @@ def _moved(ends: list[int], block: int, rng: np.random.Generator) -> NDArray[np.
     """Return the position that every sample of a node moves to, in samples from the node's start."""
     begin, total = ends[0], ends[-1] - ends[0]
     positions = np.arange(total, dtype=np.float64)
-    low, high = int(0.75 * block), int(1.25 * block)
     for start, stop in pairwise(ends):
-        reach = max((int(rng.integers(low, high)) - (stop - start)) / 2, 0.0)
-        offset = start - begin
-        lower, upper = max(-reach, -offset), min(reach, total - (stop - begin))
-        positions[offset : stop - begin] += rng.uniform(lower, upper, stop - start)
+        lower, upper = moved_by(start - begin, stop - begin, total, block, rng)
+        positions[start - begin : stop - begin] += rng.uniform(lower, upper, stop - start)
     return positions
+
+
+def moved_by(start: int, stop: int, total: int, block: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Return between which distances `py1e` moves the samples of a span [start, stop) of a node of `total` samples."""
+    reach = max((int(rng.integers(int(0.75 * block), int(1.25 * block))) - (stop - start)) / 2, 0.0)
+    return max(-reach, -start), min(reach, total - stop)
 
 
 _ALGORITHMS: dict[str, Callable[[Ints, int, int, np.random.Generator, np.random.Generator], Ids]] = {

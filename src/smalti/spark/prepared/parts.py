@@ -23,8 +23,9 @@ from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.spark.prepare import SOURCE_SIZE
-from smalti.spark.tasks import Answers, Attempt, run_on_rows, session_of
+from smalti.spark.tasks import run_on_rows, session_of
 from smalti.storage import Store
+from smalti.writer.tables.attempts import Answers, Attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
 from smalti.spark.prepared.rows import few_rows, read_rows
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.reshard import reshard_files
+from smalti.spark.reshard import Erased, reshard_files
 from smalti.spark.rows import find_same
 from smalti.spark.tasks import LocalFrame, session_of
 from smalti.storage import open_store
@@ -107,6 +107,7 @@ def reshard_prepared(
     rewrite: bool = False,
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    erased: Erased = "refuse",
 ) -> Resharded:
     """Publish a version that holds exactly the rows of a prepared table; write only new and changed rows. Blocks.
 
@@ -120,6 +121,7 @@ def reshard_prepared(
         rewrite: True writes all rows again.
         lineage: Kept in the manifest.
         metadata: Kept in the manifest.
+        erased: What to do with new and changed images that were deleted from the set: refuse, skip or convert.
 
     Raises:
         Otherwise: As for `reshard_files`.
@@ -148,6 +150,7 @@ def reshard_prepared(
         lineage={**sharding.lineage(table), "generation": generation, **dict(lineage or {})},
         metadata=metadata,
         storage_options=target.storage_options,
+        erased=erased,
     )
     before = {shard.raw.basename for shard in newest.shards} if newest is not None else set()
     kept = before & {shard.raw.basename for shard in manifest.shards}

@@ -31,7 +31,7 @@ from smalti.catalog.sidecars import entry_of
 from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
 from smalti.sources.image_folder import ImageFolder
-from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, splits_of
+from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, require_size, splits_of
 from smalti.spark.prepared.parts import (
     FULL_ROWS,
     ROW,
@@ -44,16 +44,17 @@ from smalti.spark.prepared.parts import (
 )
 from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import Answers, Attempt, run_tasks, session_of
+from smalti.spark.tasks import run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
+from smalti.writer.tables.attempts import Answers, Attempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Prepare = Callable[[Sequence[str], str], Answers]
 """Prepare the files with these paths into parts below this write id; answers as `write_prepared_rows`."""
-_RECIPE = 2  # increase it when the same file and options would give another image
+_RECIPE = 3  # increase it when the same file and options would give another image
 _SMALL_ROWS = FULL_ROWS // 4  # a part with fewer rows is small
 _MAX_SMALL_PARTS = 8  # more small parts than this are joined
 _MAX_LOCAL_FILES, _MAX_LOCAL_BYTES = 256, 32 << 20  # of an update that does without Spark
@@ -99,7 +100,7 @@ def update_prepared(
         spark: The session, or a function that starts one: it is called only if there is something to do.
         folder: Current result of `list_images`.
         path: A local folder or any address that `open_store` accepts.
-        options: As for `prepare_images`.
+        options: As for `prepare_images`, with a `size`.
         storage_options: Credentials and endpoint of the store at `path`.
 
     Raises:
@@ -111,6 +112,7 @@ def update_prepared(
         Otherwise: As for `catalog.publish`.
     """
     options, store = options or PrepareOptions(), open_store(path, storage_options)
+    require_size(options)
     update = _Update(store, folder, options)
     if (found := update.find()) is not None:
         return found
@@ -138,6 +140,7 @@ def find_prepared(
         Otherwise: As for `update_prepared`.
     """
     options = options or PrepareOptions()
+    require_size(options)
     return _Update(open_store(path, storage_options), folder, options).find()
 
 

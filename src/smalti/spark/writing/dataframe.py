@@ -1,54 +1,31 @@
 """`dataframe_to_mds`: a Spark DataFrame as a new version of a shard set.
 
-    plan      decide columns and encodings from schema and options; no row is read
-    identify  derive the write id; a write that is published already ends here
-    run       each task encodes Arrow batches into shards, uploads them below a prefix of its own, named by attempt,
-              and answers with their entries once the store has acknowledged all of them
-    pack      take one answer per task, and join small shards of neighbouring tasks
-    publish   make all shards durable, and commit the version
-
-A task, executor or driver that dies leaves objects that no version names, and nothing else.
+The steps are those of every table, in `smalti.writer.tables.versions`; Spark runs the tasks.
 """
 
 import dataclasses
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id, publish
-from smalti.catalog.header import Header
-from smalti.catalog.publishing import Mode, check_target
-from smalti.catalog.retention import markers
+from smalti.catalog import Manifest, new_write_id
+from smalti.catalog.publishing import Mode
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
 from smalti.spark.tasks import require_frame
 from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
-from smalti.spark.writing.packing import delete_all, make_durable, pack
-from smalti.spark.writing.plan import (
-    ProgressChoice,
-    WriteOptions,
-    check_append,
-    learn_columns,
-    plan_write,
-    select_inputs,
-    stored_columns,
-)
+from smalti.spark.writing.packing import join_on_executors
+from smalti.spark.writing.plan import learn_columns, plan_write, select_inputs
 from smalti.spark.writing.plan import shuffle_rows as shuffled
 from smalti.spark.writing.progress import reporting
 from smalti.spark.writing.task import run
-from smalti.spark.writing.transform import Transform, TransformFunction
 from smalti.storage import Store, open_store
+from smalti.writer.tables.attempts import Answers
+from smalti.writer.tables.plan import ProgressChoice, WriteOptions, WritePlan, check_append
+from smalti.writer.tables.transform import Transform, TransformFunction
+from smalti.writer.tables.versions import Write, identify, options_in_id, write_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_NOT_IN_ID = (
-    "transform", "progress", "write_id", "storage_options", "unlisted_hashes", "joins_shards", "allow_unsafe_types",
-)  # fmt: skip
-"""Options that a derived write id leaves out: a write with a transform, or with one of the last three, has none; the
-others change no row."""
-_REPLACING = ("create", "overwrite", "rollback")
-"""Operations after which rows of earlier versions are not shown any more."""
 
 
 @overload
@@ -58,7 +35,7 @@ def dataframe_to_mds(
     *,
     columns: Mapping[str, str | None] | None = None,
     nulls: str | Mapping[str, Any] = "reject",
-    compression: str | None = "zstd",
+    compression: str | None = "auto",
     hashes: tuple[str, ...] = ("xxh3_64",),
     size_limit: int | str | None = 1 << 26,
     transform: Transform | TransformFunction | None = None,
@@ -92,7 +69,7 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
     merge_index: bool | None = None,
     columns: Mapping[str, str | None] | None = None,
     nulls: str | Mapping[str, Any] = "reject",
-    compression: str | None = "zstd",
+    compression: str | None = "auto",
     hashes: tuple[str, ...] = ("xxh3_64",),
     size_limit: int | str | None = 1 << 26,
     transform: Transform | TransformFunction | None = None,
@@ -123,7 +100,8 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         columns: Columns to store: name to encoding, or to None for the default of its Spark type; by default all
             columns (docs/types.md). With `transform`, columns of its output.
         nulls: What is done with nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
-        compression: `zstd`, `zstd:<level>`, another one of MDS, or None.
+        compression: `auto` compresses each shard by zstd if that makes it at least a tenth smaller, by a sample of
+            it, which JPEG files are not; or `zstd`, `zstd:<level>`, another one of MDS, or None.
         hashes: Checksums to record for every file.
         size_limit: Largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each Spark
             partition and split.
@@ -228,7 +206,7 @@ def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCal
     """
     plan = plan_write(df, store, options, call.samples if call else None, call.uploads if call else None)
     is_loose = call is not None and not call.merges
-    write = _Write(new_write_id()) if is_loose else _identify(df, store, options)
+    write = Write(new_write_id()) if is_loose else _identify(df, store, options)
     if write.published is not None:
         return write.published
     with reporting(df.sparkSession, store.url, options.progress) as report:
@@ -240,77 +218,22 @@ def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCal
         if is_loose:
             put_folder_indexes(store, run(frame, plan))
             return None
-        markers.begin(store, write.write_id)  # creates the root, if that is a folder
-        with store.watched() as watch:
-            plan = dataclasses.replace(plan, disk=watch.disk)
+
+        def run_tasks(plan: WritePlan) -> Answers:
             with require_unchanged(df):
-                answers = run(frame, plan)
-            schema, logical = stored_columns(plan, answers, write.parent)
-            packed = pack(df.sparkSession, plan, answers, options)
-            make_durable(store, watch, packed)
-            draft = Draft(
-                write.write_id,
-                schema,
-                packed.shards,
-                lineage=dict(write.lineage),
-                metadata=dict(options.metadata or {}),
-                logical=logical,
-                row_hash=packed.row_hash,
-            )
-            manifest = publish(store, draft, mode=options.mode)
+                return run(frame, plan)
+
+        published = write_version(plan, write, options, run_tasks, join_on_executors(df.sparkSession))
         if report is not None:
-            report.finish(manifest, packed.shards)
-    delete_all(store, packed.unused_keys())
-    markers.end(store, write.write_id)
-    return manifest
+            report.finish(published.manifest, published.shards)
+    return published.manifest
 
 
-@dataclasses.dataclass(frozen=True)
-class _Write:
-    """The identity of one write, before a row is read."""
-
-    write_id: str
-    lineage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Lineage for the manifest: Spark's knowledge of the source, and the caller's additions."""
-    parent: Header | None = None
-    """The version that is appended to; None in other modes."""
-    published: Manifest | None = None
-    """The version that this write has published before."""
-
-
-def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> _Write:
-    """Return which write this call is.
-
-    A write id of the caller identifies it for good. Otherwise, equal calls over a source that Spark knows to be equal
-    are the same write, as long as the newest version shows its rows.
+def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> Write:
+    """Return which write this call is; see `identify`.
 
     Raises:
         DatasetExists: The mode is `create`, and the place holds a set that another write made.
     """
-    source = source_of(df)
-    is_derivable = options.write_id is None and options.transform is None
-    derived = write_id_of(source, _options_in_id(options)) if is_derivable else None
-    write_id = options.write_id or derived or new_write_id()
-    header = check_target(store, options.mode, write_id=write_id).header
-    version = header.writes.get(write_id) if header is not None else None
-    is_fenced = derived is not None and header is not None and write_id in header.fenced  # a vacuum refuses it
-    if header is not None and (version is not None or is_fenced):
-        if version is not None and (derived is None or _is_shown(store, header, version, options)):
-            return _Write(write_id, published=load_manifest(store, version=version))
-        write_id = f"{write_id}-{secrets.token_hex(4)}"
-        header = check_target(store, options.mode, write_id=write_id).header
-    lineage = {**source, **dict(options.lineage or {})}
-    return _Write(write_id, lineage, parent=header if options.mode == "append" else None)
-
-
-def _options_in_id(options: WriteOptions) -> dict[str, str]:
-    names = [field.name for field in dataclasses.fields(options) if field.name not in _NOT_IN_ID]
-    return {name: repr(getattr(options, name)) for name in names}
-
-
-def _is_shown(store: Store, newest: Header, version: int, options: WriteOptions) -> bool:
-    """Return whether the newest version shows the rows of this version; of an append, still has them."""
-    later = [info for info in history(store) if info.version >= version]
-    if options.mode != "append":
-        return any(info.version == version and info.digest == newest.digest for info in later)
-    return not any(info.version > version and info.operation in _REPLACING for info in later)
+    source, chosen = source_of(df), options_in_id(options)
+    return identify(store, options, source, None if chosen is None else write_id_of(source, chosen))

@@ -17,11 +17,11 @@ from smalti.catalog import Manifest, new_write_id
 from smalti.catalog.header import INDEX
 from smalti.errors import SchemaError
 from smalti.format import emit_index
-from smalti.spark.tasks import Answers
-from smalti.spark.writing.packing import collect_parts
-from smalti.spark.writing.plan import SampleFunction, WriteOptions
 from smalti.storage import Store
 from smalti.writer import UploadOptions
+from smalti.writer.tables.attempts import Answers
+from smalti.writer.tables.packing import collect_parts
+from smalti.writer.tables.plan import SampleFunction, WriteOptions
 from smalti.writer.writers import WriterOptions
 
 _KWARGS = (

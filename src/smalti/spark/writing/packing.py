@@ -1,254 +1,33 @@
-"""The answers of all tasks made into the shards of one version; small last shards of neighbouring tasks are joined.
-
-Every task's last shard of a split ends where its rows end. A run of such last shards, of tasks that follow each other
-with no full shard in between, becomes one shard where the size limit allows it. So small partitions make no small
-shards. Samples are copied without being decoded, and keep their order; at most one shard per task and split is written
-twice. No version names the shards that were joined; the caller deletes them after it has published.
-"""
+"""Joining small shards on Spark's executors, where they are too many for the driver."""
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from smalti.catalog.manifest import row_hash_text
-from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
-from smalti.catalog.verify import open_checked
-from smalti.errors import SchemaError, SmaltiError, StoreError
-from smalti.format import ShardBuilder, ShardInfo
-from smalti.format.layout import config_bytes
-from smalti.spark.tasks import Answers, Attempt, run_on_rows, session_of
-from smalti.spark.writing.plan import WriteOptions, WritePlan
-from smalti.storage import Store
-from smalti.storage.store import Watch
-from smalti.writer import ShardUploader
+from smalti.spark.tasks import run_on_rows, session_of
+from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.packing import JoinMany, join_rows
+from smalti.writer.tables.plan import WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TABLE_SHARDS = 4096  # from this many on, shards are kept as a table, which takes a tenth of the memory
-_MAX_DRIVER_BYTES = 32 << 20  # joined on the driver, which is faster than a Spark job
 _MAX_TASKS = 1000
-_PARALLEL_DELETES = 16
-_KEYS_PER_SYNC = 4096
 
 
-@dataclass(frozen=True)
-class TaskShards:
-    """The shards that one task wrote of one split; at least one."""
+def join_on_executors(spark: "SparkSession | Callable[[], SparkSession]") -> JoinMany:
+    """Return the function that joins shards by a Spark job."""
 
-    split: str | None
-    task: int
-    count: int
-    """Number of shards."""
-    tail: ShardInfo
-    """The last shard: it ends where the rows end, and may be small."""
-    packed: str
-    """All shards of the task, as in its answer; takes a hundredth of the memory of the entries."""
-    is_synced: bool = True
-    """False if the driver must sync the shards to disk."""
+    def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+        work = functools.partial(_join_in_task, plan)
+        num_tasks = min(len(rows), _MAX_TASKS)
+        return run_on_rows(session_of(spark), rows, "place int, shards string", work, num_tasks=num_tasks)
 
-    def shards(self) -> Sequence[ShardInfo]:
-        """Return all shards, in order."""
-        table = unpack_shards(self.packed, where=f"answer of task {self.task}")
-        return table if self.split is None else table.of_partition(self.split)
+    return join_many
 
 
-Runs = list[list[TaskShards]]
-"""Runs of tasks whose last shards become one; two tasks or more each, in order."""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The shards of all tasks, with the last shards of each run joined."""
-
-    parts: Sequence[TaskShards]
-    """Shards of all tasks, in order."""
-    runs: Runs
-    joined: Sequence[ShardInfo]
-    """One shard for each run, which replaces the last shards of its tasks."""
-    row_hash: str = ""
-    """Row hash of all samples; empty if unknown."""
-
-    @functools.cached_property
-    def shards(self) -> Sequence[ShardInfo]:
-        """All shards, in order."""
-        count = sum(part.count for part in self.parts) - sum(len(run) - 1 for run in self.runs)
-        return tuple(self._in_order()) if count < _TABLE_SHARDS else table_of(self._in_order())
-
-    def _in_order(self) -> Iterator[ShardInfo]:
-        joined = {id(run[0]): info for run, info in zip(self.runs, self.joined, strict=True)}
-        for part, count in self._remaining():
-            if count:
-                yield from part.shards()[:count]
-            if id(part) in joined:
-                yield joined[id(part)]
-
-    def unsynced_keys(self) -> Iterator[str]:
-        """Yield the objects that tasks did not sync; joined shards were synced when they were put."""
-        for part, count in self._remaining():
-            if not part.is_synced:
-                yield from (file.basename for info in part.shards()[:count] for file in info.stored_files)
-
-    def unused_keys(self) -> list[str]:
-        """Return the objects whose samples are in joined shards now."""
-        return [file.basename for run in self.runs for part in run for file in part.tail.stored_files]
-
-    def _remaining(self) -> Iterator[tuple[TaskShards, int]]:
-        """Yield the shards of each task, and how many of them were not joined."""
-        in_runs = {id(part) for run in self.runs for part in run}
-        for part in self.parts:
-            yield part, part.count - (id(part) in in_runs)
-
-
-def pack(spark: "SparkSession", plan: WritePlan, answers: Answers, options: WriteOptions) -> Packed:
-    """Return the shards of all tasks in order, with small last ones joined; blocks while these are written.
-
-    `answers` is emptied: with a million shards it is large. No shards are joined with `target_shards`, or
-    without `joins_shards`.
-
-    Raises:
-        SchemaError: There are no rows, and the mode is not `append`.
-        SmaltiError: A shard that a task wrote cannot be read again.
-    """
-    row_hash = row_hash_text(sum(int(answer["row_hash"], 16) for _, answer in answers))
-    parts = collect_parts(answers)
-    answers.clear()
-    if not parts and options.mode != "append":
-        raise SchemaError("the DataFrame has no rows; nothing was published")
-    runs = find_runs(parts) if options.joins_shards and options.target_shards is None else []
-    return Packed(parts, runs, join_runs(spark, plan, runs), row_hash)
-
-
-def collect_parts(answers: Answers) -> list[TaskShards]:
-    """Return the shards of all tasks, by split, then task."""
-    parts = []
-    for attempt, answer in answers:
-        table = unpack_shards(answer["shards"], where=f"answer of task {attempt.name}")
-        if len(table):
-            for split in table.partitions or (None,):
-                shards = table if split is None else table.of_partition(split)
-                is_synced = bool(answer.get("is_synced", True))
-                parts.append(TaskShards(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
-    return sorted(parts, key=lambda part: (part.split or "", part.task))
-
-
-def find_runs(parts: Sequence[TaskShards]) -> Runs:
-    """Return the runs of tasks whose last shards are to be joined, in order; pure.
-
-    Shards without a size limit are not joined.
-    """
-    runs: Runs = []
-    size = 0
-    for part in parts:
-        limit = part.tail.size_limit
-        head = _head_bytes(part.tail)
-        added = part.tail.raw.num_bytes - head
-        # A full shard in between keeps the neighbours apart, because rows keep their order.
-        follows = runs and part.count == 1 and runs[-1][-1].split == part.split
-        if follows and limit is not None and size + added <= limit:
-            runs[-1].append(part)
-            size += added
-        else:
-            runs.append([part])
-            size = head + added
-    return [run for run in runs if len(run) > 1]
-
-
-def _head_bytes(info: ShardInfo) -> int:
-    """Return the bytes of a shard without samples, which a joined shard has once."""
-    config = config_bytes(info.schema, compression=info.compression, hashes=info.hash_names, size_limit=info.size_limit)
-    return 8 + len(config)
-
-
-def join_runs(spark: "SparkSession | Callable[[], SparkSession]", plan: WritePlan, runs: Runs) -> list[ShardInfo]:
-    """Return one shard in the store for each run; blocks until all are written.
-
-    Raises:
-        SmaltiError: A shard that a task wrote cannot be read again.
-    """
-    tails = [[part.tail for part in run] for run in runs]
-    if sum(info.raw.num_bytes for infos in tails for info in infos) <= _MAX_DRIVER_BYTES:
-        attempt = Attempt.new(0)
-        return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(tails)]
-    rows = [(place, pack_shards(infos)) for place, infos in enumerate(tails)]
-    work = functools.partial(join_in_task, plan)
-    answers = run_on_rows(
-        session_of(spark), rows, "place int, shards string", work, num_tasks=min(len(rows), _MAX_TASKS)
-    )
-    found = {place: unpack_shards(text, where="a joined shard")[0] for _, a in answers for place, text in a["joined"]}
-    if len(found) != len(rows):
-        raise SmaltiError(f"Spark lost {len(rows) - len(found)} of {len(rows)} joined shards; nothing was published")
-    return [found[place] for place in range(len(rows))]
-
-
-def join_in_task(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-    """Join the shards that each row names, as one task of a Spark job, and return the joined ones."""
-    joined = []
-    for row in (row for batch in batches for row in batch.to_pylist()):
-        infos = unpack_shards(row["shards"], where="shards to be joined")
-        joined.append([row["place"], pack_shards([join_shards(plan, infos, row["place"], attempt)])])
-    return {"joined": joined}
-
-
-def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt: Attempt) -> ShardInfo:
-    """Write one shard with the samples of these, in their order.
-
-    Raises:
-        FormatError: One of them is damaged.
-        StoreError: One cannot be read, or the new one cannot be stored.
-    """
-    first = infos[0]
-    prefix = f"{plan.write_id}/joined-{place:05d}-{attempt.attempt}"
-    if first.partition is not None:
-        prefix = f"{first.partition}/{prefix}"
-    builder = ShardBuilder(first.schema, plan.options)
-    uploader = ShardUploader(plan.store, prefix, builder, partition=first.partition, uploads=plan.uploads)
-    try:
-        for info in infos:
-            with open_checked(plan.store, info) as shard:
-                samples = shard.stored_samples()
-                uploader.write_encoded(samples.lengths, samples.content)
-        (joined,) = uploader.finish()
-        if joined.samples != sum(info.samples for info in infos):
-            raise SmaltiError(f"{prefix}: {joined.samples} samples after joining; nothing was published")
-    except BaseException:
-        uploader.abort()
-        raise
-    return joined
-
-
-def make_durable(store: Store, watch: Watch, packed: Packed) -> None:
-    """Wait until all shards are on disk; if that fails, delete everything that was written.
-
-    Tasks that see the driver's disk do not wait for it, which would leave their cores idle; most of what they wrote is
-    on it by now.
-
-    Raises:
-        StoreError: A shard cannot be made durable.
-    """
-    unsynced = packed.unsynced_keys()
-    try:
-        while keys := list(itertools.islice(unsynced, _KEYS_PER_SYNC)):
-            watch.sync(keys)
-    except StoreError:
-        stored = (file.basename for info in packed.shards for file in info.stored_files)
-        delete_all(store, [*stored, *packed.unused_keys()])
-        raise
-
-
-def delete_all(store: Store, keys: list[str]) -> None:
-    """Delete objects that no version names. Best effort: vacuum removes what cannot be deleted now."""
-
-    def delete(key: str) -> None:
-        with suppress(StoreError):
-            store.delete(key)
-
-    if keys:
-        with ThreadPoolExecutor(min(_PARALLEL_DELETES, len(keys)), thread_name_prefix="smalti-delete") as pool:
-            list(pool.map(delete, keys))
+def _join_in_task(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+    rows = ((row["place"], row["shards"]) for batch in batches for row in batch.to_pylist())
+    return join_rows(plan, rows, attempt)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from smalti.catalog import Manifest
 from smalti.format import ShardInfo
-from smalti.spark.writing.plan import ProgressChoice
 from smalti.writer.progress import ProgressLine
+from smalti.writer.tables.plan import ProgressChoice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,34 +1,17 @@
-"""The work of one task of `dataframe_to_mds`: the rows of a Spark partition as shards in the store.
-
-A task answers with the entries of its shards after the store has acknowledged all of them, or raises.
-"""
+"""The tasks of `dataframe_to_mds`, run by Spark; what each does is in `smalti.writer.tables.task`."""
 
 import functools
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from types import TracebackType
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from smalti.catalog.manifest import row_hash_text
-from smalti.catalog.table.arrow import pack_shards
 from smalti.errors import SchemaError
-from smalti.format import Schema, ShardBuilder, ShardInfo
-from smalti.format.writing.sealing import SpareMemory
-from smalti.spark.tasks import Answers, Attempt, run_tasks
-from smalti.spark.writing.plan import WritePlan, plan_output
-from smalti.writer import ShardUploader
+from smalti.spark.tasks import run_tasks
+from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.task import TaskWriter, write_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}", re.ASCII)
-_MAX_SPLITS = 64  # a split costs every task an open shard in memory; more values hint at a mistaken column
-_SPARE = SpareMemory()
-"""Buffers for reuse by the tasks of this worker process, which Spark runs one after the other."""
 
 
 def run(frame: "DataFrame", plan: WritePlan) -> Answers:
@@ -41,23 +24,6 @@ def run(frame: "DataFrame", plan: WritePlan) -> Answers:
     return run_tasks(frame, functools.partial(work, plan), as_pandas=plan.samples is not None)
 
 
-def write_shards(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
-    """Write the rows of a partition as shards, and return the entries of these shards.
-
-    Nothing is left in the store that the answer does not name, unless the process is killed.
-
-    Raises:
-        SchemaError: A value cannot be stored; the message names partition, column and row.
-        StoreError: The store failed for longer than its retries.
-        Otherwise: As for `WritePlan.rows`.
-    """
-    with _TaskWriter(plan, attempt) as writer:
-        for batch in plan.rows(batches, f"Spark partition {attempt.task}"):
-            for split, part in by_split(batch, plan.partition_by):
-                writer.write_batch(split, part)
-        return writer.finish()
-
-
 def _write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> dict[str, Any]:
     """Write the samples that the plan's function makes of pandas DataFrames, and return the entries of the shards.
 
@@ -66,7 +32,7 @@ def _write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> 
     if plan.samples is None:
         raise SchemaError("there is no function that makes samples")
     names = frozenset(plan.schema.names if plan.schema is not None else ())
-    with _TaskWriter(plan, attempt) as writer:
+    with TaskWriter(plan, attempt) as writer:
         for frame in frames:
             frame.columns = list(plan.input_columns())
             samples = plan.samples.function(frame, **plan.samples.kwargs)
@@ -75,140 +41,3 @@ def _write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> 
             for sample in samples:
                 writer.write({name: value for name, value in sample.items() if name in names})
         return writer.finish()
-
-
-class _TaskWriter:
-    """A writer of one attempt's rows into the shards of their splits; used by one thread, in a `with` block.
-
-    If the block raises, the shards are deleted, and the message of a `SchemaError` names the partition.
-    """
-
-    def __init__(self, plan: WritePlan, attempt: Attempt) -> None:
-        """Create the writer; nothing is stored yet."""
-        self._plan = plan
-        self._attempt = attempt
-        self._columns = plan.columns
-        self._schema = plan.schema
-        self._uploaders: dict[str | None, ShardUploader] = {}
-        driver_syncs = plan.disk is not None and plan.store.disk() == plan.disk
-        self._uploads = replace(plan.uploads, is_synced=False) if driver_syncs else plan.uploads
-        self._rows = 0
-
-    def write_batch(self, split: str | None, batch: pa.RecordBatch) -> None:
-        """Write all rows of a batch to a split.
-
-        Raises:
-            SchemaError: A value cannot be stored, or the split cannot name a folder.
-        """
-        if batch.num_rows == 0:
-            return
-        if self._schema is None:
-            self._columns = plan_output(batch.schema, self._plan)
-            self._schema = Schema.from_columns(self._columns.encodings)
-        if self._columns is not None:
-            prepared = self._columns.prepare(batch, first_row=self._rows)
-        else:
-            prepared = batch.select(list(self._schema.names))
-        self._uploader(split, self._schema).write_batch(prepared)
-        self._rows += batch.num_rows
-
-    def write(self, sample: Mapping[str, Any]) -> None:
-        """Write one sample, a mapping of Python values."""
-        if self._schema is None:
-            raise SchemaError("single samples need `columns`")
-        self._uploader(None, self._schema).write(sample)
-        self._rows += 1
-
-    def finish(self) -> dict[str, Any]:
-        """Return the task's answer (JSON), once every shard is in the store; durable unless `is_synced` is false.
-
-        Raises:
-            SchemaError: Rows were lost on the way.
-            StoreError: A shard cannot be stored.
-        """
-        shards: list[ShardInfo] = []
-        row_hash = 0
-        for split in sorted(self._uploaders, key=str):
-            uploader = self._uploaders[split]
-            shards += uploader.finish()
-            row_hash += uploader.row_hash or 0
-        stored = sum(shard.samples for shard in shards)
-        if stored != self._rows:
-            raise SchemaError(
-                f"task {self._attempt.task} read {self._rows} rows and stored {stored}; nothing was published"
-            )
-        answer: dict[str, Any] = {"shards": pack_shards(shards), "row_hash": row_hash_text(row_hash)}
-        if not self._uploads.is_synced:
-            answer["is_synced"] = False
-        if self._plan.schema is None and self._columns is not None:
-            answer |= {"encodings": self._columns.encodings, "logical": self._columns.logical}
-        return answer
-
-    def __enter__(self) -> "_TaskWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            return
-        for uploader in self._uploaders.values():
-            uploader.abort()
-        where = f"Spark partition {self._attempt.task}"
-        if isinstance(error, SchemaError) and not error.message.startswith(where):
-            # The sample numbers of its message count from the start of the partition.
-            raise SchemaError(f"{where}: {error.message}", **error.facts) from error
-
-    def _uploader(self, split: str | None, schema: Schema) -> ShardUploader:
-        found = self._uploaders.get(split)
-        if found is None:
-            plan = self._plan
-            _check_split(plan.partition_by, split, len(self._uploaders))
-            builder = ShardBuilder(schema, plan.options, allow_unsafe_types=plan.allow_unsafe_types, spare=_SPARE)
-            prefix = plan.prefix(split, self._attempt)
-            found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
-            self._uploaders[split] = found
-        return found
-
-
-def by_split(batch: pa.RecordBatch, column: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """Yield the rows of each split, by the values of the partition column, in order of first appearance.
-
-    Raises:
-        SchemaError: There is no such column of texts, or it has a null.
-    """
-    if column is None or batch.num_rows == 0:
-        yield None, batch
-        return
-    if column not in batch.schema.names:
-        raise SchemaError(
-            f"`partition_by` names {column!r}, `transform` gave {', '.join(batch.schema.names)}", column=column
-        )
-    values = batch.column(column)
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise SchemaError(f"`partition_by` column {column!r} must hold text, found {values.type}", column=column)
-    if values.null_count:
-        raise SchemaError(
-            f"`partition_by` column {column!r} has a null, so the row belongs to no split: fill it first", column=column
-        )
-    distinct = pc.unique(values).to_pylist()
-    for value in distinct:
-        yield value, batch if len(distinct) == 1 else batch.filter(pc.equal(values, value))
-
-
-def _check_split(column: str | None, split: str | None, count: int) -> None:
-    """Refuse an unusable split, after `count` others, as soon as it is seen; publishing would refuse it too late."""
-    if split is None:
-        return
-    if not _SPLIT_NAME.fullmatch(split):
-        raise SchemaError(
-            f"`partition_by` column {column!r} holds {split[:80]!r}, which cannot be the folder of a split: expected "
-            f"1 to 128 letters, digits and . _ = -, beginning with a letter or digit",
-            column=column,
-        )
-    if count >= _MAX_SPLITS:
-        raise SchemaError(
-            f"`partition_by` column {column!r} has more than {_MAX_SPLITS} values in one task; it is meant for splits "
-            f"such as train and validation",
-            column=column,
-        )

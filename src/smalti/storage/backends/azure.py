@@ -10,9 +10,11 @@ import importlib
 import logging
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
+from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, proxies_of
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
 from smalti.storage.schemes import Address, bucket_address, detect, load_extra
@@ -62,8 +64,27 @@ def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]
     return Address("abfs", prefix, f"abfs://{prefix}", options)
 
 
+def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+    """Return the options; a contradiction among them is refused before they travel to other processes.
+
+    Raises:
+        StoreError: two options contradict each other.
+    """
+    check_proxy(options)
+    others = [name for name in (*CREDENTIAL_OPTIONS, "anon") if options.get(name)]
+    if options.get("managed_identity") and others:
+        raise StoreError(f"storage options of Azure: `managed_identity` is the login itself: leave out `{others[0]}`")
+    return dict(options)
+
+
 def make(options: dict[str, Any]) -> Any:
     """Make a file system for Azure Blob Storage."""
+    network = {name: options.pop(name) for name in (PROXY, CA_BUNDLE) if options.get(name) is not None}
+    if options.pop("managed_identity", False):
+        options["credential"] = managed_identity(options.pop("managed_identity_client_id", None), network)
+        account = detect("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
+        if account:
+            options.setdefault("account_name", account)
     defaults: dict[str, Any] = {
         "anon": False,  # adlfs's own default may be anonymous access
         "connection_timeout": CONNECT_SECONDS,
@@ -76,7 +97,20 @@ def make(options: dict[str, Any]) -> Any:
         options = _detect_login() | {name: value for name, value in options.items() if value is not None}
     if fallback and not options.get("connection_string"):
         options.setdefault("account_name", fallback)
-    return _class()(**(defaults | options))
+    return _class()(**(defaults | options), network=network)
+
+
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the address of the account; "" if no option and no variable names it."""
+    given = {**_detect_login(), **{name: value for name, value in options.items() if value is not None}}
+    parts = dict(part.partition("=")[::2] for part in str(given.get("connection_string", "")).split(";"))
+    account = given.get("account_name") or parts.get("AccountName") or given.get("fallback_account")
+    suffix = parts.get("EndpointSuffix", "core.windows.net")
+    return str(
+        parts.get("BlobEndpoint")
+        or (f"https://{given['account_host']}" if given.get("account_host") else "")
+        or (f"https://{account}.blob.{suffix}" if account else "")
+    )
 
 
 def _detect_login() -> dict[str, Any]:
@@ -103,8 +137,13 @@ def _class() -> Any:
         credentials of azure-identity, and never uses or closes one of them; this makes one.
         """
 
+        def __init__(self, *args: Any, network: Mapping[str, Any] | None = None, **options: Any) -> None:
+            self._network = dict(network or {})
+            super().__init__(*args, **options)
+
         def do_connect(self) -> None:
             super().do_connect()
+            _lead_through(self.service_client, self._network)
             policy = getattr(getattr(self.service_client, "_config", None), "retry_policy", None)
             if policy is not None:
                 policy.total_retries = LIBRARY_ATTEMPTS - 1
@@ -112,10 +151,10 @@ def _class() -> Any:
                 policy.increment_base = 2
 
         def _get_default_azure_credential(self, **options: Any) -> tuple["Login", None]:
-            return default_login(options), None
+            return default_login(options, self._network), None
 
         def _get_credential_from_service_principal(self) -> tuple["Login", None]:
-            return service_principal(self.tenant_id, self.client_id, self.client_secret), None
+            return service_principal(self.tenant_id, self.client_id, self.client_secret, self._network), None
 
         async def _get_tagged(self, path: str) -> Tagged:
             container, blob, _ = self.split_path(path)
@@ -166,16 +205,39 @@ class Login:
         await self._credential.close()
 
 
-def default_login(options: dict[str, Any]) -> Login:
+def _lead_through(client: Any, network: Mapping[str, Any]) -> None:
+    """Let a client, and those that it makes, use the proxy and the authorities; adlfs has no options for them."""
+    authority, proxies = ca_bundle_of(network), proxies_of(network)
+    if authority:
+        client._pipeline._transport.connection_config.verify = authority
+    if proxies:
+        client._config.proxy_policy.proxies = proxies
+
+
+def managed_identity(client_id: str | None, network: Mapping[str, Any]) -> Login:
+    """Return the login of the managed identity of this machine, and no other.
+
+    Raises:
+        MissingDependency: azure-identity is not installed.
+    """
+    return Login(_identity().ManagedIdentityCredential(client_id=client_id, **_limits(network)))
+
+
+def default_login(options: dict[str, Any], network: Mapping[str, Any] | None = None) -> Login:
     """Return the login of this machine, process or user, by `DefaultAzureCredential`.
 
     Raises:
         MissingDependency: azure-identity is not installed.
     """
-    return Login(_identity().DefaultAzureCredential(**(_limits() | options)))
+    return Login(_identity().DefaultAzureCredential(**(_limits(network) | options)))
 
 
-def service_principal(tenant_id: str | None, client_id: str | None, client_secret: str | None) -> Login:
+def service_principal(
+    tenant_id: str | None,
+    client_id: str | None,
+    client_secret: str | None,
+    network: Mapping[str, Any] | None = None,
+) -> Login:
     """Return the login of the service principal in the storage options.
 
     Raises:
@@ -191,7 +253,7 @@ def service_principal(tenant_id: str | None, client_id: str | None, client_secre
             "`managed_identity_client_id` instead",
             missing=missing,
         )
-    return Login(_identity().ClientSecretCredential(**arguments, **_limits()))
+    return Login(_identity().ClientSecretCredential(**arguments, **_limits(network)))
 
 
 def _identity() -> Any:
@@ -201,8 +263,10 @@ def _identity() -> Any:
     return identity
 
 
-def _limits() -> dict[str, Any]:
-    return {"retry_total": TOKEN_RETRIES, "connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+def _limits(network: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    found = {"retry_total": TOKEN_RETRIES, "connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+    ways = {"proxies": login_proxies_of(network or {}), "connection_verify": ca_bundle_of(network or {})}
+    return found | {name: value for name, value in ways.items() if value}
 
 
 def _explain(text: str) -> str:

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.backends import s3
+from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, ssl_context
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import LIBRARY_ATTEMPTS, READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
@@ -24,12 +25,39 @@ METADATA_SECONDS = 1
 """Time limit to connect to the metadata service, which runs on the machine itself, and again for its answer."""
 
 
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the address of Google's storage, or of the server that replaces it."""
+    emulator = detect("STORAGE_EMULATOR_HOST")
+    if emulator and "://" not in emulator:
+        emulator = f"http://{emulator}"
+    return str(options.get("endpoint_url") or emulator or HMAC_ENDPOINT)
+
+
+def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+    """Return the options; a contradiction among them is refused before they travel to other processes.
+
+    Raises:
+        StoreError: two options contradict each other.
+    """
+    check_proxy(options)
+    others = [name for name in ("token", "key", "secret") if options.get(name) is not None]
+    if options.get("workload_identity") and others:
+        raise StoreError(f"storage options of Google: `workload_identity` is the login itself: leave out `{others[0]}`")
+    if options.get("session_kwargs") and any(options.get(name) for name in (PROXY, CA_BUNDLE)):
+        raise StoreError("storage options of Google: give proxy and certificates by name or in `session_kwargs`")
+    return dict(options)
+
+
 def make(options: dict[str, Any]) -> Any:
     """Make a file system for GCS."""
+    workload = options.pop("workload_identity", None)
+    network = {name: options.pop(name) for name in (PROXY, CA_BUNDLE) if options.get(name) is not None}
+    if workload is not None:
+        options["token"] = workload_login(workload, str(options.get("access", "full_control")))
     key = options.pop("key", None) or detect("GCS_KEY")
     secret = options.pop("secret", None) or detect("GCS_SECRET")
     if key and secret and "token" not in options:
-        return _make_compatible(key, secret, options)
+        return _make_compatible(key, secret, options | network)
     token = options.setdefault("token", _DEFAULT_LOGIN)  # with None gcsfs may use anonymous access silently
     if isinstance(token, str) and ("/" in token or token.endswith(".json")) and not Path(token).expanduser().is_file():
         raise StoreAuthError(
@@ -39,8 +67,94 @@ def make(options: dict[str, Any]) -> Any:
         options["token"], project = default_login(str(options.get("access", "full_control")))
         if project:
             options.setdefault("project", project)
+    if network:
+        options["token"] = _through(options["token"], network)
+        options["network"] = network
     defaults = {"requests_timeout": READ_SECONDS, "use_listings_cache": False, "skip_instance_cache": True}
     return _class()(**(defaults | options))
+
+
+def workload_login(path: str, access: str) -> Any:
+    """Return the credentials of a workload identity pool.
+
+    `path` is a file that `gcloud iam workload-identity-pools create-cred-config` wrote.
+
+    Raises:
+        StoreAuthError: there is no such file here, or it is of another kind.
+    """
+    load_extra("gcsfs")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise StoreAuthError(f"the storage option `workload_identity` names {file}, which is not a file here")
+    content = _read_json(file)
+    if content.get("type") != "external_account":
+        raise StoreAuthError(
+            f"the storage option `workload_identity` names {file}, which holds {content.get('type')!r} and not "
+            "'external_account'; give a key file as `token`"
+        )
+    scope = f"https://www.googleapis.com/auth/devstorage.{access}"
+    kind = importlib.import_module(f"google.auth.{_pool_module(content)}")
+    return kind.Credentials.from_file(str(file), scopes=[scope])
+
+
+def _pool_module(content: Mapping[str, Any]) -> str:
+    """Return the module of google-auth for the source of a pool's tokens."""
+    source = content.get("credential_source") or {}
+    if str(source.get("environment_id", "")).startswith("aws"):
+        return "aws"
+    return "pluggable" if "executable" in source else "identity_pool"
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _from_key_file(path: Path) -> Any:
+    """Return the credentials of a service account or of a user."""
+    scopes = ["https://www.googleapis.com/auth/devstorage.full_control"]
+    if _read_json(path).get("type") == "service_account":
+        account = importlib.import_module("google.oauth2.service_account").Credentials
+        return account.from_service_account_file(str(path), scopes=scopes)
+    user = importlib.import_module("google.oauth2.credentials").Credentials
+    return user.from_authorized_user_file(str(path), scopes=scopes)
+
+
+def _through(token: Any, network: Mapping[str, Any]) -> Any:
+    """Return credentials that fetch their tokens through a proxy, and trust the given authorities.
+
+    Raises:
+        StoreError: the login is one that gcsfs makes itself, and cannot take this way.
+    """
+    base: Any = importlib.import_module("google.auth.credentials").Credentials
+    transport, requests = map(importlib.import_module, ("google.auth.transport.requests", "requests"))
+    if token == "anon":  # noqa: S105 -- gcsfs's word for no login
+        return token
+    if isinstance(token, str) and Path(token).expanduser().is_file():
+        token = _from_key_file(Path(token).expanduser())
+    if not isinstance(token, base):
+        raise StoreError(
+            "storage options of Google: `proxy` and `ca_bundle` need a login by a key file, `workload_identity` or "
+            "application default credentials; for others set HTTPS_PROXY and REQUESTS_CA_BUNDLE"
+        )
+    proxies, authority = login_proxies_of(network), ca_bundle_of(network)
+
+    class Credentials(base):  # type: ignore[misc]
+        """Credentials of google-auth whose requests go another way."""
+
+        def refresh(self, request: Any) -> None:
+            del request
+            with requests.Session() as session:
+                session.proxies = dict(proxies or {})
+                send = transport.Request(session)
+                # In each request: variables such as REQUESTS_CA_BUNDLE take precedence over the session's own.
+                token.refresh(lambda *args, **options: send(*args, **options, verify=authority or True))
+            self.token, self.expiry = token.token, token.expiry
+
+    return Credentials()
 
 
 def default_login(access: str) -> tuple[Any, str | None]:
@@ -102,6 +216,19 @@ def _class() -> Any:
 
     class BoundedGcsFileSystem(core.GCSFileSystem):  # type: ignore[misc, name-defined]
         """gcsfs with few retries and conditional puts: its own six attempts take 30 s for one refused request."""
+
+        def __init__(self, *args: Any, network: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+            self._network = dict(network or {})
+            super().__init__(*args, **kwargs)
+
+        async def _set_session(self) -> Any:
+            if self._session is None and self._network:  # a connector belongs to the loop in which it is made
+                aiohttp, authority = importlib.import_module("aiohttp"), ca_bundle_of(self._network)
+                context = ssl_context(authority) if authority else True
+                self.session_kwargs = {"connector": aiohttp.TCPConnector(ssl=context)}
+                if self._network.get(PROXY):
+                    self.session_kwargs["proxy"] = self._network[PROXY]
+            return await super()._set_session()
 
         if request is not None:
             _request = retry.retry_request(retries=LIBRARY_ATTEMPTS)(request)

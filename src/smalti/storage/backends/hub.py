@@ -9,6 +9,7 @@ shards, and its readers would see every intermediate state. `hf upload` makes on
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -39,6 +40,11 @@ def make(options: dict[str, Any]) -> Any:
         endpoint=options.pop("endpoint", None) or detect("HF_ENDPOINT"),
         **web.settings(options),
     )
+
+
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the address of the Hub, or of the server that replaces it."""
+    return str(options.get("endpoint") or detect("HF_ENDPOINT") or "https://huggingface.co")
 
 
 def split_address(path: str) -> tuple[str, str, str, str]:

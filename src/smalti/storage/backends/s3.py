@@ -2,7 +2,8 @@
 
 s3fs writes and lists. The client has time limits and few retries, is anonymous only on request, and follows no
 redirects: a store could send a reader to any other host. Requester pays and canned ACLs are read from MosaicML's
-environment variables.
+environment variables. Encryption, roles, proxies and certificate authorities have options of their own
+(`check_options`), which the reader and the file system take alike.
 
 `S3Reader` reads through botocore: one streamed request for an object, in the caller's thread, on plain sockets. s3fs
 reads a range into memory behind one event loop; the reader is five times as fast with a tenth of the CPU time, and
@@ -25,10 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreError
-from smalti.process import PerProcess
+from smalti.process import PerProcess, collection_paused
+from smalti.storage.backends.aws_login import assumed_role, async_session
+from smalti.storage.backends.network import ca_bundle_of, check_proxy, proxies_of
+from smalti.storage.backends.s3_models import reader_models
+from smalti.storage.backends.s3_versions import OldVersionRequests
 from smalti.storage.object_store import Body, FsspecReader, Reader
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
-from smalti.storage.schemes import Address, detect, load_extra
+from smalti.storage.schemes import Address, detect, load_extra, named_login
 from smalti.storage.store import Tagged, UnfinishedUpload
 
 MAX_PUT_BYTES = 5 << 30
@@ -42,9 +47,13 @@ PAGE_REQUESTS = 10
 _OPTIONS = frozenset(
     {
         "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
-        "s3_additional_kwargs", "profile",
+        "s3_additional_kwargs", "profile", "server_side_encryption", "kms_key_id", "bucket_key", "role_arn",
+        "external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url", "region",
+        "addressing_style", "proxy", "ca_bundle",
     }
 )  # fmt: skip
+_ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
+_OF_ROLES = ("external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url")
 _clients: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """Clients in use, by a hash of process, options and login: a hundred streams of one bucket share one client."""
 _REGION_HELP = (
@@ -69,8 +78,13 @@ def detect_requester_pays(bucket: str) -> bool:
 
 
 def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options completed from the environment, so that workers on other hosts use the same."""
+    """Return the options completed from the environment, so that workers on other hosts use the same.
+
+    Raises:
+        StoreError: two options contradict each other.
+    """
     filled = dict(options)
+    check_options(filled)
     endpoint = None if endpoint_of(filled) else detect_s3_endpoint()
     if endpoint:
         filled["endpoint_url"] = endpoint
@@ -82,14 +96,124 @@ def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check that the options fit together.
+
+    Raises:
+        StoreError: they do not; the message names them.
+    """
+    check_proxy(options)
+    encryption, is_role = options.get("server_side_encryption"), bool(options.get("role_arn"))
+    extra = options.get("s3_additional_kwargs") or {}
+    uses_kms = (encryption or "aws:kms") != "AES256"
+    is_anonymous, has_token_file = bool(options.get("anon")), bool(options.get("web_identity_token_file"))
+    clashes = {
+        f"`server_side_encryption` is {encryption!r}, expected one of {', '.join(_ENCRYPTIONS)}": (
+            encryption is not None and encryption not in _ENCRYPTIONS
+        ),
+        "`kms_key_id` needs `server_side_encryption` aws:kms or aws:kms:dsse, not AES256": (
+            bool(options.get("kms_key_id")) and not uses_kms
+        ),
+        "`bucket_key` needs `server_side_encryption` aws:kms, or `kms_key_id`": (
+            options.get("bucket_key") is not None
+            and (not uses_kms or not (encryption or options.get("kms_key_id")) or encryption == "aws:kms:dsse")
+        ),
+        "give the encryption by `server_side_encryption` and `kms_key_id`, or in `s3_additional_kwargs`, not by both": (
+            bool(encryption or options.get("kms_key_id")) and bool({"ServerSideEncryption", "SSEKMSKeyId"} & {*extra})
+        ),
+        f"{' and '.join(f'`{name}`' for name in _OF_ROLES if options.get(name))} need `role_arn`": (
+            not is_role and any(options.get(name) for name in _OF_ROLES)
+        ),
+        "`role_arn` and `anon` exclude each other: an anonymous request has no role": is_role and is_anonymous,
+        "`web_identity_token_file` is the login itself: leave out `key`, `secret` and `external_id`": (
+            has_token_file and any(options.get(name) for name in ("key", "secret", "external_id"))
+        ),
+        "give the proxy by `proxy` or in `config_kwargs`, not by both": (
+            bool(options.get("proxy")) and "proxies" in (options.get("config_kwargs") or {})
+        ),
+    }
+    found = next((text for text, is_wrong in clashes.items() if is_wrong), None)
+    if found is not None:
+        raise StoreError(f"storage options of S3: {found}")
+
+
+def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with those of Smalti's own names in the places where s3fs expects them; roles stay."""
+    settings = dict(options)
+    extra = dict(settings.get("s3_additional_kwargs") or {})
+    client, config = dict(settings.get("client_kwargs") or {}), dict(settings.get("config_kwargs") or {})
+    encryption, key = settings.pop("server_side_encryption", None), settings.pop("kms_key_id", None)
+    bucket_key = settings.pop("bucket_key", None)
+    if encryption or key:
+        extra["ServerSideEncryption"] = encryption or "aws:kms"
+    if key:
+        extra["SSEKMSKeyId"] = key
+    if bucket_key is not None:
+        extra["BucketKeyEnabled"] = bool(bucket_key)
+    authority, proxies = ca_bundle_of(settings), proxies_of(settings)
+    if authority:
+        client["verify"] = authority
+    if proxies:
+        config["proxies"] = proxies
+    if settings.get("region"):
+        client["region_name"] = settings["region"]
+    if settings.get("addressing_style"):
+        config["s3"] = {**config.get("s3", {}), "addressing_style": settings["addressing_style"]}
+    for name in ("proxy", "ca_bundle", "region", "addressing_style"):
+        settings.pop(name, None)
+    places = {"s3_additional_kwargs": extra, "client_kwargs": client, "config_kwargs": config}
+    return settings | {name: value for name, value in places.items() if value}
+
+
 def endpoint_of(options: Mapping[str, Any]) -> str | None:
     """Return the endpoint in the options, in either of s3fs's two places for it. Pure."""
     endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url")
     return str(endpoint) if endpoint else None
 
 
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the address of the service: that of the options or the environment, else AWS in the client's region."""
+    given = options.get("region") or options.get("client_kwargs", {}).get("region_name")
+    region = given or detect_s3_region() or "us-east-1"
+    suffix = ".cn" if str(region).startswith("cn-") else ""
+    return endpoint_of(options) or detect_s3_endpoint() or f"https://s3.{region}.amazonaws.com{suffix}"
+
+
+def login_source(scheme: str, options: Mapping[str, Any]) -> str:
+    """Return the source of the credentials; asks the metadata service of a machine as the client does.
+
+    Raises:
+        MissingDependency: botocore is not installed.
+    """
+    if options.get("anon"):
+        return "none: anonymous access, as the storage option `anon` says"
+    if options.get("role_arn"):
+        return f"the role {options['role_arn']}, assumed"
+    if options.get("key"):
+        return named_login(scheme, options)
+    session = load_extra("botocore.session").Session(profile=options.get("profile"))
+    found = session.get_credentials()
+    if found is None:
+        return ""
+    profile = session.get_config_variable("profile") or "default"
+    of_profile = f"profile {profile!r}"
+    sources = {
+        "env": "the environment variable AWS_ACCESS_KEY_ID" + (" (temporary, with a token)" if found.token else ""),
+        "shared-credentials-file": f"the file of shared credentials, {of_profile}",
+        "config-file": f"the configuration file, {of_profile}",
+        "assume-role": f"an assumed role, {of_profile}",
+        "assume-role-with-web-identity": "a role assumed with a web identity token",
+        "sso": f"single sign-on, {of_profile}",
+        "custom-process": f"a program, {of_profile}",
+        "container-role": "the role of this container",
+        "iam-role": "the role of this machine (its metadata service)",
+    }
+    return sources.get(found.method, str(found.method))
+
+
 def arguments(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return s3fs's own arguments, those of its client, and those of the client's configuration."""
+    options = _translated(options)
     config: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "read_timeout": READ_SECONDS,
@@ -111,6 +235,12 @@ def make(options: dict[str, Any]) -> Any:
     """Make a file system for S3."""
     load_extra("s3fs")
     settings, client, config = arguments(options)
+    if settings.get("role_arn"):
+        session = load_extra("botocore.session").Session(profile=settings.get("profile"))
+        login = assumed_role(session, settings, client, config.get("proxies"))
+        settings["session"] = async_session(login)
+        for name in ("role_arn", "key", "secret", "token", "profile", *_OF_ROLES):
+            settings.pop(name, None)
     return _class()(**settings, client_kwargs=client, config_kwargs={"http_session_cls": session_class()} | config)
 
 
@@ -118,7 +248,7 @@ def make(options: dict[str, Any]) -> Any:
 def _class() -> Any:
     s3fs = load_extra("s3fs")
 
-    class BoundedS3FileSystem(s3fs.S3FileSystem):  # type: ignore[misc, name-defined]
+    class BoundedS3FileSystem(OldVersionRequests, s3fs.S3FileSystem):  # type: ignore[misc, name-defined]
         """s3fs with conditional puts, and without its own retry loop, which multiplies botocore's into minutes."""
 
         retries = 1
@@ -291,20 +421,17 @@ def _make_client(options: dict[str, Any], timeout: float) -> Any:
     }
     names = {"key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token"}
     given = {name: settings[name] for name in ("endpoint_url", "use_ssl") if settings.get(name) is not None}
-    if settings.get("anon"):
+    session = sessions.Session(profile=settings.get("profile"))
+    if settings.get("role_arn"):
+        session._credentials = assumed_role(session, settings, client, config.get("proxies"))
+    elif settings.get("anon"):
         config["signature_version"] = botocore.UNSIGNED
         client = {name: value for name, value in client.items() if name not in names.values()}
     else:
         given |= {names[name]: settings[name] for name in names if settings.get(name) is not None}
-    session = sessions.Session(profile=settings.get("profile"))
-    session.register_component("data_loader", _service_models())
-    return session.create_client("s3", config=configuration.Config(**config), **(given | client))
-
-
-@functools.cache
-def _service_models() -> Any:
-    """Return botocore's parsed description of S3: parsing it takes most of the time of making a client."""
-    return load_extra("botocore.loaders").create_loader()
+    with collection_paused():  # 15,000 objects, all of which stay
+        session.register_component("data_loader", reader_models())
+        return session.create_client("s3", config=configuration.Config(**config), **(given | client))
 
 
 def _chunks(body: Any) -> Iterator[bytes]:

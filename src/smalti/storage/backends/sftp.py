@@ -6,7 +6,7 @@ sshfs itself reads whole files whatever the range, writes in place, and trusts e
 import errno
 import functools
 import importlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,11 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
     if colon:
         options.setdefault("port", int(port))
     return Address(scheme, f"/{prefix}".rstrip("/"), f"{scheme}://{host}/{prefix}".rstrip("/"), options)
+
+
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the server's address. Pure."""
+    return f"sftp://{options['host']}:{options.get('port', 22)}"
 
 
 def make(options: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ fsspec's own client reports every refused HEAD as "not found", and returns the w
 import functools
 import importlib
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
@@ -25,6 +26,11 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
     """Return the address https://host:port/path; the path may be percent-encoded. Pure."""
     url = f"{scheme}://{host}/{unquote(prefix)}".rstrip("/")
     return Address(scheme, url, url, options)
+
+
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
+    """Return the server's address. Pure."""
+    return root
 
 
 def make(options: dict[str, Any]) -> Any:

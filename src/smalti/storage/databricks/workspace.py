@@ -103,6 +103,12 @@ def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # no
     return {"http_timeout_seconds": limit} | dict(options)
 
 
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the registry's signature
+    """Return the address of the workspace; "" if neither an option nor a variable names it."""
+    host = str(options.get("host") or detect("DATABRICKS_HOST") or "")
+    return host if "://" in host or not host else f"https://{host}"
+
+
 class BoundedClock:
     """A clock for the SDK that limits its pauses."""
 

@@ -5,11 +5,13 @@ ranks, which `launchers` start. Start reading at `launchers.start`, then `traine
 imported on first use, so that `config` can be read without torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from smalti.extras import import_attribute
 
 if TYPE_CHECKING:
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
+    from smalti.torch.train.config_file import read_config
     from smalti.torch.train.context import Checkpoint, Context
     from smalti.torch.train.evaluation import Evaluation, evaluate_model
     from smalti.torch.train.launchers.start import launch, train
@@ -38,6 +40,7 @@ _HOMES = {
     "build_model": "trainer.models",
     "evaluate_model": "evaluation",
     "launch": "launchers.start",
+    "read_config": "config_file",
     "read_sample_order": "run.folder",
     "train": "launchers.start",
 }
@@ -59,6 +62,7 @@ __all__ = [
     "build_model",
     "evaluate_model",
     "launch",
+    "read_config",
     "read_sample_order",
     "train",
 ]
@@ -67,4 +71,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return import_attribute(f"{__name__}.{_HOMES[name]}", name, extra="train")

@@ -329,6 +329,10 @@ class TrainConfig(RunConfig):
     label_smoothing: float = 0.1
     augment: bool = True
     seed: int = 17
+    affinity: float | None = None
+    """Part of its training shards that a host reads again in the next epoch, from 0 to 1, as for `StreamingDataset`.
+
+    None: all of them, or on resume as the run began."""
     num_workers: int = 0
     checkpoint_every: int = 50
     """Steps between two checkpoints; another one is saved at the end of every epoch."""
@@ -357,6 +361,8 @@ class TrainConfig(RunConfig):
         yield "milestones", all(0 < each < 1 for each in self.milestones), "fractions in (0, 1)"
         yield "precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
+        is_part = self.affinity is None or 0 <= self.affinity <= 1
+        yield "affinity", is_part, "from 0 to 1, or None"
         is_complete = not self.class_names or self.num_classes == 0 or len(self.class_names) == self.num_classes
         yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
 

@@ -4,8 +4,9 @@
 Start reading at `study`. Names are imported on first use, so that `space` can be read without torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from smalti.extras import import_attribute
 
 if TYPE_CHECKING:
     from smalti.torch.tuning.options import StudyOptions
@@ -26,4 +27,4 @@ __all__ = ["StudyOptions", "StudyResult", "Trial", "hyperparameter_study", "with
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return import_attribute(f"{__name__}.{_HOMES[name]}", name)

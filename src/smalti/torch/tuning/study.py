@@ -353,7 +353,7 @@ def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
     try:
         import optuna
     except ImportError as error:
-        raise MissingDependency("a study needs Optuna: pip install 'smalti[tuning]'.", package="optuna") from error
+        raise MissingDependency("a study needs Optuna: pip install 'smalti[tune]'.", package="optuna") from error
     from smalti.torch.tuning.journal import StoreJournal
 
     storage: Any = options.storage

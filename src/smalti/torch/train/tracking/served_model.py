@@ -67,7 +67,7 @@ def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
         data_path=str(model),
         signature=signature,
         mlflow_model=described,
-        pip_requirements=[f"smalti[torch]=={importlib.metadata.version('smalti')}"],
+        pip_requirements=[f"smalti[train]=={importlib.metadata.version('smalti')}"],
         metadata={"class_names": settings["class_names"]},
     )
     return True

@@ -94,6 +94,7 @@ class RunData:
             batch_size=config.batch_per_rank(self._ranks.num_ranks),
             shuffle=shuffle,
             shuffle_seed=config.seed,
+            affinity=config.affinity if shuffle else None,
             transform=_with_marks(self.task.transform(config, training=shuffle)),
             include_ids=True,
             world=self._ranks.world,

@@ -87,13 +87,13 @@ def load_transformers_model(folder: Path, kind: str) -> nn.Module | None:
     """Return the model of transformers in a folder, of an `Auto` class; None if it holds another model."""
     if "architectures" not in read_json(folder / "config.json"):
         return None
-    auto = getattr(_import("transformers", "smalti[torch]"), kind)
+    auto = getattr(_import("transformers", "smalti[train]"), kind)
     model: nn.Module = auto.from_pretrained(str(folder), local_files_only=True)
     return model
 
 
 def _mobilenet_v2(config: TrainConfig) -> nn.Module:
-    transformers = _import("transformers", "smalti[torch]")
+    transformers = _import("transformers", "smalti[train]")
     settings = transformers.MobileNetV2Config(
         depth_multiplier=config.width,
         image_size=config.image_size,
@@ -133,7 +133,7 @@ def pretrained(config: TrainConfig, kind: str, **options: Any) -> nn.Module:
     Raises:
         TrainingError: they cannot be loaded.
     """
-    auto = getattr(_import("transformers", "smalti[torch]"), kind)
+    auto = getattr(_import("transformers", "smalti[train]"), kind)
     try:
         model: nn.Module = auto.from_pretrained(
             config.weights, use_safetensors=True, trust_remote_code=False, **options
@@ -171,7 +171,7 @@ def _by_name(config: TrainConfig) -> nn.Module:
     if kind == "torchvision":
         models = _import("torchvision.models", "torchvision")
         return _module(config, lambda: models.get_model(name, weights=None, num_classes=config.num_classes))
-    transformers = _import("transformers", "smalti[torch]")
+    transformers = _import("transformers", "smalti[train]")
     known = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     if config.model not in known:
         raise SchemaError(

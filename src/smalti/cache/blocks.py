@@ -1,0 +1,402 @@
+"""Reading parts of shards: verified blocks in memory, fetched by ranged requests.
+
+Used where few samples of a shard are needed now: for the first batches of a pass, whose shards come behind, for single
+samples by id, and for all samples with `cache="none"`. Intended behaviour; anything else is a bug:
+1. No byte of a shard is used before the hash of its block was compared with the block list, and no list before it was
+   compared with the digest that the version names.
+2. Reading takes two round trips of a shard that is new here (its list beside its header, then blocks of samples), and
+   one afterwards. Blocks are kept in memory up to a limit, shards used last the longest; nothing is written to disk.
+3. Every request is repeated as often as that of a whole shard, and the wait for all of them has a deadline.
+4. A list that is missing or damaged is no error: its shards are then fetched whole, with one warning for each file.
+   A damaged block is an error, which the caller raises or answers by fetching the whole shard.
+"""
+
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.cache.sources import ShardSources, Source
+from smalti.cache.stats import Counters
+from smalti.errors import (
+    ChecksumMismatch,
+    FormatError,
+    ShardNotFound,
+    SmaltiError,
+    StoreAuthError,
+    StoreError,
+    StoreNotFound,
+    StoreTimeout,
+)
+from smalti.format import BLOCK_BYTES, BlockHashes, ShardInfo
+from smalti.format.blocks import has_block_hash, is_one_block
+from smalti.format.reading.partial import PartialFile, PartialShard, header_bytes
+from smalti.storage.retry import Deadline, jitter, most_seconds
+
+Rows = NDArray[np.int64]
+MAX_REQUESTS = 32
+"""Ranged requests at once: each holds a thread and a connection."""
+MAX_RANGE_BYTES = 1 << 20
+"""Longest range of one request: longer ones come in parts, over several connections."""
+MAX_KEPT_BYTES = 256 << 20
+"""Bytes of blocks that a process keeps in memory beyond those of the present request."""
+MAX_KEPT_SHARDS = 4096
+"""Shards of which a process keeps blocks: each takes one of the 65,530 maps that Linux allows a process."""
+MAX_LIST_BYTES = 1 << 20
+"""Lists of several shards in one file come in one request if they span no more than this."""
+FIRST_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A range of an object, and what to do with its bytes."""
+
+    source: Source
+    key: str
+    begin: int
+    end: int
+    accept: Callable[[bytes], None]
+    """Verifies and keeps the bytes; raises `FormatError`, after which they are requested again."""
+    shard_ids: tuple[int, ...]
+    """The shards that need it."""
+    is_of_lists: bool = False
+    """True if these are block lists, without which shards are fetched whole."""
+
+
+@dataclass
+class _Batch:
+    """The shards of one request, and what became of them."""
+
+    rows: Mapping[int, Rows | None]
+    """By shard id, the samples that are needed; None for all."""
+    shards: dict[int, PartialShard] = field(default_factory=dict)
+    errors: dict[int, SmaltiError] = field(default_factory=dict)
+    list_errors: dict[int, SmaltiError] = field(default_factory=dict)
+    """By shard id, why its block list did not arrive, or another one in the same range."""
+
+
+class BlockReader:
+    """The blocks of one process; thread-safe. Two threads that need one block at once may both fetch it."""
+
+    def __init__(self, sources: ShardSources, counters: Counters) -> None:
+        self._sources, self._counters = sources, counters
+        self._lock = threading.Lock()
+        self._shards: OrderedDict[int, PartialShard] = OrderedDict()
+        self._unusable_lists: set[int] = set()
+        """Shards whose lists are damaged."""
+        self._unusable_files: set[tuple[str, str]] = set()
+        """Store and name of files with lists that cannot be read."""
+        self._warned: set[tuple[str, str]] = set()
+
+    def has_list(self, shard_id: int) -> bool:
+        """Return whether parts of a shard can be verified."""
+        info = self._sources.info(shard_id)
+        if info.zip is not None or info.meta is not None or not has_block_hash(info.raw.hashes):
+            return False
+        if info.blocks is None:
+            return is_one_block(info.raw.num_bytes, info.raw.hashes)
+        place = self._sources.source_of(shard_id).store.url, info.blocks.file
+        return shard_id not in self._unusable_lists and place not in self._unusable_files
+
+    def num_loaded_bytes(self, shard_id: int) -> int:
+        """Return the bytes of a shard's blocks that are in memory."""
+        found = self._shards.get(shard_id)
+        return 0 if found is None else found.parts.num_loaded_bytes
+
+    def num_missing_bytes(self, shard_id: int, rows: Rows | None) -> int:
+        """Return about how many bytes reading these samples would fetch."""
+        info, found = self._sources.info(shard_id), self._shards.get(shard_id)
+        if found is not None:
+            return sum(end - begin for begin, end in found.missing(rows, MAX_RANGE_BYTES))
+        size = info.raw.num_bytes
+        block_bytes = info.blocks.block_bytes if info.blocks is not None else size
+        if rows is None:
+            return size
+        of_sample = (size - min(size, header_bytes(info))) // max(1, info.samples)
+        return min(size, header_bytes(info) + block_bytes + len(np.unique(rows)) * (of_sample + block_bytes))
+
+    def read(self, rows: Mapping[int, Rows | None]) -> tuple[dict[int, PartialShard], dict[int, SmaltiError]]:
+        """Return the shards, good for these samples of each, by id; and the errors of those that cannot be read so.
+
+        A shard that is in neither has no usable list.
+        """
+        batch = _Batch(rows)
+        size = sum(map(self.num_missing_bytes, rows, rows.values()))
+        timeout = max((self._sources.source_of(each).options.download_timeout for each in rows), default=0.0)
+        deadline = Deadline(most_seconds(timeout, size))
+        new = []
+        with self._lock:
+            for shard_id in rows:
+                found = self._shards.get(shard_id)
+                if found is None:
+                    new.append(shard_id)
+                else:
+                    self._shards.move_to_end(shard_id)
+                    batch.shards[shard_id] = found
+        self._open(batch, new, deadline)
+        ranges = [
+            self._range_of(shard_id, begin, end, shard.parts)
+            for shard_id, shard in batch.shards.items()
+            for begin, end in shard.missing(rows[shard_id], MAX_RANGE_BYTES)
+        ]
+        self._fetch(batch, ranges, deadline)
+        self._keep(batch)
+        return {each: shard for each, shard in batch.shards.items() if each not in batch.errors}, batch.errors
+
+    def _open(self, batch: _Batch, shard_ids: Sequence[int], deadline: Deadline) -> None:
+        """Fetch and verify the block lists and headers of shards that are new here, in one round trip."""
+        hashes = {each: found for each in shard_ids if (found := self._hashes_of_small(each)) is not None}
+        headers: dict[int, bytes] = {}
+        self._fetch(
+            batch,
+            [*self._list_ranges(shard_ids, hashes), *(self._header_range(each, headers) for each in shard_ids)],
+            deadline,
+        )
+        for shard_id in shard_ids:
+            if shard_id not in hashes:
+                batch.errors.pop(shard_id, None)
+                self._give_up_list(shard_id, batch.list_errors.get(shard_id))
+            elif shard_id not in batch.errors:
+                self._open_one(batch, shard_id, hashes[shard_id], headers[shard_id], deadline)
+
+    def _hashes_of_small(self, shard_id: int) -> BlockHashes | None:
+        """Return the hash of a shard of one block; None for one with a list."""
+        info = self._sources.info(shard_id)
+        if info.blocks is not None:
+            return None
+        (digest,) = info.raw.hashes.values()
+        return BlockHashes.of_small_file(digest, info.raw.num_bytes, what=info.raw.basename)
+
+    def _open_one(self, batch: _Batch, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline) -> None:
+        info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
+        try:
+            parts = PartialFile(hashes, info.raw.basename)
+        except OSError as error:  # no address space, or too many maps
+            batch.errors[shard_id] = self._explained(shard_id, error)
+            with self._lock:
+                self._shards.clear()
+            return
+        try:
+            parts.add(header, 0)
+        except ChecksumMismatch as error:
+            self._counters.failed(error)
+            self._fetch(batch, [self._range_of(shard_id, 0, self._header_end(info), parts)], deadline)
+        if shard_id in batch.errors:
+            return
+        try:
+            batch.shards[shard_id] = source.open_parts(info, parts)
+        except FormatError as error:
+            batch.errors[shard_id] = error
+
+    def _list_ranges(self, shard_ids: Sequence[int], hashes: dict[int, BlockHashes]) -> Iterable[_Range]:
+        """Yield the requests for block lists; lists of one file that lie close together come in one."""
+        by_file: dict[tuple[int, str], list[int]] = {}
+        for shard_id in shard_ids:
+            number, _ = self._sources.locate(shard_id)
+            blocks = self._sources.info(shard_id).blocks
+            if blocks is not None:
+                by_file.setdefault((number, blocks.file), []).append(shard_id)
+        for (number, file), members in by_file.items():
+            spans = sorted((*self._list_span(each), each) for each in members)
+            groups: list[list[tuple[int, int, int]]] = []
+            for span in spans:
+                if groups and span[1] - groups[-1][0][0] <= MAX_LIST_BYTES:
+                    groups[-1].append(span)
+                else:
+                    groups.append([span])
+            for group in groups:
+                begin, end = group[0][0], max(span[1] for span in group)
+                yield _Range(
+                    self._sources.sources[number],
+                    file,
+                    begin,
+                    end,
+                    _ListParser(self._sources, group, hashes),
+                    tuple(span[2] for span in group),
+                    is_of_lists=True,
+                )
+
+    def _list_span(self, shard_id: int) -> tuple[int, int]:
+        info = self._sources.info(shard_id)
+        return (0, 0) if info.blocks is None else info.blocks.span(info.raw.num_bytes)
+
+    def _header_range(self, shard_id: int, headers: dict[int, bytes]) -> _Range:
+        info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
+
+        def accept(data: bytes) -> None:  # verified when the list is there, too
+            headers[shard_id] = data
+
+        return _Range(source, info.raw.basename, 0, self._header_end(info), accept, (shard_id,))
+
+    @staticmethod
+    def _header_end(info: ShardInfo) -> int:
+        """Return the end of the last block that the header reaches into."""
+        block_bytes = BLOCK_BYTES if info.blocks is None else info.blocks.block_bytes
+        return min(info.raw.num_bytes, -(-header_bytes(info) // block_bytes) * block_bytes)
+
+    def _range_of(self, shard_id: int, begin: int, end: int, parts: PartialFile) -> _Range:
+        source, key = self._sources.source_of(shard_id), self._sources.info(shard_id).raw.basename
+        return _Range(source, key, begin, end, lambda data: parts.add(data, begin), (shard_id,))
+
+    def _fetch(self, batch: _Batch, ranges: Sequence[_Range], deadline: Deadline) -> None:
+        """Make the requests, several at once, and note the errors of those that fail."""
+        if not ranges:
+            return
+        requests = _Requests(ranges, self._counters, deadline)
+        for request, error in zip(ranges, requests.run(), strict=True):
+            if error is not None:
+                errors = batch.list_errors if request.is_of_lists else batch.errors
+                for shard_id in request.shard_ids:
+                    errors.setdefault(shard_id, self._explained(shard_id, error))
+
+    def _explained(self, shard_id: int, error: BaseException) -> SmaltiError:
+        """Return an error of its own for one shard, which names it."""
+        shard, source = self._sources.shard(shard_id), self._sources.source_of(shard_id)
+        facts = {"shard": shard_id, "key": shard.info.raw.basename, "digest": source.digest, "url": source.store.url}
+        if isinstance(error, StoreNotFound) and error.facts.get("key") == shard.info.raw.basename:
+            return ShardNotFound(
+                f"{shard.name} is gone from the store: it was deleted after it was published. `smalti.catalog.verify` "
+                "lists what is missing; restore the object, or open another version",
+                **facts,
+            )
+        message = error.message if isinstance(error, SmaltiError) else f"{type(error).__name__}: {error}"
+        for kind in (StoreAuthError, StoreTimeout, StoreNotFound, ChecksumMismatch, FormatError):
+            if isinstance(error, kind):
+                return kind(f"{shard.name}: {message}", **facts)
+        return StoreError(f"{shard.name}: {message}", **facts)
+
+    def _give_up_list(self, shard_id: int, error: SmaltiError | None) -> None:
+        info, store = self._sources.info(shard_id), self._sources.source_of(shard_id).store
+        if info.blocks is None or isinstance(error, StoreAuthError | StoreTimeout):
+            return  # says nothing about the list
+        place = store.url, info.blocks.file
+        with self._lock:
+            if isinstance(error, ChecksumMismatch):  # the other lists of the file may be right
+                self._unusable_lists.add(shard_id)
+            else:
+                self._unusable_files.add(place)
+            is_new = place not in self._warned
+            self._warned.add(place)
+        if is_new:
+            warnings.warn(
+                f"the block hashes of shards in {store.locate(info.blocks.file)} cannot be used ({error}); these "
+                "shards are fetched whole, which is slower. `smalti verify` shows what is damaged; restore the object",
+                stacklevel=2,
+            )
+
+    def _keep(self, batch: _Batch) -> None:
+        """Keep what was read, and drop shards that were not used for the longest time."""
+        with self._lock:
+            for shard_id, shard in batch.shards.items():
+                self._shards.setdefault(shard_id, shard)
+                self._shards.move_to_end(shard_id)
+            total = sum(shard.parts.num_loaded_bytes for shard in self._shards.values())
+            for shard_id in list(self._shards):
+                if shard_id in batch.shards or (total <= MAX_KEPT_BYTES and len(self._shards) <= MAX_KEPT_SHARDS):
+                    break
+                total -= self._shards.pop(shard_id).parts.num_loaded_bytes
+
+
+class _ListParser:
+    """The lists of several shards in one range: each is verified by itself, and the others stay usable."""
+
+    def __init__(
+        self, sources: ShardSources, spans: Sequence[tuple[int, int, int]], hashes: dict[int, BlockHashes]
+    ) -> None:
+        self._sources, self._spans, self._hashes = sources, spans, hashes
+
+    def __call__(self, data: bytes) -> None:
+        """Keep the lists that are right.
+
+        Raises:
+            ChecksumMismatch: one is not.
+        """
+        fault: ChecksumMismatch | None = None
+        first = self._spans[0][0]
+        for begin, end, shard_id in self._spans:
+            info: ShardInfo = self._sources.info(shard_id)
+            if info.blocks is None:
+                continue
+            try:
+                self._hashes[shard_id] = BlockHashes(
+                    data[begin - first : end - first], info.blocks, info.raw.num_bytes, what=info.raw.basename
+                )
+            except ChecksumMismatch as error:
+                fault = error
+        if fault is not None:
+            raise fault
+
+
+class _Requests:
+    """Ranged requests that run on some threads. A call that never returns is left behind at the deadline."""
+
+    def __init__(self, ranges: Sequence[_Range], counters: Counters, deadline: Deadline) -> None:
+        self._ranges, self._counters, self._deadline = ranges, counters, deadline
+        self._changed = threading.Condition()
+        late = StoreTimeout(f"its bytes did not arrive within {deadline.seconds:.0f} s")
+        self._outcomes: list[BaseException | None] = [late] * len(ranges)
+        self._num_begun = self._num_done = 0
+        self._is_over = False
+
+    def run(self) -> list[BaseException | None]:
+        """Make all requests; return the error of each, None where there was none."""
+        if not self._start_threads():
+            self._serve()
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_done == len(self._ranges), self._deadline.left())
+            self._is_over = True
+            return list(self._outcomes)
+
+    def _start_threads(self) -> int:
+        """Start the threads, and return how many there are; the first ones take all if there are too few."""
+        for number in range(min(MAX_REQUESTS, len(self._ranges))):
+            try:
+                threading.Thread(target=self._serve, name="smalti-blocks", daemon=True).start()
+            except RuntimeError:  # noqa: PERF203 -- out of memory, or too many threads
+                return number
+        return len(self._ranges)
+
+    def _serve(self) -> None:
+        with self._counters.receiving() as count_bytes:
+            while (number := self._next()) is not None:
+                error = self._request(self._ranges[number], count_bytes)
+                with self._changed:
+                    self._outcomes[number] = error
+                    self._num_done += 1
+                    self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        with self._changed:
+            if self._is_over or self._num_begun == len(self._ranges):
+                return None
+            self._num_begun += 1
+            return self._num_begun - 1
+
+    def _request(self, request: _Range, count_bytes: Callable[[int], None]) -> BaseException | None:
+        attempts, pause = request.source.options.download_retry, FIRST_PAUSE_SECONDS
+        for attempt in range(1, attempts + 1):
+            try:
+                data = request.source.store.get_range(request.key, request.begin, request.end)
+                count_bytes(len(data))
+                request.accept(data)
+                self._counters.add(bytes_fetched=len(data), bytes_in_blocks=len(data))
+            except (StoreAuthError, StoreNotFound) as error:
+                self._counters.failed(error)
+                return error
+            except (StoreError, FormatError) as error:
+                self._counters.failed(error)
+                if attempt == attempts or self._deadline.left() <= pause or self._is_over:
+                    return error
+            except Exception as error:  # noqa: BLE001 -- handed to the reader, which raises it
+                return error
+            else:
+                return None
+            self._counters.add(retries=1)
+            time.sleep(pause * jitter(1.0, 1.5))
+            pause *= 2
+        return None

@@ -1,0 +1,71 @@
+"""The command line: one app, to which each group of commands adds its own.
+
+Modules of commands import the library inside their functions, so that `smalti --help` starts quickly.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from smalti import __version__
+from smalti.cli.commands.cache import add_cache_commands
+from smalti.cli.commands.convert import add_convert_commands
+from smalti.cli.commands.delete import add_delete_commands
+from smalti.cli.commands.doctor import add_doctor_commands
+from smalti.cli.commands.exchange import add_exchange_commands
+from smalti.cli.commands.export import add_export_commands
+from smalti.cli.commands.inspection import add_inspection_commands
+from smalti.cli.commands.ledger import add_ledger_commands
+from smalti.cli.commands.plan import add_plan_commands
+from smalti.cli.commands.retention import add_retention_commands
+from smalti.cli.commands.train import add_train_commands
+from smalti.cli.commands.versions import add_version_commands
+from smalti.cli.faults import run_app
+from smalti.cli.output import write
+from smalti.cli.registration import make_app
+
+_GROUPS = (
+    add_inspection_commands,
+    add_version_commands,
+    add_retention_commands,
+    add_convert_commands,
+    add_exchange_commands,
+    add_delete_commands,
+    add_export_commands,
+    add_plan_commands,
+    add_train_commands,
+    add_cache_commands,
+    add_ledger_commands,
+    add_doctor_commands,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command, and return the exit status; see `ExitCode`."""
+    return run_app(lambda: get_command(build_app()).main(arguments, prog_name="smalti", standalone_mode=False))
+
+
+def build_app() -> typer.Typer:
+    """Return the app with all commands."""
+    app = make_app(help="Versioned, verified shard sets: build them, look at them, train with them.")
+    app.callback()(_root)
+    for add in _GROUPS:
+        add(app)
+    return app
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it
+    if value:
+        write(f"smalti {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version of Smalti.")
+    ] = False,
+) -> None:
+    del version

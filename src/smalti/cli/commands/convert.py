@@ -1,0 +1,208 @@
+"""`smalti convert SOURCE URL` and its parts on several machines: rows and files as a version, without Spark."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from smalti.cli.faults import UsageFault
+from smalti.cli.options import Output, StoreOptions, parse_storage_option
+from smalti.cli.output import byte_count, write, write_json
+from smalti.cli.progress import progress
+from smalti.cli.registration import CHANGE, command
+from smalti.errors import SmaltiError
+
+if TYPE_CHECKING:
+    from smalti.catalog import Manifest
+    from smalti.cli.progress import OnProgress
+
+Result = TypeVar("Result")
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id that `smalti convert --begin` printed.", show_default=False)]
+Processes = Annotated[
+    int | None,
+    typer.Option("--processes", metavar="N", min=1, help="Processes (default: one per core).", show_default=False),
+]
+
+
+def add_convert_commands(app: typer.Typer) -> None:
+    """Add `convert`, `convert-part` and `convert-publish`."""
+    command(
+        app,
+        "convert",
+        panel=CHANGE,
+        examples=[
+            "smalti convert ./rows ./set",
+            "smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask",
+            "smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1",
+            "smalti convert s3://bucket/rows s3://bucket/set --begin",
+        ],
+    )(run_convert)
+    command(app, "convert-part", panel=CHANGE, examples=["smalti convert-part s3://bucket/set ID 3/8"])(run_part)
+    command(app, "convert-publish", panel=CHANGE, examples=["smalti convert-publish s3://bucket/set ID"])(run_publish)
+
+
+def run_convert(  # noqa: PLR0913  one parameter for each option
+    source: Source,
+    url: Target,
+    *,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="Such as parquet, images, csv (default: by the files)."),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="NAME[=ENCODING]", help="Column to store; may be repeated (default: all)."),
+    ] = None,
+    nulls: Annotated[
+        str, typer.Option("--nulls", metavar="POLICY", help="reject, mask, or JSON by column; see docs/types.md.")
+    ] = "reject",
+    split_by: Annotated[
+        str | None, typer.Option("--split-by", metavar="COLUMN", help="Column whose values become splits.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", metavar="MODE", help="create a set, append to it, or overwrite it.")
+    ] = "create",
+    compression: Annotated[
+        str, typer.Option("--compression", metavar="CODEC", help="Such as auto, zstd, zstd:9, snappy, or none.")
+    ] = "auto",
+    size_limit: Annotated[
+        str, typer.Option("--size-limit", metavar="BYTES", help="Largest shard before compression.")
+    ] = "64mb",
+    hash: Annotated[
+        list[str] | None, typer.Option("--hash", metavar="NAME", help="Checksum of files; may be repeated.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--setting", metavar="KEY=VALUE", help="Option of the format; docs/convert.md lists them."),
+    ] = None,
+    write_id: Annotated[
+        str | None, typer.Option("--write-id", metavar="ID", help="Name of this write: it is done once.")
+    ] = None,
+    part_bytes: Annotated[
+        str | None, typer.Option("--part-bytes", metavar="BYTES", help="Bytes that one task reads, about.")
+    ] = None,
+    processes: Processes = None,
+    begin: Annotated[
+        bool, typer.Option("--begin", help="Only begin: print the id for `convert-part` and `convert-publish`.")
+    ] = False,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Write rows or files as a new version of a shard set, on all cores, without Spark.
+
+    Reads Parquet, folders of images, and the other formats of docs/convert.md.
+    """
+    from smalti.conversion import begin_conversion, convert
+
+    options: dict[str, Any] = {
+        "format": format,
+        "columns": _columns(column),
+        "nulls": _nulls(nulls),
+        "partition_by": split_by,
+        "mode": mode,
+        "compression": None if compression == "none" else compression,
+        "size_limit": size_limit,
+        "write_id": write_id,
+        "part_bytes": part_bytes,
+        "settings": dict(parse_storage_option(text) for text in setting or ()),
+        "source_storage_options": stores.for_address(source) or None,
+        "storage_options": stores.for_address(url) or None,
+    }
+    if hash:
+        options["hashes"] = tuple(hash)
+    if begin:
+        conversion = _checked(lambda: begin_conversion(source, url, **options))
+        if output.as_json:
+            write_json(conversion.to_dict())
+        else:
+            write(f"{conversion.id}")
+        return
+    with progress(output, "converted", is_bytes=True) as on_bytes:
+        report = _by_bytes(on_bytes)
+        made = _checked(lambda: convert(source, url, **options, processes=processes, on_progress=report))
+    _write_version(made, output)
+
+
+def run_part(
+    url: Target,
+    id: Id,
+    share: Annotated[str, typer.Argument(metavar="K/N", help="Share of the parts, such as 3/8.", show_default=False)],
+    *,
+    processes: Processes = None,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Write share K of N of the parts of a conversion; parts that are written already are not written again."""
+    from smalti.conversion import open_conversion
+
+    number, _, of = share.partition("/")
+    if not (number.isdecimal() and of.isdecimal()):
+        raise UsageFault(f"expected a share such as 3/8, found {share!r}")
+    options = stores.for_address(url) or None
+    conversion = open_conversion(url, id, storage_options=options, source_storage_options=options)
+    with progress(output, "converted", is_bytes=True) as on_bytes:
+        report = _by_bytes(on_bytes)
+        done = _checked(lambda: conversion.write_part(int(number), int(of), processes=processes, on_progress=report))
+    if output.as_json:
+        write_json(done.to_dict())
+    else:
+        before = f", {len(done.skipped):,} were written before" if done.skipped else ""
+        write(f"{len(done.written):,} parts with {done.rows:,} rows written{before}")
+
+
+def run_publish(url: Target, id: Id, *, stores: StoreOptions, output: Output) -> None:
+    """Publish the version of a conversion, once all of its parts are written."""
+    from smalti.conversion import open_conversion
+
+    options = stores.for_address(url) or None
+    conversion = open_conversion(url, id, storage_options=options, source_storage_options=options)
+    _write_version(conversion.publish(), output)
+
+
+def _checked(call: Callable[[], Result]) -> Result:
+    """Return what the library returns.
+
+    Raises:
+        UsageFault: An option has an unusable value.
+    """
+    try:
+        return call()
+    except ValueError as fault:
+        if isinstance(fault, SmaltiError):
+            raise
+        raise UsageFault(str(fault)) from None
+
+
+def _columns(chosen: list[str] | None) -> dict[str, str | None] | None:
+    if not chosen:
+        return None
+    pairs = (text.partition("=") for text in chosen)
+    return {name: encoding or None for name, _, encoding in pairs}
+
+
+def _nulls(text: str) -> Any:
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as fault:
+        raise UsageFault(f"--nulls: not valid JSON: {fault}") from None
+
+
+def _by_bytes(on_bytes: "OnProgress | None") -> Any:
+    if on_bytes is None:
+        return None
+    return lambda state: on_bytes(state.num_bytes, state.total_bytes)
+
+
+def _write_version(made: "Manifest", output: Output) -> None:
+    num_bytes = sum(file.num_bytes for info in made.shards for file in info.stored_files)
+    facts = {"version": made.version, "rows": made.rows, "shards": len(made.shards), "num_bytes": num_bytes}
+    if output.as_json:
+        write_json({**facts, "write_id": made.write_id})
+    else:
+        shards = "1 shard" if len(made.shards) == 1 else f"{len(made.shards):,} shards"
+        write(f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}")

@@ -1,0 +1,290 @@
+"""`smalti delete URL`: samples that match leave a new version; with --purge older versions that hold them go too."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from smalti.cli.exit_codes import ExitCode
+from smalti.cli.faults import UsageFault, point_out
+from smalti.cli.options import Output, StoreOptions, Url
+from smalti.cli.output import byte_count, write, write_facts, write_json
+from smalti.cli.progress import progress
+from smalti.cli.registration import CHANGE, command
+
+if TYPE_CHECKING:
+    from smalti.writer import DeletionReport, PurgeReport
+    from smalti.writer.purge import OnProgress
+
+_PURGE_PANEL = "Purge"
+Tags = Literal["refuse", "remove", "move"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The samples to delete."""
+
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="CONDITION", help="Such as 'user_id == 17'; see docs/deletion.md.")
+    ] = None
+    ids: Annotated[
+        Path | None, typer.Option("--ids", metavar="FILE", help="File of ids, one on each line; - reads stdin.")
+    ] = None
+    column: Annotated[
+        str | None,
+        typer.Option("--column", metavar="NAME", help="Column of the ids (default: they are sample positions)."),
+    ] = None
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="Version of sample positions (default: the newest).")
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `delete`.
+
+        Raises:
+            UsageFault: not exactly one way to choose was given, or the condition cannot be parsed.
+        """
+        if (self.where is None) == (self.ids is None):
+            raise UsageFault("give either --where or --ids, which choose the samples")
+        if self.where is not None and (self.column is not None or self.at is not None):
+            raise UsageFault("--column and --at belong to --ids")
+        if self.column is not None and self.at is not None:
+            raise UsageFault("--at is the version of sample positions; ids of a --column are looked up in the newest")
+        if self.where is not None:
+            _check_condition(self.where)
+            return {"where": self.where}
+        text = sys.stdin.read() if str(self.ids) == "-" else Path(str(self.ids)).read_text(encoding="utf-8-sig")
+        ids = [line.strip() for line in text.splitlines() if line.strip()]
+        if not ids:
+            raise UsageFault(f"--ids {self.ids}: there is no id in it")
+        return {"ids": ids, "column": self.column, "version": self.at}
+
+
+@dataclass(frozen=True)
+class PurgeChoice:
+    """Options of a purge."""
+
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge", rich_help_panel=_PURGE_PANEL, help="Also remove older versions that hold the samples, at once."
+        ),
+    ] = False
+    tags: Annotated[
+        Tags,
+        typer.Option("--tags", rich_help_panel=_PURGE_PANEL, help="What to do with tags of versions that have to go."),
+    ] = "refuse"
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", rich_help_panel=_PURGE_PANEL, help="Remove every older version.")
+    ] = False
+    unsafe_ttl: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-ttl",
+            rich_help_panel=_PURGE_PANEL,
+            help="Also remove what unfinished writers of the last seven days left; safe only if none is running.",
+        ),
+    ] = False
+    bucket_versions: Annotated[
+        bool,
+        typer.Option(
+            "--bucket-versions",
+            rich_help_panel=_PURGE_PANEL,
+            help="Also remove what a versioned bucket keeps of removed objects.",
+        ),
+    ] = False
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache", metavar="FOLDER", rich_help_panel=_PURGE_PANEL, help="Cache to clear (default: your own)."
+        ),
+    ] = None
+
+    def options(self) -> Any:
+        """Return the argument `purge` of `delete`.
+
+        Raises:
+            UsageFault: an option of a purge was given without --purge.
+        """
+        from smalti.writer import PurgeOptions
+
+        chosen = self.all_versions, self.unsafe_ttl, self.bucket_versions, self.cache is not None, self.tags != "refuse"
+        if not self.purge:
+            if any(chosen):
+                raise UsageFault("--tags, --all-versions, --unsafe-ttl, --bucket-versions and --cache need --purge")
+            return False
+        return PurgeOptions(
+            tags=self.tags,
+            all_versions=self.all_versions,
+            unsafe_ttl=self.unsafe_ttl,
+            bucket_versions=self.bucket_versions,
+            cache=True if self.cache is None else self.cache,
+        )
+
+
+def _check_condition(text: str) -> None:
+    from smalti.errors import SchemaError
+    from smalti.writer.condition import parse_condition
+
+    try:
+        parse_condition(text)
+    except SchemaError as fault:
+        raise UsageFault(f"--where: {fault}") from None
+
+
+def add_delete_commands(app: typer.Typer) -> None:
+    """Add `delete`."""
+    command(
+        app,
+        "delete",
+        panel=CHANGE,
+        examples=[
+            "smalti delete ./people --where 'user_id == 17' --dry-run",
+            "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
+        ],
+    )(run_delete)
+
+
+def run_delete(  # noqa: PLR0913 -- a parameter for each option
+    url: Url,
+    choice: Choice,
+    purge: PurgeChoice,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only search, and say what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Allow a version without samples.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write the whole report to this file, as JSON.")
+    ] = None,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Delete samples: publish a version without those that match a condition, or a list of ids.
+
+    Only the shards that hold them are written again. Older versions still hold the samples; --purge removes those
+    versions, and then reads all that is left to show that no sample matches. The exit status is 3 if one does.
+    """
+    from smalti.writer import delete
+
+    if report is not None and not report.absolute().parent.is_dir():
+        raise UsageFault(f"--report {report}: there is no such folder")
+    store, options = stores.open(url), purge.options()
+    arguments = {**choice.arguments(), "purge": options, "allow_empty": allow_empty}
+    if not dry_run and not yes:
+        _ask(lambda shown: delete(store, **arguments, dry_run=True, on_progress=shown), output)
+    with _phases(output) as shown:
+        found = delete(store, **arguments, dry_run=dry_run, on_progress=shown)
+    if report is not None:
+        report.write_text(json.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if output.as_json:
+        write_json(found.to_dict())
+    else:
+        _write_report(found)
+    return ExitCode.OK if found.ok else ExitCode.NOT_VERIFIED
+
+
+def _ask(search: Any, output: Output) -> None:
+    """Show what would be deleted, and ask whether it shall be.
+
+    Raises:
+        UsageFault: there is no terminal to ask on.
+        Abort: the answer is no.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()) or output.as_json:
+        raise UsageFault("there is nobody to ask whether to delete: look with --dry-run first, then give --yes")
+    with _phases(output) as shown:
+        found: DeletionReport = search(shown)
+    point_out(found.summary())
+    if not found.num_deleted and (found.purge is None or not found.purge.retired):
+        return
+    typer.confirm("Delete them?", abort=True, err=True)
+
+
+@contextmanager
+def _phases(output: Output) -> "Iterator[OnProgress]":
+    """Yield the callback of `delete`: a progress bar for each kind of work."""
+    with ExitStack() as stack:
+        current: list[Any] = [None, None]
+
+        def shown(what: str, done: int, total: int) -> None:
+            if current[0] != what:
+                stack.close()
+                unit = "objects" if what == "removed" else "shards"
+                current[:] = [what, stack.enter_context(progress(output, f"{unit} {what}"))]
+            if current[1] is not None:
+                current[1](done, total)
+
+        yield shown
+
+
+def _write_report(found: "DeletionReport") -> None:
+    if not found.num_deleted:
+        write(f"version {found.base_version}: none of {found.rows_before:,} samples matches; no version was published")
+    else:
+        share = f"{found.num_deleted:,} of {found.rows_before:,} samples of version {found.base_version}"
+        shards = f"{found.shards_concerned:,} of {found.num_shards:,}"
+        sizes = f"{byte_count(found.bytes_concerned)} of {byte_count(found.bytes_total)}"
+        written = "" if found.dry_run else f", written again as {byte_count(found.bytes_written)}"
+        facts = [
+            ("would go" if found.dry_run else "deleted", share),
+            *(("split", f"{name}: {count:,}") for name, count in found.deleted_by_split.items()),
+            *(("emptied", f"split {name} is not in the new version") for name in found.emptied_splits),
+            ("shards", f"{shards} concerned, {sizes}{written}"),
+        ]
+        if not found.dry_run:
+            facts.append(("version", f"{found.version}, digest {str(found.digest)[:16]}"))
+        write_facts(facts)
+    if found.missing_ids:
+        write(f"ids without a sample: {found.missing_ids:,}")
+    if found.purge is not None:
+        _write_purge(found.purge, dry_run=found.dry_run)
+    elif found.num_deleted and not found.dry_run:
+        write("older versions still hold them; --purge removes those versions")
+    if found.dry_run:
+        write("nothing was changed; this was a dry run")
+
+
+def _write_purge(purge: "PurgeReport", *, dry_run: bool) -> None:
+    versions = ", ".join(str(each.version) for each in purge.retired) or "none"
+    facts = [
+        ("older versions that would go" if dry_run else "older versions removed", versions),
+        ("objects", f"{'at least ' if dry_run else ''}{len(purge.objects):,}, {byte_count(purge.num_bytes)}"),
+        *(("tag", f"{name}: {what}") for name, what in purge.tags.items()),
+    ]
+    if purge.cache_files:
+        facts.append(("cache", f"{purge.cache_files:,} files removed on this machine"))
+    if purge.scan is not None:
+        scan = purge.scan
+        left = sum(each.num_samples for each in scan.matches)
+        state = f"{left:,} SAMPLES STILL MATCH" if left else "no sample matches"
+        facts.append(("scan", f"{scan.num_shards:,} shards with {scan.num_samples:,} samples read: {state}"))
+    write_facts(facts)
+    for match in purge.scan.matches if purge.scan is not None else ():
+        point_out(f"version {match.version}: {match.num_samples:,} matching samples in {match.key}")
+    if purge.scan is not None and purge.scan.matches:
+        point_out("others have published them during the call; call again")
+    _write_remains(purge)
+
+
+def _write_remains(purge: "PurgeReport") -> None:
+    """Write what may still hold the samples, and what to do about it."""
+    kept = purge.bucket_versions
+    if kept is None:
+        write("old contents in the bucket: this store does not tell whether it keeps any")
+    elif kept.num_versions and not kept.removed:
+        size = byte_count(kept.num_bytes)
+        write(f"the bucket keeps {kept.num_versions:,} old contents, {size}; --bucket-versions removes them")
+    elif kept.num_versions:
+        write(f"{kept.num_versions:,} old contents in the bucket removed, {byte_count(kept.num_bytes)}")
+    if purge.num_uploads is None:
+        write("unfinished uploads: the store does not list them for these credentials")
+    for each in purge.pending:
+        size = byte_count(each.num_bytes)
+        write(f"write {each.write_id} is not published, and may be running: {each.num_objects:,} objects, {size} stay")
+    if purge.pending:
+        write("call again once these writers have ended, or with --unsafe-ttl if none of them is running")

@@ -1,0 +1,193 @@
+"""`smalti cp|sync SOURCE TARGET`: copies of versions between stores."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smalti.cli.exit_codes import ExitCode
+from smalti.cli.options import Output, Split, StoreOptions, VersionChoice
+from smalti.cli.output import Column, byte_count, write, write_json, write_table
+from smalti.cli.progress import progress
+from smalti.cli.registration import CHANGE, command
+
+if TYPE_CHECKING:
+    from smalti.exchange import CopiedVersion, CopyOptions, CopyReport
+    from smalti.storage import Store
+
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="URL or folder to copy from.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="URL or folder to copy to.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class BothStores(StoreOptions):
+    """Settings of both stores, and of one of them."""
+
+    from_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of SOURCE alone."
+        ),
+    ] = None
+    to_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of TARGET alone."
+        ),
+    ] = None
+
+    def open_both(self, source: str, target: str) -> "tuple[Store, Store]":
+        """Return both stores, opened with the settings of each."""
+        return self._with(self.from_option).open(source), self._with(self.to_option).open(target)
+
+    def _with(self, own: list[str] | None) -> "BothStores":
+        return replace(self, storage_option=[*(self.storage_option or ()), *(own or ())])
+
+
+@dataclass(frozen=True)
+class Copying:
+    """The way of a copy."""
+
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only list what would be copied; exit status 4 if there is something."),
+    ] = False
+    read_back: Annotated[
+        bool, typer.Option("--read-back", help="Read every object at TARGET again, and compare it.")
+    ] = False
+    server_side: Annotated[
+        bool,
+        typer.Option("--server-side", help="Let the server copy, if both are on one; compares sizes, not hashes."),
+    ] = False
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Objects copied at the same time.")] = 8
+
+    def options(self) -> "CopyOptions":
+        """Return the library's options."""
+        from smalti.exchange import CopyOptions
+
+        return CopyOptions(max_workers=self.jobs, read_back=self.read_back, server_side=self.server_side)
+
+
+def add_exchange_commands(app: typer.Typer) -> None:
+    """Add `cp` and `sync`."""
+    command(
+        app,
+        "cp",
+        panel=CHANGE,
+        examples=["smalti cp ./flowers s3://bucket/flowers", "smalti cp s3://bucket/flowers ./flowers --tag best"],
+    )(run_cp)
+    command(
+        app,
+        "sync",
+        panel=CHANGE,
+        examples=[
+            "smalti sync ./flowers s3://bucket/mirror --history --tags",
+            "smalti sync s3://one/set gs://two/set --from-option requester_pays=true --dry-run",
+        ],
+    )(run_sync)
+
+
+def run_cp(  # noqa: PLR0913 -- options of a command
+    source: Source,
+    target: Target,
+    *,
+    choice: VersionChoice,
+    split: Split = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Publish after the versions that TARGET has (default: refuse).")
+    ] = False,
+    restore_erased: Annotated[
+        bool, typer.Option("--restore-erased", help="Also if samples that were deleted at TARGET may come back.")
+    ] = False,
+    copying: Copying,
+    stores: BothStores,
+    output: Output,
+) -> ExitCode:
+    """Copy one version to another store, verified on both sides; a repeated call continues."""
+    from smalti.exchange import copy_version
+
+    one, other = stores.open_both(source, target)
+    with progress(output, "bytes copied", is_bytes=True) as on_progress:
+        report = copy_version(
+            one,
+            other,
+            version=choice.at,
+            tag=choice.tag,
+            split=split,
+            mode="overwrite" if overwrite else "create",
+            restore_erased=restore_erased,
+            dry_run=copying.dry_run,
+            options=copying.options(),
+            on_progress=on_progress,
+        )
+    return _write_report(report, output)
+
+
+def run_sync(
+    source: Source,
+    target: Target,
+    *,
+    history: Annotated[bool, typer.Option("--history", help="All versions (default: the newest).")] = False,
+    tags: Annotated[bool, typer.Option("--tags", help="All tags, and the versions that have them.")] = False,
+    copying: Copying,
+    stores: BothStores,
+    output: Output,
+) -> ExitCode:
+    """Copy to a mirror the versions that it lacks; nothing is removed there."""
+    from smalti.exchange import sync
+
+    one, other = stores.open_both(source, target)
+    with progress(output, "bytes copied", is_bytes=True) as on_progress:
+        report = sync(
+            one,
+            other,
+            history=history,
+            tags=tags,
+            dry_run=copying.dry_run,
+            options=copying.options(),
+            on_progress=on_progress,
+        )
+    return _write_report(report, output)
+
+
+def _write_report(report: "CopyReport", output: Output) -> ExitCode:
+    if output.as_json:
+        write_json(report.to_dict())
+    else:
+        rows = [
+            (
+                each.source,
+                "-" if each.target is None else each.target,
+                each.rows,
+                each.digest[:12],
+                _state(report, each),
+            )
+            for each in report.versions
+        ]
+        columns: list[str | Column] = [
+            Column("source", is_number=True),
+            Column("target", is_number=True),
+            Column("samples", is_number=True),
+            "digest",
+            "state",
+        ]
+        write_table(columns, rows)
+        for skipped in report.skipped:
+            write(f"version {skipped.source} is skipped: {skipped.why}")
+        for name, version in report.tags.items():
+            write(f"tag {name}: version {version} of the source")
+        if report.may_hold_deleted:
+            versions = ", ".join(map(str, report.may_hold_deleted))
+            write(
+                f"versions of the target from before a deletion, which may hold the deleted samples: {versions}. Run "
+                "`smalti delete` with --purge and the same condition at the target, or `smalti vacuum`"
+            )
+        write(f"{report.summary()} ({byte_count(report.num_bytes)})" if report.num_bytes else report.summary())
+    return ExitCode.DIFFERS if report.dry_run and not report.is_in_sync else ExitCode.OK
+
+
+def _state(report: "CopyReport", each: "CopiedVersion") -> str:
+    if each.was_present:
+        return "there"
+    did = "to copy" if report.dry_run else "copied"
+    return f"{did}, expired" if each.is_placeholder else did

@@ -1,0 +1,370 @@
+"""`smalti info|head|stats|preview URL`: what is in a shard set."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smalti.cli.options import Output, Split, StoreOptions, Url, VersionChoice
+from smalti.cli.output import Column, byte_count, exact_bytes, write, write_facts, write_json, write_table
+from smalti.cli.progress import progress
+from smalti.cli.registration import LOOK, command
+
+if TYPE_CHECKING:
+    from smalti.inspection import Head, Info, Stats
+    from smalti.inspection.column_stats import ColumnStats
+    from smalti.inspection.distributions import Distribution
+
+Columns = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B", help="Columns, separated by commas (default: all).")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Number that determines the random rows.")]
+
+_MAX_LINE = 300  # characters of lineage and metadata; --json prints all of it
+_MIN_CELL = 8  # characters of a column of a table that is still read
+_SHOWN_CLASSES = 8
+
+
+def add_inspection_commands(app: typer.Typer) -> None:
+    """Add the commands that show what is in a set."""
+    command(app, "info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])(
+        show_info
+    )
+    command(
+        app,
+        "head",
+        panel=LOOK,
+        examples=[
+            "smalti head ./flowers",
+            "smalti head ./flowers -n 5 --offset 1000 --columns label,path",
+            "smalti head s3://bucket/flowers --sample --split train --json",
+        ],
+    )(show_head)
+    command(
+        app,
+        "stats",
+        panel=LOOK,
+        examples=["smalti stats ./flowers", "smalti stats s3://bucket/flowers --samples 10000 --split train"],
+    )(show_stats)
+    command(
+        app,
+        "preview",
+        panel=LOOK,
+        examples=["smalti preview ./flowers", "smalti preview ./flowers -o page.html --rows 500 --max-bytes 10mb"],
+    )(write_preview)
+
+
+def show_info(url: Url, version: VersionChoice, split: Split = None, *, stores: StoreOptions, output: Output) -> None:
+    """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it."""
+    from smalti.inspection import info
+
+    found = info(stores.open(url), version=version.at, tag=version.tag, split=split)
+    if output.as_json:
+        write_json(found.to_dict())
+        return
+    write_facts(_facts(found))
+    write()
+    marks = {True: "yes", False: ""}
+    rows = [
+        (each.name, each.encoding, _short(each.logical), marks[each.is_nullable], marks[each.is_added])
+        for each in found.columns
+    ]
+    write_table(["column", "encoding", "logical type", "nulls", "added"], rows)
+    if found.splits:
+        write()
+        sizes = [(each.name, each.rows, each.num_shards, byte_count(each.num_bytes)) for each in found.splits]
+        counts = [Column(name, is_number=True) for name in ("samples", "shards", "stored")]
+        write_table(["split", *counts], sizes)
+
+
+def _facts(found: "Info") -> list[tuple[str, object]]:
+    packed = f"; {', '.join(found.compression)}" if found.compression else "; not compressed"
+    facts: list[tuple[str, object]] = [
+        ("address", found.url),
+        ("written by", f"{found.written_by}, format {found.format}{'' if found.version else '; it has no versions'}"),
+    ]
+    if found.version:
+        when = f", published {found.created[:19].replace('T', ' ')} UTC" if found.created else ""
+        by = f" by {found.operation}" if found.operation else ""
+        facts.append(("version", f"{found.version} of {found.newest}{when}{by}"))
+    facts += [("digest", found.digest)]
+    if found.tags is None:
+        facts.append(("tags", "these credentials do not list them"))
+    elif found.tags:
+        facts.append(("tags", ", ".join(f"{name} (version {number})" for name, number in found.tags.items())))
+    facts += [
+        ("samples", f"{found.rows:,} in {counted(found.num_shards, 'shard')}"),
+        ("stored", f"{exact_bytes(found.num_bytes)}{packed}"),
+        ("raw", exact_bytes(found.raw_bytes)),
+        ("checksums", ", ".join(found.hashes) or "none: only sizes are compared"),
+    ]
+    facts += [("made of", f"{found.source_files:,} source files")] if found.source_files is not None else []
+    facts += [("lineage", _short(found.lineage))] if found.lineage else []
+    facts += [("metadata", _short(found.metadata))] if found.metadata else []
+    return [*facts, ("open with", found.open_with)]
+
+
+def show_head(  # noqa: PLR0913
+    url: Url,
+    version: VersionChoice,
+    split: Split = None,
+    *,
+    rows: Annotated[int, typer.Option("--rows", "-n", metavar="N", min=0, max=10_000, help="Number of rows.")] = 10,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Number of the first row.")] = 0,
+    sample: Annotated[bool, typer.Option("--sample", help="Random rows in place of the first ones.")] = False,
+    seed: Seed = 0,
+    columns: Columns = None,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Show rows as a table: the first ones, those from a place on, or random ones.
+
+    Only these rows are read of uncompressed shards, and the beginnings of compressed ones. Long values are cut where
+    stdout is a terminal, and nowhere else.
+    """
+    from smalti.inspection import head
+
+    found = head(
+        stores.open(url),
+        rows,
+        version=version.at,
+        tag=version.tag,
+        split=split,
+        columns=_names(columns),
+        offset=offset,
+        sample=sample,
+        seed=seed,
+    )
+    if output.as_json:
+        write_json(found.to_dict())
+        return
+    if not found.rows:
+        write(f"no rows from {offset:,} on: there are {found.num_rows:,}")
+        return
+    _write_rows(found)
+
+
+def _write_rows(found: "Head") -> None:
+    """Write rows as a table, or one below the other where a terminal has no room for the columns."""
+    from smalti.inspection.values import value_text
+
+    is_terminal = sys.stdout.isatty()
+    limit = 1000 if is_terminal else None
+    cells = [[value_text(row[name], found.columns[name], limit) for name in found.columns] for row in found.rows]
+    room = shutil.get_terminal_size().columns - 3 * len(found.columns) - len(f"{found.numbers[-1]:,}") - 4
+    if is_terminal and room < _MIN_CELL * len(found.columns):
+        for number, row in zip(found.numbers, cells, strict=True):
+            room = shutil.get_terminal_size().columns - max(map(len, found.columns)) - 2
+            write_facts([("row", f"{number:,}"), *zip(found.columns, (_fit(text, room) for text in row), strict=True)])
+            write()
+        return
+    titles = list(found.columns)
+    if is_terminal:
+        widths = column_widths([max(map(_width, texts)) for texts in zip(titles, *cells, strict=True)], room)
+        cells = [[_fit(text, width) for text, width in zip(row, widths, strict=True)] for row in cells]
+        titles = [_fit(text, width) for text, width in zip(titles, widths, strict=True)]
+    write_table(
+        [Column("row", is_number=True), *titles],
+        [(number, *row) for number, row in zip(found.numbers, cells, strict=True)],
+    )
+
+
+def column_widths(wanted: Sequence[int], room: int) -> list[int]:
+    """Return the width of each column: what it wants, except that the widest share the room that is left. Pure."""
+    widths, left = [0] * len(wanted), room
+    order = sorted(range(len(wanted)), key=lambda at: wanted[at])
+    for place, at in enumerate(order):
+        widths[at] = min(wanted[at], left // (len(order) - place))
+        left -= widths[at]
+    return widths
+
+
+def _width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _fit(text: str, width: int) -> str:
+    """Return a text cut to a width on a terminal."""
+    from rich.cells import set_cell_size
+
+    return text if _width(text) <= width else f"{set_cell_size(text, max(1, width - 1)).rstrip()}…"
+
+
+def show_stats(  # noqa: PLR0913
+    url: Url,
+    version: VersionChoice,
+    split: Split = None,
+    *,
+    samples: Annotated[
+        int | None,
+        typer.Option("--samples", metavar="N", min=0, help="Number of random rows to look at (default: all rows)."),
+    ] = None,
+    seed: Seed = 0,
+    columns: Columns = None,
+    decode: Annotated[
+        bool, typer.Option("--decode/--no-decode", help="Decode the pixels of images, or read their headers alone.")
+    ] = True,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Show statistics of each column: nulls, ranges, classes, image sizes, distinct values; and sizes of shards.
+
+    All rows are read unless --samples is given; memory is bounded either way. Damaged images are counted.
+    """
+    from smalti.inspection import stats
+
+    with progress(output, "rows read") as shown:
+        found = stats(
+            stores.open(url),
+            version=version.at,
+            tag=version.tag,
+            split=split,
+            columns=_names(columns),
+            samples=samples,
+            seed=seed,
+            decode=decode,
+            on_rows=shown,
+        )
+    if output.as_json:
+        write_json(found.to_dict())
+        return
+    _write_stats(found)
+
+
+def _write_stats(found: "Stats") -> None:
+    from smalti.inspection.column_stats import range_texts
+
+    of = "all" if not found.is_sampled else f"{found.looked_at:,} random ones of"
+    write(f"{of} {found.num_rows:,} rows, version {found.version}")
+    write()
+    rows = [
+        (
+            each.name,
+            f"{each.encoding}{f', {each.logical}' if each.logical else ''}",
+            each.nulls,
+            f"{'' if each.is_distinct_exact else '~'}{each.distinct:,}",
+            *range_texts(each),
+        )
+        for each in found.columns
+    ]
+    counts = [Column("nulls", is_number=True), Column("distinct", is_number=True)]
+    write_table(["column", "encoding", *counts, "range", "mean"], rows)
+    write()
+    write_facts([*_classes(found.columns), *_sizes(found), *_warnings(found)])
+
+
+def _classes(columns: Sequence["ColumnStats"]) -> list[tuple[str, object]]:
+    from smalti.inspection.values import value_text
+
+    facts: list[tuple[str, object]] = []
+    for each in columns:
+        if each.classes is None:
+            continue
+        first = list(each.classes.items())[:_SHOWN_CLASSES]
+        more = len(each.classes) - len(first)
+        shown = ", ".join(f"{value_text(name, 'str', 40)} {count:,}" for name, count in first)
+        facts.append((f"classes of {each.name}", f"{shown}{f', and {more:,} more' if more else ''}"))
+    return facts
+
+
+def _sizes(found: "Stats") -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = []
+    if found.sample_bytes.count:
+        each = found.sample_bytes
+        facts.append(("samples", f"{_ends(each, byte_count)}, mean {byte_count(each.mean)}"))
+    if found.shard_bytes.count:
+        each = found.shard_bytes
+        rows = _ends(found.shard_rows, lambda number: f"{number:,.0f}")
+        facts.append(("shards", f"{each.count:,} of {_ends(each, byte_count)} stored, {rows} samples"))
+    return facts
+
+
+def _ends(found: "Distribution", shown: Callable[[float], str]) -> str:
+    """Return the smallest and the largest number, or one of them if they are equal."""
+    return " to ".join(dict.fromkeys([shown(found.min), shown(found.max)]))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _warnings(found: "Stats") -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = []
+    for each in found.columns:
+        if each.images is not None and each.images.undecodable:
+            rows = ", ".join(f"{row:,}" for row in each.images.undecodable_rows)
+            facts.append(("damaged", f"{each.images.undecodable:,} images of {each.name} do not decode; rows {rows}"))
+    if found.equal_samples.count:
+        pairs = ", ".join(f"{first:,} and {row:,}" for first, row in found.equal_samples.examples[:3])
+        about = "" if found.equal_samples.is_exact else "about "
+        facts.append(("equal", f"{about}{found.equal_samples.count:,} rows are equal to an earlier one: {pairs}"))
+    return facts
+
+
+def write_preview(  # noqa: PLR0913
+    url: Url,
+    version: VersionChoice,
+    split: Split = None,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write (default: the name of the set, and .html)."),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", min=0, max=10_000, help="Number of random rows.")] = 200,
+    max_bytes: Annotated[
+        str, typer.Option("--max-bytes", metavar="SIZE", help="Largest size of the file, such as 10mb.")
+    ] = "20mb",
+    seed: Seed = 0,
+    columns: Columns = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Write a page that shows random rows and statistics in a browser: one HTML file that needs no network."""
+    from smalti.inspection import preview
+
+    store = stores.open(url)
+    path = out if out is not None else Path(f"{store.url.rstrip('/').rpartition('/')[2] or 'preview'}.html")
+    with progress(output, "rows read") as shown:
+        made = preview(
+            store,
+            path,
+            rows=rows,
+            max_bytes=max_bytes,
+            version=version.at,
+            tag=version.tag,
+            split=split,
+            columns=_names(columns),
+            seed=seed,
+            on_rows=shown,
+        )
+    if open_page:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+    if output.as_json:
+        write_json(made.to_dict())
+        return
+    left_out = f"; {made.left_out:,} more did not fit" if made.left_out else ""
+    write(f"{made.path}: {made.rows:,} of {made.num_rows:,} rows, {exact_bytes(made.num_bytes)}{left_out}")
+
+
+def _names(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name for name in columns.split(",") if name]
+
+
+def _short(value: Any) -> str:
+    """Return JSON on one line, cut after a few hundred characters, without characters that a terminal interprets."""
+    from smalti.inspection.values import value_text
+
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value_text(text, "str", _MAX_LINE)

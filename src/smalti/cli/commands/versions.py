@@ -1,0 +1,284 @@
+"""`smalti show|history|diff|verify|rollback|tag|tags|untag|merge-index|write-index URL`: versions of a shard set."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from smalti.cli.exit_codes import ExitCode
+from smalti.cli.faults import point_out
+from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
+from smalti.cli.output import Column, byte_count, exact_bytes, write, write_facts, write_json, write_table
+from smalti.cli.progress import progress
+from smalti.cli.registration import CHANGE, LOOK, VERSIONS, command
+
+Version = Annotated[int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).")]
+
+
+def add_version_commands(app: typer.Typer) -> None:
+    """Add the commands that inspect and name versions."""
+    command(app, "show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])(
+        show
+    )
+    command(app, "history", panel=VERSIONS, examples=["smalti history ./flowers"])(show_history)
+    command(app, "diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])(
+        show_diff
+    )
+    command(
+        app, "verify", panel=LOOK, examples=["smalti verify ./flowers", "smalti verify ./flowers --at 1 --sizes --json"]
+    )(verify_version)
+    command(app, "rollback", panel=VERSIONS, examples=["smalti rollback ./flowers --at 1"])(roll_back)
+    command(
+        app,
+        "tag",
+        panel=VERSIONS,
+        examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"],
+    )(set_tag)
+    command(app, "tags", panel=VERSIONS, examples=["smalti tags ./flowers"])(show_tags)
+    command(
+        app,
+        "merge-index",
+        panel=CHANGE,
+        examples=["smalti merge-index ./parts", "smalti merge-index ./parts ./parts/0/index.json ./parts/1/index.json"],
+    )(merge_indexes)
+    command(app, "write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])(list_shards)
+    command(app, "untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])(remove_tag)
+
+
+def show(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
+    """Show what a version holds: columns, splits, shards, bytes, digest."""
+    from smalti.catalog import load_manifest
+    from smalti.catalog.table.shard_table import samples_of
+
+    store = stores.open(url)
+    manifest = load_manifest(store, version=version.number(store))
+    splits = {split: manifest.select(split) for split in manifest.partitions}
+    counted = {split: {"samples": samples_of(shards), "shards": len(shards)} for split, shards in splits.items()}
+    if output.as_json:
+        names = ("version", "parent", "created", "digest", "row_hash", "rows", "num_bytes", "write_id")
+        write_json(
+            {name: getattr(manifest, name) for name in names}
+            | {"num_shards": len(manifest.shards), "splits": counted, "columns": manifest.schema.columns()}
+            | {"lineage": dict(manifest.lineage), "metadata": dict(manifest.metadata)}
+        )
+        return
+    facts = [
+        ("version", f"{manifest.version}, published {manifest.created or 'by another writer'}"),
+        ("digest", manifest.digest),
+        ("samples", f"{manifest.rows:,} in {len(manifest.shards):,} shards, {exact_bytes(manifest.num_bytes)} stored"),
+    ]
+    facts += [
+        ("split", f"{name}: {each['samples']:,} samples in {each['shards']:,} shards") for name, each in counted.items()
+    ]
+    facts += [("column", f"{column}: {encoding}") for column, encoding in manifest.schema.columns().items()]
+    write_facts(facts)
+
+
+def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
+    """List all versions, oldest first."""
+    from smalti.catalog import history, tags
+
+    store = stores.open(url)
+    versions, named = history(store), tags(store)
+    names = {info.version: [name for name, version in named.items() if version == info.version] for info in versions}
+    if output.as_json:
+        write_json([asdict(info) | {"tags": names[info.version]} for info in versions])
+        return
+    removed = {info.version: ["(removed by a vacuum)"] for info in versions if info.is_expired}
+    write_table(
+        [
+            Column("version", is_number=True),
+            "published",
+            Column("samples", is_number=True),
+            "digest",
+            Column("write id", only_piped=True),
+            "operation",
+            "tags",
+        ],
+        [
+            (
+                info.version,
+                info.created,
+                info.rows,
+                info.digest[:16],
+                info.write_id,
+                info.operation,
+                "  ".join([*names[info.version], *removed.get(info.version, ())]),
+            )
+            for info in versions
+        ],
+    )
+
+
+def show_diff(
+    url: Url,
+    a: Annotated[str, typer.Argument(metavar="A", help="Version or tag.", show_default=False)],
+    b: Annotated[str | None, typer.Argument(metavar="B", help="Version or tag (default: the newest).")] = None,
+    *,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Show what changed from one version to another; a tag can stand for a version.
+
+    The exit status is 4 if they differ.
+    """
+    from smalti.catalog import diff
+
+    found = diff(stores.open(url), _version_or_tag(a), None if b is None else _version_or_tag(b))
+    status = ExitCode.OK if found.is_equal else ExitCode.DIFFERS
+    added, removed = ([shard.stored.basename for shard in shards] for shards in (found.added, found.removed))
+    if output.as_json:
+        names = ("a", "b", "num_kept", "rows", "num_bytes", "same_rows", "rows_added", "rows_removed", "bytes_added")
+        columns = ("columns_added", "columns_removed", "columns_changed", "lineage")
+        facts = {name: getattr(found, name) for name in (*names, *columns)}
+        write_json(facts | {"added": added, "removed": removed})
+        return status
+    write(found.summary())
+    for sign, keys in (("+", added), ("-", removed)):
+        for key in keys:
+            write(f"{sign} {key}")
+    for name, kind in found.columns_added.items():
+        write(f"+ column {name}: {kind}")
+    for name, kind in found.columns_removed.items():
+        write(f"- column {name}: {kind}")
+    for name, (before, after) in found.columns_changed.items():
+        write(f"! column {name}: {before} to {after}")
+    return status
+
+
+def verify_version(
+    url: Url,
+    version: VersionChoice,
+    *,
+    sizes: Annotated[bool, typer.Option("--sizes", help="Compare only sizes, without reading shards.")] = False,
+    stores: StoreOptions,
+    output: Output,
+) -> ExitCode:
+    """Check every shard of a version: it exists, is complete, and has the declared hashes and samples.
+
+    The exit status is 3 if one does not.
+    """
+    from smalti.catalog import verify
+
+    store = stores.open(url)
+    with progress(output, "shards checked") as on_shard:
+        report = verify(store, version=version.at, tag=version.tag, deep=not sizes, on_shard=on_shard)
+    status = ExitCode.OK if report.ok else ExitCode.NOT_VERIFIED
+    if output.as_json:
+        write_json(asdict(report) | {"ok": report.ok})
+        return status
+    for problem in report.problems:
+        point_out(problem.message)
+    state = f"{len(report.problems)} problems" if report.problems else "all good"
+    write(f"version {report.version}: {report.num_shards:,} shards, {report.rows:,} samples: {state}")
+    if report.row_hash:
+        state = "as declared" if report.declared_row_hash == report.row_hash else "none declared"
+        state = state if report.declared_row_hash in {"", report.row_hash} else "differs from the declared one"
+        write(f"row hash {report.row_hash}: {state}")
+    return status
+
+
+def roll_back(
+    url: Url,
+    *,
+    at: Annotated[int, typer.Option("--at", metavar="N", min=1, help="Version.", show_default=False)],
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Publish an earlier version again, as the newest."""
+    from smalti.catalog import rollback
+
+    manifest = rollback(stores.open(url), at)
+    if output.as_json:
+        write_json({"version": manifest.version, "rolled_back_to": at, "digest": manifest.digest})
+    else:
+        write(f"version {manifest.version} now has the contents of version {at}, digest {manifest.digest[:16]}")
+
+
+def set_tag(
+    url: Url,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and . _ -", show_default=False)],
+    *,
+    at: Version = None,
+    move: Annotated[bool, typer.Option("--move", help="Move the name from the version that has it.")] = False,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Name a version; vacuum keeps it."""
+    from smalti.catalog import tag
+
+    version = tag(stores.open(url), name, at, move=move)
+    if output.as_json:
+        write_json({"tag": name, "version": version})
+    else:
+        write(f"{name}: version {version}")
+
+
+def show_tags(url: Url, stores: StoreOptions, output: Output) -> None:
+    """List all tags and their versions."""
+    from smalti.catalog.tags import read_tags
+
+    found = read_tags(stores.open(url))
+    if output.as_json:
+        write_json({name: each.version for name, each in found.items()})
+        return
+    for name, each in found.items():
+        write(f"{name}: version {each.version}")
+        for key, value in each.metadata.items():
+            write(f"    {key}: {value if isinstance(value, str) else json.dumps(value)}")
+
+
+def remove_tag(
+    url: Url,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)],
+    *,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Remove a tag; its version stays until a vacuum."""
+    from smalti.catalog import untag
+
+    untag(stores.open(url), name)
+    if output.as_json:
+        write_json({"tag": name, "version": None})
+    else:
+        write(f"{name}: tag removed")
+
+
+def merge_indexes(
+    url: Url,
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="INDEX...", help="Index files below URL, in this order (default: all).", show_default=False
+        ),
+    ] = None,
+    *,
+    stores: StoreOptions,
+    output: Output,
+) -> None:
+    """Write one index file for a set that several writers wrote below one root, each with its own index file."""
+    from smalti.catalog import load_manifest, merge_index
+
+    merge_index(index_file_urls=parts or None, out=url, storage_options=stores.for_address(url))
+    made = load_manifest(stores.open(url))
+    if output.as_json:
+        write_json({"url": url, "rows": made.rows, "num_shards": len(made.shards), "num_bytes": made.num_bytes})
+    else:
+        write(f"{url}: {made.rows:,} samples in {len(made.shards):,} shards, {byte_count(made.num_bytes)}")
+
+
+def list_shards(url: Url, *, stores: StoreOptions, output: Output) -> None:
+    """List all shards of the newest version in index.json, for other readers; the next large version ends the list."""
+    from smalti.catalog import write_index
+
+    made = write_index(stores.open(url))
+    if output.as_json:
+        write_json({"url": url, "version": made.version, "num_shards": len(made.shards)})
+    else:
+        write(f"{url}: index.json lists the {len(made.shards):,} shards of version {made.version}")
+
+
+def _version_or_tag(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() else text

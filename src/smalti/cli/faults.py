@@ -1,0 +1,137 @@
+"""The one place where exceptions become messages on stderr and exit statuses."""
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from smalti.cli.exit_codes import ExitCode
+from smalti.errors import SmaltiError
+from smalti.extras import EXTRA_OF
+
+_NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_LINES = "\n\t"  # of messages
+_ARGUMENT = re.compile(r"`(\w+)`")
+
+
+class UsageFault(typer.TyperException):
+    """Arguments that are wrong together; the exit status is 2."""
+
+    exit_code = ExitCode.USAGE
+
+
+class OutputLost(Exception):  # noqa: N818 - the cause is the error
+    """The output could not be written: its reader has ended, or its disk is full. The cause is an `OSError`."""
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Return a text without characters that a terminal interprets: controls, and those that change the direction.
+
+    They are escaped, except for those in `keep`.
+    """
+    return "".join(
+        each if each.isprintable() or each in keep else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in text
+    )
+
+
+def complain(text: str) -> None:
+    """Write one message to stderr, with the name of the program before it."""
+    print(f"smalti: {printable(text, keep=_LINES)}", file=sys.stderr)
+
+
+def point_out(text: str) -> None:
+    """Write one finding of a check to stderr."""
+    print(printable(text, keep=_LINES), file=sys.stderr)
+
+
+def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
+    """Run one command and return its exit status; faults of the library and of the machine are reported on stderr.
+
+    Other exceptions are defects of Smalti and keep their traceback.
+
+    Args:
+        command: Does the work.
+        options: The option of each parameter: messages of the library name the parameter.
+    """
+    try:
+        return int(command() or 0)
+    except SmaltiError as fault:
+        complain(_ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", str(fault)))
+    except ModuleNotFoundError as fault:
+        complain(_advice_for_package(fault))
+    except OSError as fault:
+        complain(_describe(fault))
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return int(ExitCode.INTERRUPTED)
+    return int(ExitCode.FAULT)
+
+
+def run_app(app: Callable[[], Any]) -> int:
+    """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe."""
+    try:
+        status = app()
+        sys.stdout.flush()
+        return int(status or 0)
+    except typer.TyperException as fault:
+        return _report_usage(fault)
+    except typer.Abort:
+        complain("interrupted")
+        return int(ExitCode.INTERRUPTED)
+    except OutputLost as lost:
+        return _leave_stdout(lost.__cause__)
+    except OSError as fault:
+        return _leave_stdout(fault)
+    except SystemExit as stop:
+        # rich and typer end the process where stdout is closed while they print a help page.
+        if isinstance(stop.__context__, BrokenPipeError):
+            return _leave_stdout(stop.__context__)
+        raise
+
+
+def _leave_stdout(cause: BaseException | None) -> int:
+    """Return the exit status of an output that could not be written, and close it."""
+    # The interpreter flushes stdout at its end, which would fail again.
+    with suppress(OSError, ValueError):  # stdout is no file in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(cause, BrokenPipeError):
+        return int(ExitCode.CLOSED_PIPE)
+    complain(f"the output cannot be written: {_describe(cause) if isinstance(cause, OSError) else cause}")
+    return int(ExitCode.FAULT)
+
+
+def _report_usage(fault: typer.TyperException) -> int:
+    context = getattr(fault, "ctx", None)
+    if type(fault).__name__ == "NoArgsIsHelpError":
+        print(fault.message)
+        return int(ExitCode.USAGE)
+    near = sorted(getattr(fault, "possibilities", None) or ())
+    text = fault.message if near else fault.format_message().replace("Value error, ", "")
+    if (choice := _NO_CHOICE.search(text)) is not None:
+        near = difflib.get_close_matches(choice[1], re.findall(r"'([^']*)'", choice[2]))
+    complain(f"{text.rstrip('.')}. Did you mean {' or '.join(near)}?" if near else text)
+    if context is not None:
+        print(context.get_usage(), file=sys.stderr)
+        print(f"`{context.command_path} --help` explains them.", file=sys.stderr)
+    return fault.exit_code
+
+
+def _advice_for_package(fault: ModuleNotFoundError) -> str:
+    name = (fault.name or "").partition(".")[0]
+    extra = EXTRA_OF.get(name)
+    if name == "smalti" or not name:
+        raise fault
+    wanted = f"smalti[{extra}]" if extra else name
+    return f"this command needs the package {name}, which is not installed: pip install '{wanted}'"
+
+
+def _describe(fault: OSError) -> str:
+    if fault.strerror is None:
+        return str(fault) or type(fault).__name__
+    return f"{fault.filename}: {fault.strerror}" if fault.filename is not None else fault.strerror

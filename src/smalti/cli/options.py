@@ -1,0 +1,137 @@
+"""Options that commands share: the address, the version, the split, JSON, and the settings of the store."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from smalti.cli.faults import UsageFault
+
+if TYPE_CHECKING:
+    from smalti.storage import Store
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
+Split = Annotated[str | None, typer.Option("--split", metavar="NAME", help="Split to read (default: all).")]
+
+_STORE_PANEL = "Store"
+_ALWAYS_TEXT = re.compile(
+    r"key|secret|token|password|passphrase|user(name)?|account_(name|key)|external_id|(?!bucket_).*_(key|secret|token)"
+)
+_NAMED = {"endpoint_url": ("--endpoint-url", ("s3", "oci", "gs")), "profile": ("--profile", ("s3", "oci"))}
+
+
+@dataclass(frozen=True)
+class Output:
+    """The form of a command's output."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+
+
+@dataclass(frozen=True)
+class VersionChoice:
+    """A version: by its number, by a tag, or the newest."""
+
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).", show_default=False)
+    ] = None
+    tag: Annotated[str | None, typer.Option("--tag", metavar="NAME", help="The version with this tag.")] = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.tag is not None:
+            raise UsageFault("--at and --tag exclude each other; give one of them")
+
+    def number(self, store: "Store") -> int | None:
+        """Return the number of the version; None is the newest."""
+        from smalti.catalog.tags import chosen_version
+
+        return chosen_version(store, self.at, self.tag)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Settings of stores that are not the environment's."""
+
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--storage-option",
+            metavar="KEY=VALUE",
+            rich_help_panel=_STORE_PANEL,
+            help="An option of the store's client, such as anon=true; may be repeated. docs/storage.md lists them.",
+        ),
+    ] = None
+    endpoint_url: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint-url",
+            metavar="URL",
+            rich_help_panel=_STORE_PANEL,
+            help="Server of a store that is not the cloud's.",
+        ),
+    ] = None
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME",
+            rich_help_panel=_STORE_PANEL,
+            help="Profile of ~/.aws/config with the credentials.",
+        ),
+    ] = None
+
+    def open(self, url: str) -> "Store":
+        """Return the store at an address, opened with these settings.
+
+        Raises:
+            UsageFault: a setting has no meaning for this kind of store.
+        """
+        from smalti.storage import open_store
+
+        return open_store(url, self.for_address(url) or None)
+
+    def for_address(self, url: str) -> dict[str, Any]:
+        """Return the options of the store's client; none for a path, which has no client.
+
+        Raises:
+            UsageFault: a setting has no meaning for this kind of store.
+        """
+        from smalti.storage.opening import service_of
+
+        service = service_of(url)
+        options = dict(parse_storage_option(text) for text in self.storage_option or ())
+        for name, (option, services) in _NAMED.items():
+            value = getattr(self, name)
+            if value is None or not service:
+                continue
+            if service not in services:
+                known = ", ".join(f"{each}://" for each in services)
+                raise UsageFault(f"{option} is for {known}; for {service}:// use --storage-option")
+            options[name] = value
+        return options if service else {}
+
+
+def parse_storage_option(text: str) -> tuple[str, Any]:
+    """Return the name and the value of `key=value`.
+
+    true, false, null, numbers, and lists and objects in JSON have their types; anything else is text, and so are the
+    values of options that hold credentials. JSON's quotes make text of a number: `x='"1"'`.
+
+    Raises:
+        UsageFault: it has no name or no "=", or is almost JSON.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageFault(f"--storage-option: expected KEY=VALUE, found {name!r}")
+    if _ALWAYS_TEXT.fullmatch(name):
+        return name, value
+    lowered = value.lower()
+    if lowered in {"true", "false", "null", "none"}:
+        return name, {"true": True, "false": False}.get(lowered)
+    try:
+        return name, json.loads(value)
+    except ValueError as fault:
+        if value.startswith(("{", "[", '"')):
+            raise UsageFault(f"--storage-option {name}: not valid JSON: {fault}") from None
+        return name, value

@@ -1,0 +1,172 @@
+"""The registration of commands: typed functions whose options may come in groups, with examples at the end of the help.
+
+A parameter whose annotation is a dataclass is a group of options that several commands share, such as `StoreOptions`:
+typer sees the fields of the dataclass in its place, and the function receives an instance.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from smalti.cli.faults import run_command
+
+LOOK = "Look at data"
+VERSIONS = "Versions"
+CHANGE = "Make, move and change data"
+TRAINING = "Training"
+MACHINE = "This machine"
+PANELS = (LOOK, VERSIONS, CHANGE, TRAINING, MACHINE)
+"""Headings of the commands in `smalti --help`, in this order."""
+
+_SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters."""
+        return _without_bool(super().get_params(ctx))
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that lists them by their headings."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters."""
+        return _without_bool(super().get_params(ctx))
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the names of the commands, in the order of `PANELS`."""
+        del ctx
+        return sorted(self.commands, key=lambda name: PANELS.index(self._panel(name)))
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the plain list of commands: each with the whole first paragraph of its help, by headings."""
+        names = self.list_commands(ctx)
+        width = max(map(len, names), default=0)
+        for panel in dict.fromkeys(map(self._panel, names)):
+            rows = [
+                (name.ljust(width), (self.commands[name].help or "").partition("\n\n")[0])
+                for name in names
+                if self._panel(name) == panel and not self.commands[name].hidden
+            ]
+            with formatter.section(panel if ctx.parent is None else "Commands"):
+                formatter.write_dl(rows)
+
+    def _panel(self, name: str) -> str:
+        panel = getattr(self.commands[name], "rich_help_panel", None)
+        return panel if panel in PANELS else LOOK
+
+
+def make_app(**settings: Any) -> typer.Typer:
+    """Return an app: boxes and colours in the help only where stdout is a terminal."""
+    return typer.Typer(
+        cls=CommandGroup,
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        no_args_is_help=True,
+        context_settings=_SETTINGS,
+        **settings,
+    )
+
+
+def command(
+    app: typer.Typer, name: str, *, panel: str | None = None, examples: Sequence[str]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds a function to an app as a command.
+
+    Its docstring is the help. It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its
+    exceptions.
+
+    Args:
+        app: The app or group.
+        name: Name of the command.
+        panel: Heading in `smalti --help`, one of `PANELS`.
+        examples: Command lines for the end of the help, at least one; docs/cli.md shows their output.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        app.command(
+            name,
+            cls=Command,
+            help=_paragraphs(function.__doc__ or "", app),
+            epilog=_examples(examples, app),
+            rich_help_panel=panel,
+        )(_with_groups(function))
+        return function
+
+    return register
+
+
+def group(app: typer.Typer, name: str, text: str, *, panel: str) -> typer.Typer:
+    """Add a group of commands, such as `smalti cache`, and return it."""
+    added = make_app(help=text)
+    app.add_typer(added, name=name, rich_help_panel=panel)
+    return added
+
+
+def _without_bool(parameters: list[Any]) -> list[Any]:
+    """Return the parameters; the help shows no type for flags, which take no value."""
+    for each in parameters:
+        if getattr(each, "is_flag", False) and each.metavar is None:
+            each.metavar = ""
+    return parameters
+
+
+def _paragraphs(text: str, app: typer.Typer) -> str:
+    joined = "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+    return _escape(joined) if app.rich_markup_mode == "rich" else joined
+
+
+def _examples(lines: Sequence[str], app: typer.Typer) -> str:
+    # \b keeps the lines of a paragraph in plain help; rich keeps them by itself.
+    text = "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+    return _escape(text) if app.rich_markup_mode == "rich" else f"\b\n{text}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
+    """Return the function as typer shall see it: groups replaced by their fields, exceptions by exit statuses."""
+    parameters = inspect.signature(function, eval_str=True).parameters
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)
+    }
+
+    def run(**given: Any) -> int:
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
+        }
+        return run_command(lambda: function(**given, **made), options)
+
+    flat: list[inspect.Parameter] = []
+    for name, each in parameters.items():
+        if name in groups:
+            hints = get_type_hints(groups[name], include_extras=True)
+            flat += [_parameter(part, hints[part.name]) for part in fields(groups[name])]
+        else:
+            flat.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    options = {each.name: _option(each.annotation) for each in flat}
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in flat}
+    return run
+
+
+def _option(annotation: Any) -> str:
+    """Return the name of an option on the command line; empty for an argument."""
+    for each in getattr(annotation, "__metadata__", ()):
+        names = (getattr(each, "default", None), *(getattr(each, "param_decls", None) or ()))
+        return next((name for name in names if isinstance(name, str) and name.startswith("--")), "")
+    return ""
+
+
+def _parameter(part: Field[Any], hint: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if part.default is MISSING else part.default
+    return inspect.Parameter(part.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)

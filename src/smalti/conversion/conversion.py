@@ -1,0 +1,311 @@
+"""`convert`: rows of any source as a version of a shard set, on all cores, without Spark.
+
+The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine; a
+conversion by several machines is in `shared`.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smalti.catalog import Manifest
+from smalti.catalog.publishing import Mode
+from smalti.catalog.table.shard_table import written_keys
+from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, plan_job
+from smalti.conversion.registry import Format, open_source
+from smalti.conversion.source import Source, SourceOptions
+from smalti.conversion.workers import Task, Workers
+from smalti.errors import StoreError
+from smalti.format.sizes import parse_byte_count
+from smalti.storage import Place, Store, open_store
+from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.packing import collect_parts, delete_all
+from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require
+from smalti.writer.tables.transform import Transform, TransformFunction
+from smalti.writer.tables.versions import derive_write_id, identify, options_in_id, write_version
+
+
+@dataclass(frozen=True)
+class ConversionProgress:
+    """The state of a conversion."""
+
+    parts_done: int
+    parts: int
+    rows: int
+    """Rows read so far."""
+    num_bytes: int
+    """Stored bytes of the source that are done; 0 if sizes are unknown."""
+    total_bytes: int
+    """Stored bytes of the whole source; 0 if unknown."""
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the fields."""
+        return dataclasses.asdict(self)
+
+
+OnProgress = Callable[[ConversionProgress], None]
+
+
+def convert(  # noqa: PLR0913  these names are the documented interface
+    source: Place | Source | Any,
+    to: Place,
+    *,
+    format: Format | None = None,
+    columns: Mapping[str, str | None] | None = None,
+    nulls: str | Mapping[str, Any] = "reject",
+    compression: str | None = "auto",
+    hashes: Sequence[str] = ("xxh3_64",),
+    size_limit: int | str | None = 1 << 26,
+    transform: Transform | TransformFunction | None = None,
+    partition_by: str | None = None,
+    mode: Mode = "create",
+    write_id: str | None = None,
+    lineage: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    source_storage_options: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    part_bytes: int | str | None = None,
+    processes: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> Manifest:
+    """Write the rows of a source as Mosaic Data Shards and publish them as one new version; blocks until that is done.
+
+    The options that `dataframe_to_mds` has mean the same here. Equal rows in equal parts give equal shards.
+
+    Args:
+        source: Path, URL or pattern (`*`, `**`) of the rows, a `Source`, or an object of the format's library.
+        to: Path, URL or store of the shard set.
+        format: Format of the source; by default the one that its files show.
+        columns: Columns to store: name to encoding, or to None for the default of its type; by default all columns
+            (docs/types.md). Only these are read. With `transform`, columns of its output.
+        nulls: What is done with nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
+        compression: `auto` compresses each shard by zstd if that makes it at least a tenth smaller, by a sample of
+            it, which JPEG files are not; or `zstd`, `zstd:<level>`, another one of MDS, or None.
+        hashes: Checksums to record for every file.
+        size_limit: Largest shard before compression, in bytes or as `"64mb"`; None makes one shard of each part.
+        transform: Function over batches that runs between source and shards, as `dataframe_to_mds` takes it.
+        partition_by: Column of a few texts whose values become splits, such as `train` and `validation`.
+        mode: `create` a set where there is none, `overwrite` the set or `append` to it by a new version.
+        write_id: Identifies this write: if it is published already, its version is returned and no row is read. By
+            default derived from the source's files and the options.
+        lineage: Where the rows came from, kept in the manifest (JSON) together with what is known of the source.
+        metadata: Anything else to keep in the manifest (JSON).
+        storage_options: Credentials and endpoint of the set's store.
+        source_storage_options: Credentials and endpoint of the source's store.
+        settings: Options of the format; see docs/convert.md.
+        part_bytes: Stored bytes of the source that one task reads, in bytes or as `"64mb"`; by default 8 to 64 MiB, by
+            the size of the source.
+        processes: Processes that convert, at most; by default one for each core of this process. 1 converts in this
+            process.
+        on_progress: Called on this thread as parts are read.
+
+    Returns:
+        The manifest of the version.
+
+    Raises:
+        SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
+            stored; or there are no rows.
+        BadImageError: A file of a folder of images is no image.
+        SmaltiError: The source cannot be read, or changed meanwhile; `transform` failed; or the processes of a part
+            died several times. The message names the part.
+        DatasetExists: The mode is `create`, and the place holds a data set already.
+        CommitConflict: Another writer published first; this write published nothing.
+        StoreError: The store failed for longer than its retries.
+        ValueError: An option has an unusable value.
+    """
+    options = WriteOptions(
+        columns=columns,
+        nulls=nulls,
+        compression=compression,
+        hashes=tuple(hashes),
+        size_limit=size_limit,
+        transform=transform,
+        partition_by=partition_by,
+        mode=mode,
+        progress=False,
+        write_id=write_id,
+        lineage=lineage,
+        metadata=metadata,
+    )
+    count = count_processes(processes)
+    reading = source_options(options, source_storage_options, settings, part_bytes)
+    store = open_store(to, storage_options)
+    job = plan_job(open_source(source, format, reading), store, options, reading.settings, reading.part_bytes)
+    return _publish_job(job, store, count, on_progress)
+
+
+def source_options(
+    options: WriteOptions,
+    storage_options: Mapping[str, Any] | None,
+    settings: Mapping[str, Any] | None,
+    part_bytes: int | str | None,
+) -> SourceOptions:
+    """Return how the source is read: only the columns that are stored, unless a transform needs others."""
+    chosen: tuple[str, ...] | None = None
+    if options.columns is not None and options.transform is None:
+        extra = [options.partition_by] if options.partition_by else []
+        chosen = tuple(dict.fromkeys([*options.columns, *extra]))
+    size = None if part_bytes is None else parse_byte_count(part_bytes, what="`part_bytes`")
+    return SourceOptions(chosen, storage_options, size, dict(settings or {}))
+
+
+def count_processes(asked: int | None) -> int:
+    """Return the number of processes: as asked, or one for each core that this process may use.
+
+    Raises:
+        ValueError: It is less than 1.
+    """
+    require("processes", "1 or more", asked, met=asked is None or (type(asked) is int and asked >= 1))
+    if asked is not None:
+        return asked
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
+    chosen = options_in_id(job.options)
+    derived = derive_write_id(job.facts, chosen) if chosen is not None and job.is_exact else None
+    write = identify(store, job.options, job.facts, derived)
+    if write.published is not None:
+        return write.published
+    plan = dataclasses.replace(job.plan, write_id=write.write_id)
+    check_append(write.parent, plan)
+    runner = Runner(processes, on_progress)
+
+    def run(plan: WritePlan) -> Answers:
+        answers = runner.write(plan, job.groups)
+        try:
+            check_unchanged(job)
+        except BaseException:
+            remove_shards(store, answers)
+            raise
+        return answers
+
+    published = write_version(plan, write, job.options, run, runner.join)
+    remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
+    return published.manifest
+
+
+class Runner:
+    """Runs the tasks of a conversion: in processes, or in this one if a single process is asked for or needed."""
+
+    def __init__(self, processes: int, on_progress: OnProgress | None = None) -> None:
+        """Create the runner; the first tasks start processes."""
+        self._processes = processes
+        self._on_progress = on_progress
+        self.lost: list[Attempt] = []
+        """Attempts that died, and may have left shards."""
+
+    def write(
+        self,
+        plan: WritePlan,
+        groups: Sequence[Group],
+        numbers: Sequence[int] | None = None,
+        on_done: Callable[[Attempt, dict[str, Any]], None] | None = None,
+    ) -> Answers:
+        """Write groups as shards, and return one answer for each, in order; blocks until all are in the store.
+
+        `numbers` are those of the groups in the whole source; `on_done` gets each answer as soon as it is there.
+        If one fails, the shards of the others are removed, unless `on_done` has their answers.
+
+        Raises:
+            SmaltiError: What a task raised, or its processes died.
+        """
+        places = range(len(groups)) if numbers is None else numbers
+        tasks = [
+            Task(number, f"{plan.part_word} {number} ({group.name})", WriteGroup(group), group.num_bytes)
+            for number, group in zip(places, groups, strict=True)
+        ]
+        answers: Answers = []
+        progress = _Progress(tasks, self._on_progress)
+
+        def done(task: Task, answer: dict[str, Any]) -> None:
+            attempt = task.attempts[-1]
+            answers.append((attempt, answer))
+            if on_done is not None:
+                on_done(attempt, answer)
+            progress.add(task)
+
+        try:
+            self._run(plan, tasks, done, progress.show)
+        except BaseException:
+            if on_done is None:
+                remove_shards(plan.store, answers)
+            raise
+        return sorted(answers, key=lambda item: item[0].task)
+
+    def join(self, plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+        """Join small shards, each row in a task of its own."""
+        tasks = [Task(place, f"joined shard {place}", JoinShards(((place, shards),))) for place, shards in rows]
+        answers: Answers = []
+        self._run(plan, tasks, lambda task, answer: answers.append((task.attempts[-1], answer)), lambda _: None)
+        return answers
+
+    def _run(
+        self,
+        plan: WritePlan,
+        tasks: list[Task],
+        on_done: Callable[[Task, dict[str, Any]], None],
+        on_rows: Callable[[Task], None],
+    ) -> None:
+        if self._processes == 1 or len(tasks) <= 1:
+            for task in tasks:
+                on_done(task, _run_here(plan, task, on_rows))
+            return
+        workers = Workers(plan, min(self._processes, len(tasks)))
+        try:
+            with workers:
+                workers.run(tasks, on_done, on_rows)
+        finally:
+            self.lost += workers.lost
+            remove_shards(plan.store, workers.unread)
+
+
+def _run_here(plan: WritePlan, task: Task, on_rows: Callable[[Task], None]) -> dict[str, Any]:
+    def report(rows: int) -> None:
+        task.rows = rows
+        on_rows(task)
+
+    attempt = Attempt.new(task.number)
+    task.attempts.append(attempt)
+    return task.work(plan, attempt, report)
+
+
+class _Progress:
+    """Counts what tasks have read, and calls the caller's function."""
+
+    def __init__(self, tasks: Sequence[Task], on_progress: OnProgress | None) -> None:
+        self._tasks = tasks
+        self._on_progress = on_progress
+        self._done = self._num_bytes = 0
+        self._total = sum(task.num_bytes for task in tasks)
+
+    def add(self, task: Task) -> None:
+        """Count a task that is done."""
+        self._done += 1
+        self._num_bytes += task.num_bytes
+        self.show(task)
+
+    def show(self, task: Task) -> None:  # noqa: ARG002  one signature for all calls
+        """Report the state."""
+        if self._on_progress is not None:
+            rows = sum(task.rows for task in self._tasks)
+            self._on_progress(ConversionProgress(self._done, len(self._tasks), rows, self._num_bytes, self._total))
+
+
+def remove_shards(store: Store, answers: Answers) -> None:
+    """Delete the shards that these answers name. Best effort."""
+    parts = collect_parts(answers)
+    delete_all(store, [name for part in parts for name in written_keys(part.shards())])
+
+
+def remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
+    """Delete what attempts have stored whose processes died. Best effort: vacuum removes what cannot be deleted now."""
+    for attempt in attempts:
+        for split in splits | {None}:
+            folder = f"{write_id}/{attempt.name}" if split is None else f"{split}/{write_id}/{attempt.name}"
+            with contextlib.suppress(StoreError):
+                delete_all(store, [item.key for item in store.list(folder)])

@@ -1,0 +1,218 @@
+"""The plan of a conversion: the columns of a source as stored, and its parts in groups, one for each task."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from smalti.conversion.source import ENCODING, Source, SourcePart
+from smalti.errors import SchemaError, SmaltiError
+from smalti.storage import Store
+from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.kinds import kinds_of, plain_type
+from smalti.writer.tables.packing import join_rows
+from smalti.writer.tables.plan import (
+    NUM_TRIAL_ROWS,
+    WriteOptions,
+    WritePlan,
+    begin_plan,
+    needs_output,
+    no_output,
+    plan_rows,
+    require,
+    with_output,
+)
+from smalti.writer.tables.task import write_shards
+from smalti.writer.uploader import UploadOptions
+
+_NUM_GROUPS = 32
+"""Groups of a source of middle size; it does not depend on the machine, so that equal rows give equal shards."""
+_MIN_GROUP_BYTES, _MAX_GROUP_BYTES = 8 << 20, 64 << 20
+_UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
+"""Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
+
+Report = Callable[[int], None]
+"""Receives the number of rows that a task has read so far."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring parts of a source, which one task writes."""
+
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        first, last = self.parts[0].name, self.parts[-1].name
+        return first if len(self.parts) == 1 else f"{first} to {last}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored bytes of all parts."""
+        return sum(part.num_bytes for part in self.parts)
+
+    def rows(self, names: Sequence[str], report: Report) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts with these columns, in Arrow's plain types."""
+        count = 0
+        for part in self.parts:
+            for batch in part.batches():
+                yield _plain(batch.select(list(names)), part.name)
+                count += batch.num_rows
+                report(count)
+
+
+def _plain(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """Return the batch with columns in plain types: dictionaries decoded, views and extension types replaced."""
+    if all(field.type == plain_type(field.type) for field in batch.schema):
+        return batch
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        try:
+            stored = column.storage if isinstance(column, pa.ExtensionArray) else column
+            columns.append(stored.cast(plain_type(field.type)))
+        except pa.ArrowException as error:  # noqa: PERF203 -- few columns
+            raise SchemaError(f"{where}: column {field.name!r}: {error}", column=field.name) from error
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+@dataclass(frozen=True)
+class WriteGroup:
+    """A task: write the rows of a group as shards."""
+
+    group: Group
+
+    def __call__(self, plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:
+        """Write the shards, and return the answer of the task.
+
+        Raises:
+            SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
+        """
+        try:
+            return write_shards(plan, self.group.rows(plan.input_columns(), report), attempt)
+        except SchemaError as error:
+            where = plan.where(attempt)
+            rest = error.message.removeprefix(where)
+            raise SchemaError(f"{where} ({self.group.name}){rest}", **error.facts) from error
+
+
+@dataclass(frozen=True)
+class JoinShards:
+    """A task: join small shards of neighbouring groups."""
+
+    rows: tuple[tuple[int, str], ...]
+
+    def __call__(self, plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG002
+        """Write the joined shards, and return the answer of the task."""
+        return join_rows(plan, self.rows, attempt)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A planned conversion."""
+
+    source: Source
+    plan: WritePlan
+    """Without a write id."""
+    groups: tuple[Group, ...]
+    options: WriteOptions
+    facts: Mapping[str, Any]
+    """What is known of the source, for the manifest (JSON)."""
+    is_exact: bool
+    """True if `facts` identify the rows."""
+
+
+def plan_job(
+    source: Source, store: Store, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None
+) -> Job:
+    """Return the plan of a conversion; reads no row, except that a transform runs on the first ones.
+
+    Raises:
+        SchemaError: A column cannot be stored as requested.
+        SmaltiError: The set would lie inside its source.
+    """
+    if store.url.rstrip("/").startswith(f"{source.url.rstrip('/')}/"):
+        raise SmaltiError(
+            f"{store.url} lies inside its source {source.url}, whose files it would change: choose another place, or a "
+            f"pattern of files such as {source.url}/*.parquet",
+            url=store.url,
+        )
+    schema = source.schema()
+    begun = dataclasses.replace(
+        begin_plan(store, options, _UPLOADS),
+        part_word="part",
+        table_word="the source",
+        requested=_requested(schema, options),
+    )
+    plan = plan_rows(begun, kinds_of(schema), options)
+    groups = tuple(group_parts(source.parts(), part_bytes))
+    if needs_output(plan):
+        plan = _with_learned(plan, groups)
+    identity = source.identity()
+    known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
+    facts = {"sources": [{"url": source.url, **known, **({"settings": dict(settings)} if settings else {})}]}
+    return Job(source, plan, groups, options, facts, identity is not None)
+
+
+def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:
+    """Return the caller's `columns`, with the encodings that the source names for those without one."""
+    if options.transform is not None:
+        return options.columns
+    named = {field.name: field.metadata[ENCODING].decode() for field in schema if ENCODING in (field.metadata or {})}
+    if not named:
+        return options.columns
+    chosen = options.columns if options.columns is not None else dict.fromkeys(schema.names)
+    return {name: encoding or named.get(name) for name, encoding in chosen.items()}
+
+
+def _with_learned(plan: WritePlan, groups: Sequence[Group]) -> WritePlan:
+    """Return the plan with the columns that the transform makes of the first rows."""
+    rows = (batch for group in groups for batch in group.rows(plan.input_columns(), lambda _: None) if batch.num_rows)
+    trial = next(rows, None)
+    if trial is None:
+        raise SchemaError(f"{plan.table_word} has no rows; nothing was published")
+    trial = trial.slice(0, NUM_TRIAL_ROWS)
+    first = next(plan.rows(iter([trial]), "learning the columns of `transform` from the first rows"), None)
+    if first is None:
+        raise no_output(trial.num_rows)
+    return with_output(plan, first.schema)
+
+
+def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator[Group]:
+    """Yield neighbouring parts in groups of about `part_bytes`; parts of unknown size stay alone. Pure.
+
+    The groups depend on the parts alone, so that the same source gives the same shards on every machine.
+    """
+    require("part_bytes", "1 or more bytes", part_bytes, met=part_bytes is None or part_bytes >= 1)
+    total = sum(part.num_bytes for part in parts)
+    limit = part_bytes or min(max(total // _NUM_GROUPS, _MIN_GROUP_BYTES), _MAX_GROUP_BYTES)
+    chosen: list[SourcePart] = []
+    num_bytes = 0
+    for part in parts:
+        if chosen and (not part.num_bytes or not num_bytes or num_bytes + part.num_bytes > limit):
+            yield Group(tuple(chosen))
+            chosen, num_bytes = [], 0
+        chosen.append(part)
+        num_bytes += part.num_bytes
+    if chosen:
+        yield Group(tuple(chosen))
+
+
+def check_unchanged(job: Job) -> None:
+    """Return only if the source still has the rows that were planned.
+
+    Raises:
+        SmaltiError: It changed.
+    """
+    if not job.is_exact:
+        return
+    before = job.facts["sources"][0]
+    now = job.source.identity()
+    known = now if isinstance(now, Mapping) else {"identity": now}
+    if any(before.get(name) != value for name, value in known.items()):
+        raise SmaltiError(
+            f"{job.source.url} changed while it was read; nothing was published. Convert again when it is complete",
+            source=job.source.url,
+        )

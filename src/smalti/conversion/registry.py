@@ -1,0 +1,76 @@
+"""The table of formats that `convert` reads: which module opens each, and how a format is recognised.
+
+A further format is one entry in `FORMATS`, and a module in `sources/` with two functions:
+
+    recognises(place, names) -> bool
+        Decides whether a place has this format. `place` is a path, a URL, a `Store`, or an object of another library;
+        `names` are the keys of the files below it, some thousands at most; none if the place is such an object.
+    open_source(place, options) -> Source
+        Opens the place.
+"""
+
+import importlib
+import itertools
+from typing import Any, Literal, cast, get_args
+
+from smalti.conversion.files import list_files
+from smalti.conversion.source import Source, SourceOptions
+from smalti.errors import SmaltiError
+from smalti.storage import Store
+from smalti.storage.redact import redact_address
+
+Format = Literal["parquet", "images", "csv", "jsonl", "webdataset", "huggingface", "litdata", "mds"]
+FORMATS: dict[str, str] = {
+    "mds": "smalti.conversion.sources.mds",
+    "huggingface": "smalti.conversion.sources.huggingface",
+    "litdata": "smalti.conversion.sources.litdata",
+    "parquet": "smalti.conversion.sources.parquet",
+    "images": "smalti.conversion.sources.images",
+    "webdataset": "smalti.conversion.sources.webdataset",
+    "csv": "smalti.conversion.sources.delimited",
+    "jsonl": "smalti.conversion.sources.json_lines",
+}
+"""By name of the format: its module. The first that recognises a place opens it: formats with marker files, then those
+of most files, then those of `_BY_ENDING`."""
+_BY_ENDING = ("webdataset", "csv", "jsonl")
+"""Formats that are recognised by any file; those before them by marker files, or by most files."""
+_MAX_NAMES = 4096
+
+
+def open_source(place: Any, format: str | None = None, options: SourceOptions | None = None) -> Source:
+    """Return the source at a place, in the format that is named or that its files show; a source itself unchanged.
+
+    Raises:
+        ValueError: There is no format of that name.
+        SmaltiError: No format recognises the place.
+    """
+    if isinstance(place, Source):
+        return place
+    options = options or SourceOptions()
+    if format is not None:
+        if format not in get_args(Format):
+            raise ValueError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
+        return cast("Source", _module(format).open_source(place, options))
+    names: list[str] = []
+    if isinstance(place, Store | str) or hasattr(place, "__fspath__"):
+        found = list_files(place, options.storage_options)
+        names = list(itertools.islice(found.names(), _MAX_NAMES))
+    matching = [each for each in FORMATS if _module(each).recognises(place, names)]
+    if len(matching) > 1 and matching[0] in _BY_ENDING:
+        raise SmaltiError(
+            f"{redact_address(str(place))[:200]}: there are files of several formats; name one: format="
+            f"{' or '.join(map(repr, matching))}, or a pattern of files"
+        )
+    if matching:
+        return cast("Source", _module(matching[0]).open_source(place, options))
+    shown = redact_address(str(getattr(place, "url", place)))[:200]
+    example = f", such as {names[0]}" if names else ""
+    raise SmaltiError(
+        f"{shown}: the files there{example} are of no format that is recognised; name it: format="
+        f"{' or '.join(map(repr, FORMATS))}",
+        source=shown,
+    )
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(FORMATS[name])

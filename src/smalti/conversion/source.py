@@ -1,0 +1,79 @@
+"""The interface of sources of rows: what they have as columns, and the parts that processes read side by side.
+
+A source is made in the process that plans a conversion. Its parts are pickled and read in other processes, perhaps on
+other machines, and a part is read again from its start if its process ended. So the same source, made again over
+unchanged data, lists the same parts with the same rows in the same order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+ENCODING = b"smalti.encoding"
+"""Key in the metadata of a field of a source's schema: the encoding that the column has unless the caller names one."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options of reading a source."""
+
+    columns: tuple[str, ...] | None = None
+    """Columns that are read, in this order; None for all."""
+    storage_options: Mapping[str, Any] | None = None
+    """Credentials and endpoint of the source's store."""
+    part_bytes: int | None = None
+    """Stored bytes of about one part, where files can be divided; None chooses by the size of the whole source."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Options of one format, such as the delimiter of CSV (JSON); a format refuses those that it does not know."""
+
+
+@runtime_checkable
+class SourcePart(Protocol):
+    """A piece of a source that one process reads from its start to its end; can be pickled.
+
+    A part opens its file or store in `batches`, not before: it must be small when it is pickled.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name for messages, such as `a/data.parquet, row groups 0 to 3`; unique in the source."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored size of about what `batches` reads, for the division of work and for progress; 0 if unknown."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in a stable order, in batches of bounded memory; each has the columns of the schema, in order.
+
+        Raises:
+            SmaltiError: The part cannot be read, or a value does not fit the schema; the message names the file and,
+                where it is known, the row.
+        """
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Rows to convert."""
+
+    @property
+    def url(self) -> str:
+        """Place of the rows for messages and lineage, without credentials."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns, with Arrow types; the metadata of a field may name its encoding (`ENCODING`)."""
+
+    def parts(self) -> Sequence[SourcePart]:
+        """Return the parts, in a stable order; the rows of the version are in the order of the parts.
+
+        A large file that can be divided should be several parts, so that all cores work on it. Parts that are much
+        smaller than `part_bytes` are read in groups.
+        """
+
+    def identity(self) -> Any:
+        """Return what identifies the rows now (JSON): a digest of names, sizes and entity tags of files, or of rows.
+
+        Equal identities mean equal rows. It is asked for again after the rows were read: if it is another one then,
+        nothing is published. None if the rows cannot be recognised again.
+        """

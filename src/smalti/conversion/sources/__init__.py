@@ -1,0 +1,1 @@
+"""The formats that `convert` reads, one module each; the table is in `smalti.conversion.registry`."""

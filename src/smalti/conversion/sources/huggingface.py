@@ -1,0 +1,316 @@
+"""Datasets of Hugging Face: a folder of `save_to_disk`, read without their library, or a `datasets.Dataset`.
+
+Images and audio become the bytes of their files; `ClassLabel` stays the number of the class, with the names in the
+field's metadata; sequences, structs and arrays keep their Arrow types. The splits of a `DatasetDict` are chosen one at
+a time.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from smalti.conversion.source import SourceOptions
+from smalti.conversion.sources.source_file import SourceFile
+from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.format import load_strict
+from smalti.format.reading.arrow import STORED_AS
+from smalti.storage import Store, open_store
+from smalti.storage.store import join_key
+
+_STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
+CLASS_NAMES = b"smalti.class_names"
+"""Metadata of a field: the names of its classes, as JSON."""
+_FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
+_ROWS = 1000
+_PART_ROWS = 50_000
+
+
+def recognises(place: object, names: Sequence[str]) -> bool:
+    """Return whether files of these names are a folder of `save_to_disk`."""
+    if _is_dataset(place):
+        return True
+    return _DICT in names or (_STATE in names and _INFO in names)
+
+
+def open_source(place: Any, options: SourceOptions) -> "HuggingFaceSource":
+    """Return the rows of a dataset: a folder that `save_to_disk` wrote, in any store, or a `datasets.Dataset`.
+
+    Raises:
+        StoreNotFound: There is no dataset.
+        VersionNotFound: It is a `DatasetDict`, and the split is not given, or there is no such split.
+        SchemaError: There is no such column.
+        FormatError: The folder is damaged.
+    """
+    given = dict(options.settings)
+    wanted_split = given.pop("split", None)
+    if given:
+        raise ValueError(f"the `settings` of a Hugging Face dataset are split, found {sorted(given)}")
+    if _is_dataset(place) and not isinstance(place, Mapping):
+        return _of_dataset(place, options.columns)
+    if isinstance(place, Mapping):
+        split = _chosen_split("the DatasetDict", list(place), wanted_split)
+        return _of_dataset(place[split], options.columns)
+    return _of_folder(open_store(place, options.storage_options), options.columns, wanted_split)
+
+
+def _is_dataset(place: object) -> bool:
+    """Return whether this is a `datasets.Dataset` or a `DatasetDict`."""
+    return type(place).__module__.partition(".")[0] == "datasets" and hasattr(place, "with_format")
+
+
+def _chosen_split(url: str, splits: Sequence[str], split: str | None) -> str:
+    if split is not None and split in splits:
+        return split
+    if split is None and len(splits) == 1:
+        return splits[0]
+    what = "choose one with `split`" if split is None else f"there is no split {split!r}"
+    raise VersionNotFound(f"{url} has the splits {', '.join(splits)}: {what}", split=split)
+
+
+def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) -> "HuggingFaceSource":
+    folder = ""
+    try:
+        splits = _json(store, _DICT).get("splits")
+        folder = _chosen_split(store.url, [str(each) for each in splits or ()], split)
+    except StoreNotFound:
+        if split is not None:
+            raise VersionNotFound(f"{store.url} is one dataset without splits; leave `split` out") from None
+    state = _json(store, join_key(folder, _STATE))
+    info = _json(store, join_key(folder, _INFO))
+    names = [str(each.get("filename")) for each in state.get("_data_files") or ()]
+    if not names:
+        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows")
+    if state.get("_indices_data_files"):
+        raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
+    files = []
+    for name in names:
+        if "/" in name or name in {"", ".", ".."}:
+            raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
+        key = join_key(folder, name)
+        files.append(SourceFile(store, key, store.size(key)))
+    with files[0].open_stored() as stream:
+        schema = _reader(stream, files[0].url).schema
+    first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
+    columns = _columns(schema, info.get("features") or {}, wanted, first)
+    parts = tuple(ArrowFilePart(file, columns) for file in files)
+    return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
+
+
+def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSource":
+    """Return the rows of a `datasets.Dataset`, with its selections and without its transforms."""
+    plain = dataset.with_format("arrow")
+    first = plain[:1] if len(plain) else None
+    head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]
+    features = {name: _feature(each) for name, each in dataset.features.items()}
+    columns = _columns(dataset.data.schema, features, wanted, head)
+    step = _PART_ROWS
+    spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
+    size = int(dataset.data.nbytes)
+    parts = tuple(
+        DatasetPart(plain, begin, end, columns, size * (end - begin) // max(1, len(plain))) for begin, end in spans
+    )
+    identity = [dataset._fingerprint, [column.name for column in columns]]  # theirs: changes with every operation
+    return HuggingFaceSource(f"datasets.Dataset {dataset._fingerprint}", columns, parts, (), identity)
+
+
+def _feature(feature: Any) -> dict[str, Any]:
+    """Return a feature as `dataset_info.json` describes it, as far as it matters."""
+    found: dict[str, Any] = {"_type": type(feature).__name__}
+    if found["_type"] == "ClassLabel":
+        found["names"] = list(feature.names)
+    return found
+
+
+def _json(store: Store, key: str) -> dict[str, Any]:
+    found = load_strict(store.get(key), where=store.locate(key))
+    if not isinstance(found, dict):
+        raise FormatError(f"{store.locate(key)}: expected an object", key=key)
+    return found
+
+
+@dataclass(frozen=True)
+class HuggingFaceColumn:
+    """A column of a dataset, and how its values are taken from the Arrow table."""
+
+    name: str
+    field: pa.Field
+    is_file: bool
+    """True for images and audio: a struct of the file's bytes and its path."""
+
+    def array(self, column: pa.Array, where: str) -> pa.Array:
+        """Return the values of a batch."""
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        if not self.is_file:
+            return column.cast(self.field.type)
+        if pt.is_struct(column.type):
+            names = [each.name for each in column.type]
+            contents = column.flatten()[names.index("bytes")].to_pylist()
+            paths = column.flatten()[names.index("path")].to_pylist() if "path" in names else [None] * len(contents)
+        else:
+            contents, paths = [None] * len(column), column.to_pylist()
+        valid = column.is_valid().to_pylist()
+        found = [
+            None if not ok else content if content is not None else _content(path, self.name, where)
+            for ok, content, path in zip(valid, contents, paths, strict=True)
+        ]
+        return pa.array(found, self.field.type)
+
+
+def _content(path: str | None, name: str, where: str) -> bytes | None:
+    """Return the content of a file of which the dataset has the path alone."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise StoreNotFound(
+            f"{where}: column {name!r} names the file {path!r:.200}, which cannot be read ({error.strerror}); save the "
+            "dataset on the machine that has it",
+            column=name,
+        ) from error
+
+
+def _columns(
+    schema: pa.Schema, features: Mapping[str, Any], wanted: Sequence[str] | None, first: pa.RecordBatch | None
+) -> tuple[HuggingFaceColumn, ...]:
+    for name in wanted or ():
+        if name not in schema.names:
+            raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
+    found = []
+    for name in wanted or schema.names:
+        feature = features.get(name)
+        kind = feature.get("_type") if isinstance(feature, Mapping) else None
+        is_file = kind in _FILES
+        arrow = pa.binary() if is_file else _without_extensions(schema.field(name).type)
+        notes: dict[bytes, bytes] = {}
+        if kind == "ClassLabel" and isinstance(feature, Mapping) and feature.get("names"):
+            notes[CLASS_NAMES] = json.dumps(list(feature["names"])).encode()
+        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file)
+        if kind == "Image" and first is not None and first.num_rows:
+            encoding = _encoding_of(column.array(first.column(name), "the first row")[0].as_py())
+            notes |= {} if encoding is None else {STORED_AS: encoding}
+        found.append(HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file))
+    return tuple(found)
+
+
+def _encoding_of(content: bytes | None) -> bytes | None:
+    """Return the encoding of the first image: the others should have the same format."""
+    if content is None:
+        return None
+    return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
+
+
+def _without_extensions(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _without_extensions(kind.storage_type)
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        return pa.list_(_without_extensions(kind.value_type))
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(each.name, _without_extensions(each.type), each.nullable) for each in kind])
+    if pt.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if pt.is_large_binary(kind) else kind
+
+
+@dataclass(frozen=True)
+class HuggingFaceSource:
+    """The rows of one dataset."""
+
+    url: str
+    columns: tuple[HuggingFaceColumn, ...]
+    pieces: "tuple[ArrowFilePart | DatasetPart, ...]"
+    files: tuple[SourceFile, ...]
+    fingerprint: Any = None
+
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+        return pa.schema([column.field for column in self.columns])
+
+    def parts(self) -> "list[ArrowFilePart | DatasetPart]":
+        """Return a part for each file, or each run of rows."""
+        return list(self.pieces)
+
+    def identity(self) -> Any:
+        """Return names, sizes and marks of the files, or the dataset's fingerprint."""
+        return self.fingerprint if not self.files else _digest(self.files)
+
+
+@dataclass(frozen=True)
+class ArrowFilePart:
+    """The rows of one Arrow file of a folder."""
+
+    file: SourceFile
+    columns: tuple[HuggingFaceColumn, ...] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return self.file.key
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self.file.num_bytes
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order.
+
+        Raises:
+            FormatError: The file is damaged.
+        """
+        for batch in self.raw_batches():
+            yield _batch(self.columns, batch.column, self.file.url)
+
+    def raw_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of the file."""
+        with self.file.open_stored() as stream:
+            try:
+                yield from _reader(stream, self.file.url)
+            except (pa.ArrowException, OSError) as error:
+                raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
+
+
+def _digest(files: Sequence[SourceFile]) -> Any:
+    infos = [file.store.info(file.key) for file in files]
+    return [[info.key, info.num_bytes, info.modified] for info in infos]
+
+
+def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
+    try:
+        return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
+
+
+def _batch(columns: Sequence[HuggingFaceColumn], column_of: Callable[[str], pa.Array], where: str) -> pa.RecordBatch:
+    arrays = [column.array(column_of(column.name), where) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
+
+
+@dataclass(frozen=True)
+class DatasetPart:
+    """A run of rows of a `datasets.Dataset`, which is pickled with it: by its files' names where it lies on a disk."""
+
+    dataset: Any = field(repr=False)
+    begin: int
+    end: int
+    columns: tuple[HuggingFaceColumn, ...] = field(repr=False)
+    num_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The rows."""
+        return f"rows {self.begin} to {self.end - 1}"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order."""
+        for begin in range(self.begin, self.end, _ROWS):
+            table = self.dataset[begin : min(begin + _ROWS, self.end)].combine_chunks()
+            for batch in table.to_batches():
+                yield _batch(self.columns, batch.column, self.name)

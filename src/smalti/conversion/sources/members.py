@@ -1,0 +1,220 @@
+"""The types of tar members: from the content of a member to a value of its column."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.format import load_strict, parse_encoding
+from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
+from smalti.format.reading.arrow import LOGICAL, STORED_AS, decode_schema, fixed_lists_of
+from smalti.storage import Store
+
+RECORD = "_smalti_export.json"
+"""The record that `smalti.exporting` puts beside its files."""
+_ENCODINGS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "json": "json", "jsn": "json"}
+_INTEGERS = frozenset({"cls", "cls2", "index", "inx", "id", "count"})
+_TEXTS = frozenset({"txt", "text", "transcript"})
+Contents = Sequence[bytes | None]
+
+
+@dataclass(frozen=True)
+class MemberType:
+    """A column, and the members that hold it."""
+
+    field: pa.Field
+    ending: str
+    """What follows the key and a dot, in lower case."""
+    form: str
+    """How a member's content is read: bytes, text, int, json, cast, scalar, npy or stack."""
+    encoding: str | None = None
+    """Encoding of the arrays of npy members."""
+
+    def nullable(self) -> "MemberType":
+        """Return the same column with nulls allowed."""
+        return replace(self, field=self.field.with_nullable(True))  # noqa: FBT003 -- pyarrow's
+
+    def array(self, contents: Contents) -> pa.Array:
+        """Return the values of members; None where there is no member.
+
+        Raises:
+            ValueError, ArithmeticError, pa.ArrowException: A content is no such value.
+        """
+        return _READERS[self.form](self, contents)
+
+
+def member_type(ending: str, content: bytes) -> MemberType:
+    """Return the column of members with this ending, by its last part and the content of the first one.
+
+    Raises:
+        SchemaError: An array that cannot be stored.
+    """
+    last = ending.rpartition(".")[2]
+    kind: pa.DataType = pa.binary()
+    form, encoding = "bytes", _ENCODINGS.get(last)
+    if last in _INTEGERS:
+        kind, form = pa.int64(), "int"
+    elif last in _TEXTS:
+        kind, form = pa.string(), "text"
+    elif last == "npy":
+        return _npy_type(ending, content)
+    notes = None if encoding is None else {STORED_AS: encoding.encode()}
+    return MemberType(pa.field(ending, kind, nullable=False, metadata=notes), ending, form)
+
+
+def _npy_type(ending: str, content: bytes) -> MemberType:
+    try:
+        array = _load(content)
+    except (ValueError, OSError, EOFError) as error:
+        raise SchemaError(f"the member .{ending} of the first sample is no npy file of numbers: {error}") from error
+    if array.dtype.name not in DTYPE_CODES:
+        raise SchemaError(f"the member .{ending} of the first sample has type {array.dtype}, which cannot be stored")
+    if not array.ndim:
+        return MemberType(pa.field(ending, pa.from_numpy_dtype(array.dtype), nullable=False), ending, "scalar")
+    return _arrays(ending, ending, f"ndarray:{array.dtype.name}", nullable=False)
+
+
+def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: Any = None) -> MemberType:
+    notes = {STORED_AS: encoding.encode()} | ({LOGICAL: json.dumps(logical).encode()} if logical else {})
+    return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, "npy", encoding)
+
+
+def exported_types(store: Store) -> list[MemberType] | None:
+    """Return the columns of tar files that Smalti exported to this store; None if it has no record of an export.
+
+    Raises:
+        FormatError: The export is not complete, or its record is damaged.
+        SchemaError: The record's schema cannot be read.
+    """
+    record = require_complete_export(store)
+    if record is None or "members" not in record:
+        return None
+    schema = decode_schema(str(record.get("schema")))
+    members, stored = record["members"], record.get("stored", {})
+    return [_exported(field, members[field.name].lower(), stored.get(field.name, {})) for field in schema]
+
+
+def require_complete_export(store: Store) -> dict[str, Any] | None:
+    """Return the record of an export by Smalti; None if the store has none.
+
+    Raises:
+        FormatError: The export is not complete, or its record is damaged.
+    """
+    try:
+        data = store.get(RECORD)
+    except StoreNotFound:
+        return None
+    record = load_strict(data, where=store.locate(RECORD))
+    if not isinstance(record, dict) or not record.get("complete"):
+        raise FormatError(
+            f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
+            url=store.url,
+        )
+    return record
+
+
+def _exported(field: pa.Field, ending: str, stored: dict[str, Any]) -> MemberType:
+    encoding, logical = str(stored.get("encoding")), stored.get("logical")
+    if pt.is_binary(field.type):
+        return MemberType(field, ending, "bytes")
+    if encoding == "json":
+        notes = {STORED_AS: b"json"} | ({LOGICAL: json.dumps(logical).encode()} if logical else {})
+        return MemberType(pa.field(field.name, pa.binary(), field.nullable, notes), ending, "bytes")
+    if encoding.startswith("ndarray:") and encoding.count(":") == 2:
+        return MemberType(field, ending, "stack", encoding)
+    if encoding.startswith("ndarray"):
+        return _arrays(field.name, ending, encoding, nullable=field.nullable, logical=logical)
+    if pt.is_boolean(field.type) or pt.is_floating(field.type) or pt.is_duration(field.type):
+        return MemberType(field, ending, "json")
+    if pt.is_integer(field.type):
+        return MemberType(field, ending, "int")
+    return MemberType(field, ending, "text" if pt.is_string(field.type) else "cast")
+
+
+def _each(convert: Callable[[bytes], Any]) -> Callable[[MemberType, Contents], pa.Array]:
+    def read(kind: MemberType, contents: Contents) -> pa.Array:
+        values = [None if content is None else convert(content) for content in contents]
+        return pa.array(values, kind.field.type)
+
+    return read
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8")
+
+
+def _whole_number(content: bytes) -> int:
+    text = content.strip()
+    if not text.lstrip(b"+-").isdigit() or len(text) > 20:
+        raise ValueError("expected the digits of a whole number")
+    return int(text)
+
+
+def _cast(kind: MemberType, contents: Contents) -> pa.Array:
+    texts = [None if content is None else content.decode("utf-8") for content in contents]
+    return pa.array(texts, pa.string()).cast(kind.field.type)
+
+
+def _json(kind: MemberType, contents: Contents) -> pa.Array:
+    values = [None if content is None else json.loads(content) for content in contents]
+    if pt.is_duration(kind.field.type):
+        return pa.array(values, pa.int64()).cast(kind.field.type)
+    return pa.array(values, kind.field.type)
+
+
+def _load(content: bytes) -> Any:
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
+def _scalar(kind: MemberType, contents: Contents) -> pa.Array:
+    values = []
+    for content in contents:
+        array = None if content is None else _load(content)
+        if array is not None and array.ndim:
+            raise ValueError(f"expected an array without axes, found shape {array.shape}")
+        values.append(None if array is None else array[()])
+    return pa.array(values, kind.field.type)
+
+
+def _npy(kind: MemberType, contents: Contents) -> pa.Array:
+    codec = parse_encoding(str(kind.encoding))
+    dtype = codec.dtype if isinstance(codec, NdArray) else None
+    stored = []
+    for content in contents:
+        array = None if content is None else _load(content)
+        if array is not None and array.dtype.kind in "bmM":  # logical types are stored as their numbers
+            array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
+            array = array if dtype is None else array.astype(dtype)
+        stored.append(None if array is None else codec.encode(array))
+    return pa.array(stored, pa.binary())
+
+
+def _stack(kind: MemberType, contents: Contents) -> pa.Array:
+    """Return lists of fixed sizes."""
+    codec = parse_encoding(str(kind.encoding))
+    if not isinstance(codec, NdArray) or codec.shape is None:
+        raise SchemaError(f"{kind.encoding!r} is no encoding of arrays of one shape")
+    arrays = [_load(content) for content in contents if content is not None]
+    for array in arrays:
+        codec.encode(array)  # checks type and shape
+    block = np.stack(arrays) if arrays else np.empty((0, *codec.shape), codec.dtype)
+    is_null = np.array([content is None for content in contents])
+    return fixed_lists_of(codec)(block).take(pa.array(np.cumsum(~is_null) - 1, pa.int64(), mask=is_null))
+
+
+_READERS: dict[str, Callable[[MemberType, Contents], pa.Array]] = {
+    "bytes": _each(bytes),
+    "text": _each(_text),
+    "int": _each(_whole_number),
+    "cast": _cast,
+    "json": _json,
+    "scalar": _scalar,
+    "npy": _npy,
+    "stack": _stack,
+}

@@ -1,0 +1,243 @@
+"""Processes that run the tasks of a conversion, and the process that starts, feeds and ends them.
+
+Intended behaviour; anything else is a bug:
+1. Every task is answered once, or an error is raised that names it.
+2. A process that dies is replaced and its task repeated, up to `MAX_ATTEMPTS` times.
+3. No process outlives the `with` block, nor the process that started it.
+4. Every wait ends: a process that gives no sign for `STALL_SECONDS` is an error.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any
+
+from smalti.conversion.job import Report
+from smalti.conversion.worker import DONE, FAILED, ROWS
+from smalti.errors import MissingDependency, SmaltiError
+from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.plan import WritePlan
+
+MAX_ATTEMPTS = 3
+STALL_SECONDS = 1800.0
+_GRACE_SECONDS = 15.0
+_POLL_SECONDS = 1.0
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from smalti.conversion.worker import main; main({descriptor}, {parent})"
+Work = Callable[[WritePlan, Attempt, Report], dict[str, Any]]
+
+
+@dataclass
+class Task:
+    """One piece of work, and what became of it so far."""
+
+    number: int
+    name: str
+    """Name for messages."""
+    work: Work
+    """Picklable."""
+    num_bytes: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    """All attempts, the last one last."""
+    rows: int = 0
+    """Rows that the last attempt has read."""
+
+
+OnDone = Callable[[Task, dict[str, Any]], None]
+OnRows = Callable[[Task], None]
+
+
+class _Worker:
+    """One process and the connection to it."""
+
+    def __init__(self, plan: bytes) -> None:
+        self.connection, theirs = Pipe()
+        program = _PROGRAM.format(path=sys.path, descriptor=theirs.fileno(), parent=os.getpid())
+        try:
+            self.process = subprocess.Popen(  # noqa: S603  this Python
+                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+            )
+        finally:
+            theirs.close()
+        self.task: Task | None = None
+        self.last_sign = time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when it is waited for
+            self.connection.send_bytes(plan)
+
+    def give(self, task: Task) -> None:
+        """Send a task."""
+        attempt = Attempt.new(task.number)
+        task.attempts.append(attempt)
+        task.rows = 0
+        self.task, self.last_sign = task, time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send_bytes(_dumps((task.work, attempt)))
+
+
+class Workers:
+    """Up to `count` processes that run tasks by one plan; used by one thread, in a `with` block."""
+
+    def __init__(self, plan: WritePlan, count: int) -> None:
+        """Create the processes' plan; the first tasks start the processes.
+
+        Raises:
+            SmaltiError: The plan's transform cannot be sent to another process.
+        """
+        self._plan = _dumps(plan)
+        self._count = count
+        self._workers: list[_Worker] = []
+        self.lost: list[Attempt] = []
+        """Attempts whose processes died; what they stored is named by nothing."""
+        self.unread: Answers = []
+        """Answers that arrived after another task had failed, known once the `with` block has ended."""
+
+    def run(self, tasks: Sequence[Task], on_done: OnDone, on_rows: OnRows | None = None) -> None:
+        """Run the tasks, in about this order; blocks until all are done. `on_done` gets the answer of each.
+
+        Raises:
+            SmaltiError: What a task raised; or its processes died, or gave no sign for too long.
+        """
+        waiting = deque(tasks)
+        while waiting or any(worker.task for worker in self._workers):
+            self._assign(waiting)
+            busy = [worker for worker in self._workers if worker.task is not None]
+            ready = wait([worker.connection for worker in busy], _POLL_SECONDS)
+            for worker in busy:
+                if worker.connection in ready:
+                    self._receive(worker, waiting, on_done, on_rows)
+                elif time.monotonic() - worker.last_sign > STALL_SECONDS and worker.task is not None:
+                    raise SmaltiError(
+                        f"{worker.task.name}: its process {worker.process.pid} gave no sign for {STALL_SECONDS:.0f} s; "
+                        f"nothing was published"
+                    )
+
+    def _assign(self, waiting: deque[Task]) -> None:
+        while waiting:
+            idle = next((worker for worker in self._workers if worker.task is None), None)
+            if idle is None and len(self._workers) < self._count:
+                idle = _Worker(self._plan)
+                self._workers.append(idle)
+            if idle is None:
+                return
+            idle.give(waiting.popleft())
+
+    def _receive(self, worker: _Worker, waiting: deque[Task], on_done: OnDone, on_rows: OnRows | None) -> None:
+        task = worker.task
+        if task is None:
+            return
+        try:
+            kind, value = worker.connection.recv()
+        except (EOFError, OSError):
+            self._bury(worker, task)
+            waiting.appendleft(task)
+            return
+        worker.last_sign = time.monotonic()
+        if kind == ROWS:
+            task.rows = value
+            if on_rows is not None:
+                on_rows(task)
+        elif kind == DONE:
+            worker.task = None
+            on_done(task, value)
+        elif kind == FAILED:
+            worker.task = None
+            raise value
+
+    def _bury(self, worker: _Worker, task: Task) -> None:
+        """Remove a process that died; its task can be given to another.
+
+        Raises:
+            SmaltiError: It was the last attempt.
+        """
+        self._workers.remove(worker)
+        worker.connection.close()
+        _end_all([worker])
+        self.lost.append(task.attempts[-1])
+        if len(task.attempts) >= MAX_ATTEMPTS:
+            raise SmaltiError(
+                f"{task.name}: the processes that wrote it ended {MAX_ATTEMPTS} times, the last one "
+                f"{_ending_of(worker.process.returncode)}; nothing was published. If memory ran out, use fewer "
+                f"`processes` or a smaller `size_limit`"
+            )
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all processes: idle ones end as their connection closes, others clean up first."""
+        for worker in self._workers:
+            if worker.task is None:
+                worker.connection.close()
+        _end_all(self._workers)
+        for worker in self._workers:
+            if worker.task is not None:
+                self.unread += _unread_answers(worker, worker.task)
+                worker.connection.close()
+        self._workers.clear()
+
+
+def _unread_answers(worker: _Worker, task: Task) -> Iterator[tuple[Attempt, dict[str, Any]]]:
+    """Yield the answer of a task that was done when its process was ended."""
+    with contextlib.suppress(EOFError, OSError):
+        while worker.connection.poll():
+            kind, value = worker.connection.recv()
+            if kind == DONE:
+                yield task.attempts[-1], value
+
+
+def _end_all(workers: Iterable[_Worker]) -> None:
+    """End processes: busy ones by a signal that lets them remove their shards, then all by one that does not."""
+    workers = list(workers)
+    for worker in workers:
+        if worker.task is not None:
+            worker.process.terminate()
+    until = time.monotonic() + _GRACE_SECONDS
+    for worker in workers:
+        try:
+            worker.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:  # noqa: PERF203 -- each is waited for
+            worker.process.kill()
+            worker.process.wait(_GRACE_SECONDS)
+
+
+def _ending_of(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _dumps(value: Any) -> bytes:
+    """Return the value pickled: functions of `__main__`, such as a notebook's, by value.
+
+    Raises:
+        MissingDependency: There is such a function, and cloudpickle is not installed.
+    """
+    transform = getattr(value, "transform", None)
+    if transform is None:
+        return pickle.dumps(value)
+    try:
+        import cloudpickle
+    except ImportError:
+        if getattr(transform.function, "__module__", "") != "__main__":
+            return pickle.dumps(value)
+        raise MissingDependency(
+            "`transform` is defined in the program itself, which other processes do not import: install cloudpickle, "
+            "move the function to a module, or use processes=1",
+            module="cloudpickle",
+        ) from None
+    dumped: bytes = cloudpickle.dumps(value)
+    return dumped

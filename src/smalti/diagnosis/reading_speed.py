@@ -1,0 +1,346 @@
+"""`measure_reading`: the speed at which this machine reads a shard set, cold and warm, beside the speed of the link."""
+
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from smalti.cache.sources import detect_cache_folder
+from smalti.catalog.table.shard_table import bytes_of
+from smalti.dataset import StreamingDataset, open_dataset
+from smalti.diagnosis.store_access import is_read_in_place
+from smalti.errors import CatalogError, MixedSplitsWarning, StoreTimeout
+from smalti.format import ShardInfo
+from smalti.storage import Place, Store, open_store
+
+SECONDS = 30.0
+"""Time for all measurements together."""
+THREADS = (1, 4, 16)
+"""Numbers of threads that read at once."""
+BATCH = 256
+"""Samples of one read, at most: as many as lie in the shard."""
+RANGE_BYTES = 8 << 20
+"""Bytes of one request to the link, as the library's own client reads."""
+ROUND_TRIPS = 10
+"""Requests of one byte, for the round trip."""
+GRACE_SECONDS = 300.0
+"""Time that a read which has begun may take longer, so that a slow link has a speed at all."""
+SHARE_OF_DISK = 0.5
+"""Part of the free space that the copies of one cold measurement may take."""
+
+_Step = tuple[int, int]
+"""Bytes as stored, and samples, of one read."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of single reads, seconds."""
+
+    median: float
+    p90: float
+    p99: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class ReadingSpeed:
+    """The speed of one kind of reading with one number of threads."""
+
+    work: str
+    """`link`: ranged requests, nothing else; `cold`: samples, with an empty cache; `warm`: the same ones again."""
+    threads: int
+    seconds: float
+    num_bytes: int
+    """Bytes as they lie in the store; of `warm`, those that would have been fetched."""
+    samples: int
+    """Samples read; of `link`, those that these bytes hold."""
+    latency: Latency
+    """Of a request of `link`, else of a batch."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Stored bytes per second."""
+        return self.num_bytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class ReadingSpeeds:
+    """The result of `measure_reading`."""
+
+    url: str
+    version: int
+    samples: int
+    """Samples of the version."""
+    shards: int
+    num_bytes: int
+    """Bytes of its shards, as stored."""
+    is_read_in_place: bool
+    """True for a set on this machine that is not compressed: nothing is copied."""
+    round_trip: Latency
+    """Of requests for one byte: the shortest possible wait for anything."""
+    speeds: tuple[ReadingSpeed, ...]
+
+    def speed(self, work: str, threads: int) -> ReadingSpeed:
+        """Return one of the speeds.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        for each in self.speeds:
+            if (each.work, each.threads) == (work, threads):
+                return each
+        raise KeyError((work, threads))
+
+    def share_of_link(self, threads: int) -> float | None:
+        """Return the speed of cold reading relative to the link's, with the same threads; None without bytes."""
+        link = self.speed("link", threads).bytes_per_second
+        return self.speed("cold", threads).bytes_per_second / link if link else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as values of JSON."""
+        rows = [
+            asdict(each)
+            | {"bytes_per_second": each.bytes_per_second, "samples_per_second": each.samples_per_second}
+            | ({"share_of_link": self.share_of_link(each.threads)} if each.work == "cold" else {})
+            for each in self.speeds
+        ]
+        return asdict(self) | {"speeds": rows}
+
+
+def measure_reading(
+    place: Place,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    seconds: float = SECONDS,
+    threads: Sequence[int] = THREADS,
+    local: str | Path | None = None,
+    on_speed: Callable[[ReadingSpeed], None] | None = None,
+) -> ReadingSpeeds:
+    """Measure how fast this machine reads a shard set: the plain link, and samples from an empty and a full cache.
+
+    Copies lie in a temporary folder on the cache's disk, which is removed at the end; an existing cache is neither read
+    nor changed. A read that has begun is finished, but does not count, after its time.
+
+    Args:
+        place: Address or store of the shard set.
+        version: Version to read; by default the newest.
+        tag: Tag of the version, instead of its number.
+        storage_options: Options of the store.
+        seconds: Time for all measurements together; each number of threads gets an equal part.
+        threads: Numbers of threads that read at once.
+        local: Folder on the disk to measure; by default that of the user's cache.
+        on_speed: Called with each speed when it is known.
+
+    Raises:
+        SmaltiError: the set cannot be opened or read.
+        ValueError: `seconds` or one of `threads` is not positive.
+    """
+    if seconds <= 0 or not threads or min(threads) < 1:
+        raise ValueError(f"expected seconds > 0 and threads >= 1, found {seconds} and {tuple(threads)}")
+    url = place.url if isinstance(place, Store) else str(place)
+    reader = _Reader(url, {"version": version, "tag": tag, "storage_options": storage_options})
+    store = open_store(place, storage_options)
+    share = seconds / (3 * len(threads))
+    found: list[ReadingSpeed] = []
+
+    def add(speed: ReadingSpeed) -> None:
+        found.append(speed)
+        if on_speed is not None:
+            on_speed(speed)
+
+    with _folder(local) as folder:
+        with closing(reader.open(folder / "facts")) as dataset:
+            facts = SetFacts.of(dataset)
+        round_trip = _round_trip(store, facts.shards, share)
+        for number in threads:
+            add(_measure("link", number, share, (facts.ranges(store, each) for each in facts.numbers())))
+            copies = folder / f"threads-{number}"
+            with closing(reader.open(copies)) as dataset:
+                read: list[int] = []
+                add(_measure("cold", number, share, _cold(dataset, facts, folder, read)))
+                warm = (facts.batches(dataset, each) for each in cycle(read or [0]))
+                add(_measure("warm", number, share, warm))
+            shutil.rmtree(copies, ignore_errors=True)
+    return ReadingSpeeds(
+        url=store.url,
+        version=facts.version,
+        samples=int(facts.ends[-1]),
+        shards=len(facts.shards),
+        num_bytes=int(facts.stored.sum()),
+        is_read_in_place=is_read_in_place(store, facts.shards),
+        round_trip=round_trip,
+        speeds=tuple(found),
+    )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """The way to open the set with its copies in one folder or another."""
+
+    url: str
+    options: dict[str, Any]
+
+    def open(self, local: Path) -> StreamingDataset:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedSplitsWarning)  # speed does not depend on the split
+            return open_dataset(self.url, local=str(local), **self.options)
+
+
+@dataclass(frozen=True, eq=False)
+class SetFacts:
+    """The shards of the set, in the order of sample ids."""
+
+    version: int
+    shards: Sequence[ShardInfo]
+    ends: Any
+    """The end of each shard's sample ids; int64, shape (shards,)."""
+    stored: Any
+    """Stored bytes of each shard; int64, shape (shards,)."""
+    raw: Any
+    """Unpacked bytes of each shard; int64, shape (shards,)."""
+
+    @classmethod
+    def of(cls, dataset: StreamingDataset) -> "SetFacts":
+        """Return the facts of an open dataset.
+
+        Raises:
+            CatalogError: it has no samples.
+        """
+        stream = dataset.stream
+        if not len(stream):
+            raise CatalogError(f"{stream.root} has no samples: there is nothing to read")
+        sizes = bytes_of(stream.shards)
+        return cls(dataset.manifest.version, stream.shards, stream.shard_ends, sizes.stored, sizes.raw)
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of shards with samples, again and again."""
+        return cycle(np.flatnonzero(np.diff(self.ends, prepend=0)).tolist())
+
+    def ranges(self, store: Store, number: int) -> Iterator[_Step]:
+        """Read one stored shard by ranges; yield the bytes of each, and the samples that as many bytes hold."""
+        file = self.shards[number].stored
+        for begin in range(0, file.num_bytes, RANGE_BYTES):
+            got = len(store.get_range(file.basename, begin, min(begin + RANGE_BYTES, file.num_bytes)))
+            yield got, round(got * self.shards[number].samples / max(1, file.num_bytes))
+
+    def batches(self, dataset: StreamingDataset, number: int) -> Iterator[_Step]:
+        """Read the samples of one shard in batches; yield their stored bytes and their number."""
+        end = int(self.ends[number])
+        begin = end - self.shards[number].samples
+        for first in range(begin, end, BATCH):
+            ids = np.arange(first, min(first + BATCH, end))
+            dataset.stream.batch(ids)
+            yield int(self.stored[number] * ids.size / (end - begin)), int(ids.size)
+
+
+def _cold(dataset: StreamingDataset, facts: SetFacts, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
+    """Yield the reading of each shard once, as long as there is room for its copy; append its number to `read`."""
+    room = SHARE_OF_DISK * shutil.disk_usage(folder).free
+    for number in np.flatnonzero(np.diff(facts.ends, prepend=0)).tolist():
+        room -= int(facts.raw[number] + facts.stored[number])
+        if room < 0 and read:
+            return
+        read.append(number)
+        yield facts.batches(dataset, number)
+
+
+def _round_trip(store: Store, shards: Sequence[ShardInfo], seconds: float) -> Latency:
+    key, taken, end = shards[0].stored.basename, list[float](), time.monotonic() + seconds
+    store.get_range(key, 0, 1)  # connects
+    while len(taken) < ROUND_TRIPS and (not taken or time.monotonic() < end):
+        begun = time.monotonic()
+        store.get_range(key, 0, 1)
+        taken.append(time.monotonic() - begun)
+    return _latency(taken)
+
+
+def _latency(taken: Sequence[float]) -> Latency:
+    if not taken:
+        return Latency(0.0, 0.0, 0.0, 0.0)
+    median, p90, p99, longest = np.percentile(np.array(taken), [50, 90, 99, 100]).tolist()
+    return Latency(median, p90, p99, longest)
+
+
+def _measure(work: str, threads: int, seconds: float, parts: Iterator[Iterable[_Step]]) -> ReadingSpeed:
+    """Read parts on several threads until the time is over or there are no more, and return the speed."""
+    meter = _Meter(parts, time.monotonic() + seconds)
+    begun = time.monotonic()
+    workers = [threading.Thread(target=meter.work, name="smalti-benchmark", daemon=True) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(max(0.0, meter.end + GRACE_SECONDS - time.monotonic()))
+    if meter.faults:
+        raise meter.faults[0]
+    if any(worker.is_alive() for worker in workers):
+        raise StoreTimeout(f"a read has not ended {GRACE_SECONDS:.0f} s after its time; check the network or the disk")
+    return ReadingSpeed(work, threads, meter.last - begun, meter.num_bytes, meter.samples, _latency(meter.taken))
+
+
+@dataclass
+class _Meter:
+    """Counts of several threads that read at once."""
+
+    parts: Iterator[Iterable[_Step]]
+    end: float
+    """Time at which threads stop, of the monotonic clock."""
+    last: float = field(default_factory=time.monotonic)
+    """Time of the last read that counts."""
+    num_bytes: int = 0
+    samples: int = 0
+    taken: list[float] = field(default_factory=list)
+    faults: list[BaseException] = field(default_factory=list)
+    lock: Any = field(default_factory=threading.Lock)
+
+    def work(self) -> None:
+        """Read parts until the time is over."""
+        try:
+            while time.monotonic() < self.end and not self.faults:
+                with self.lock:
+                    part = next(self.parts, None)
+                if part is None:
+                    return
+                self._read(part)
+        except BaseException as error:  # noqa: BLE001 -- raised by the thread that waits
+            self.faults.append(error)
+
+    def _read(self, part: Iterable[_Step]) -> None:
+        begun = time.monotonic()
+        for num_bytes, samples in part:
+            now = time.monotonic()
+            with self.lock:
+                if now < self.end or not self.taken:
+                    self.num_bytes, self.samples = self.num_bytes + num_bytes, self.samples + samples
+                    self.last = max(self.last, now)
+                    self.taken.append(now - begun)
+            if now >= self.end:
+                return
+            begun = time.monotonic()
+
+
+@contextmanager
+def _folder(local: str | Path | None) -> Iterator[Path]:
+    """Yield an empty folder on the cache's disk, beside the cache, and remove it at the end."""
+    wanted = detect_cache_folder() if local is None else Path(local).expanduser()
+    base = next((place for place in (wanted, *wanted.parents) if place.is_dir()), None)
+    folder = Path(tempfile.mkdtemp(prefix=".smalti-benchmark-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

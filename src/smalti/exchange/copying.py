@@ -1,0 +1,353 @@
+"""`copy_version`: one version from one store to another.
+
+Intended behaviour; anything else is a bug:
+1. All objects are at the target, verified, before the version is published there by the same commit as every other:
+   no reader sees a part of it.
+2. Keys, write ids, hashes, digest and row hash stay. The number is that of the target.
+3. A call that was killed or failed is repeated: what is complete at the target is not copied again.
+4. Another publisher at the target during the call is a `CommitConflict`, which loses nothing. Call again.
+5. A vacuum at either side does no harm: see `target`; at the source it ends the copy with `VersionNotFound`.
+6. Records of deleted samples go with the version. One that lacks a record which the target has is refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from smalti.attributes import whole_or_none
+from smalti.catalog.commit import SYSTEM, PublishingClock, check_created
+from smalti.catalog.erasures import erasure_id
+from smalti.catalog.header import FOLDER, INDEX, Header, read_header
+from smalti.catalog.manifest import Draft
+from smalti.catalog.next_version import VersionStep
+from smalti.catalog.publishing import Mode, check_target, publish_copy
+from smalti.catalog.reading import find_newest
+from smalti.catalog.table.shard_table import samples_of
+from smalti.catalog.tags import chosen_version
+from smalti.errors import CatalogError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
+from smalti.exchange.contents import (
+    Content,
+    plain_index,
+    read_content,
+    split_draft,
+    split_files,
+    split_write_id,
+    vacuumed,
+)
+from smalti.exchange.report import CopiedVersion, CopyReport
+from smalti.exchange.target import Target
+from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_object
+from smalti.format.index import FileInfo
+from smalti.storage import Place, Store, open_store
+
+
+def copy_version(  # noqa: PLR0913 -- keywords of one operation
+    source: Place,
+    target: Place,
+    *,
+    version: int | None = None,
+    tag: str | None = None,
+    split: str | None = None,
+    mode: Mode = "create",
+    restore_erased: bool = False,
+    dry_run: bool = False,
+    options: CopyOptions | None = None,
+    on_progress: Progress | None = None,
+) -> CopyReport:
+    """Copy one version, the newest by default, to another place, and publish it there.
+
+    A plain MDS set, as MosaicML's writer leaves it, is copied with its index file, which is put last.
+
+    Args:
+        source: The root of the set: a URL, folder or store.
+        target: The place to copy to; nothing, or a set of Smalti's.
+        version: The number of the version.
+        tag: Its tag, instead of the number.
+        split: Only the shards of this split; the copy then has a digest of its own.
+        mode: `create`: the target has no set yet, or this version; `overwrite`: the copy is published after the
+            versions that are there.
+        restore_erased: Copy the version even if samples were deleted at the target of whose deletion it has no record,
+            so that they may come back.
+        dry_run: Change nothing; only report what would be copied.
+        options: Limits and checks.
+        on_progress: Called with (bytes done, bytes in all) after each object.
+
+    Raises:
+        StoreNotFound: there is no set at the source.
+        VersionNotFound: there is no such version or tag, or a vacuum removed it.
+        DatasetExists: `create`, and there is another set at the target; or a set that Smalti did not write.
+        ChecksumMismatch: an object at the source is not what its manifest declares; nothing of it was published.
+        CommitConflict: another writer published at the target during the call; call again.
+        CommitUnknown: as for `publish`.
+        CatalogError: a vacuum at the target removes objects of the same write; or samples were deleted at the target
+            that the version may hold, and `restore_erased` is not given.
+        StoreError: a store failed; calling again continues.
+    """
+    if mode not in {"create", "overwrite"}:
+        raise ValueError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
+    sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
+    number = chosen_version(sides.source, whole_or_none("version", version), tag)
+    content = read_content(sides.source, number)
+    if content.header is None:
+        return copy_plain(sides, content, split)
+    state = Target.read(sides.target, find_newest(sides.target))
+    write_id = content.header.write_id if split is None else split_write_id(content, split)
+    parcel = Parcel(content, write_id, split)
+    present = state.version_of(content.header, write_id=write_id)
+    if present is None:
+        check_target(sides.target, mode)
+        if not restore_erased:
+            state.check_erased(content.header)
+    return copy_parcels(sides, state, [replace(parcel, present=present)])
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A version to be copied."""
+
+    content: Content
+    write_id: str
+    split: str | None = None
+    present: Header | None = None
+    """The version at the target that has it already."""
+    placeholder_for: Header | None = None
+    """A version that the source has no objects of any more; this content gets its number at the target."""
+
+    @property
+    def source(self) -> Header:
+        """The version at the source."""
+        header = self.placeholder_for or self.content.header
+        if header is None:
+            raise SmaltiError("a plain MDS set is copied by `copy_plain`")
+        return header
+
+    @property
+    def erased(self) -> tuple[Mapping[str, Any], ...]:
+        """Records of deletions of samples; a placeholder has those of its own that the copied content has too."""
+        recorded = {erasure_id(entry) for entry in self.source.erased}
+        return tuple(entry for entry in self.content.erased if erasure_id(entry) in recorded)
+
+    def files(self) -> Iterator[FileInfo]:
+        """Yield the files of the version, or of its split."""
+        return self.content.files() if self.split is None else split_files(self.content, self.split)
+
+    def owners(self) -> tuple[str, ...]:
+        """Return the write ids of the files, and that of the copy."""
+        found = {owner for file in self.files() if (owner := self.content.owner_of(file.basename)) is not None}
+        return tuple(sorted({*found, self.write_id}))
+
+    def draft(self, target: Store) -> Draft:
+        """Return the draft to publish at the target."""
+        header = self.source
+        origin: dict[str, Any] = {
+            "url": self.content.store.url,
+            "version": header.version,
+            "operation": header.operation,
+            "created": header.created,
+        }
+        if self.placeholder_for is not None:
+            origin["is_expired"] = True
+        if self.split is not None:
+            return split_draft(self.content, target, self.split, origin)
+        return self.content.draft(self.write_id, origin)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two stores of a copy, with its limits."""
+
+    source: Store
+    target: Store
+    options: CopyOptions
+    on_progress: Progress | None
+    dry_run: bool
+    clock: PublishingClock = SYSTEM
+
+    @classmethod
+    def open(
+        cls, source: Place, target: Place, options: CopyOptions | None, on_progress: Progress | None, *, dry_run: bool
+    ) -> "Sides":
+        """Open both stores.
+
+        Raises:
+            CatalogError: they are the same place.
+        """
+        one, other = open_store(source), open_store(target)
+        if one.url == other.url:
+            raise CatalogError(f"source and target of the copy are the same place: {one.url}")
+        return cls(one, other, options or CopyOptions(), on_progress, dry_run)
+
+    def transfer(self, files: Sequence[FileInfo]) -> None:
+        """Copy files to the target, verified on both sides."""
+        total = sum(file.num_bytes for file in files)
+        Transfer(self.source, self.target, self.options, self.on_progress).run(files, total)
+
+
+@dataclass
+class _Need:
+    """The files of all parcels that are copied, each once."""
+
+    missing: list[FileInfo] = field(default_factory=list)
+    num_present: int = 0
+    bytes_present: int = 0
+
+
+def copy_parcels(sides: Sides, state: Target, parcels: Sequence[Parcel]) -> CopyReport:
+    """Copy what is missing of these versions, and publish them in this order.
+
+    Raises:
+        As for `copy_version`.
+    """
+    new = [parcel for parcel in parcels if parcel.present is None]
+    owners = [parcel.owners() for parcel in new]
+    for parcel, names in zip(new, owners, strict=True):
+        state.check_fences(parcel.content, names, parcel.files())
+    if not sides.dry_run:
+        state.begin({name for names in owners for name in names})
+    need = _needs(state, new, is_checked=sides.options.read_back)
+    published: list[int | None] = [None] * len(new)
+    if not sides.dry_run:
+        _reading_source(sides, new, lambda: sides.transfer(need.missing))
+        parent, expired = state.newest, list[int]()
+        for place, (parcel, names) in enumerate(zip(new, owners, strict=True)):
+            step = VersionStep(
+                parent,
+                "copy",
+                sides.clock,
+                owners=names,
+                expired=tuple(expired),
+                erased=parcel.erased,
+                digest_scheme=parcel.content.manifest.digest_scheme if parcel.split is None else None,
+            )
+            manifest = publish_copy(sides.target, parcel.draft(sides.target), step)
+            published[place] = manifest.version
+            expired = [*expired, manifest.version] if parcel.placeholder_for is not None else expired
+            state.end(names)
+            parent = read_header(sides.target, manifest.version)
+    numbers = iter(published)
+    versions = tuple(
+        CopiedVersion(
+            source=parcel.source.version,
+            target=next(numbers) if parcel.present is None else parcel.present.version,
+            write_id=parcel.write_id,
+            digest=parcel.content.manifest.digest,
+            rows=samples_of(parcel.content.manifest.select(parcel.split)),
+            was_present=parcel.present is not None,
+            is_placeholder=parcel.placeholder_for is not None,
+        )
+        for parcel in parcels
+    )
+    return CopyReport(
+        source=sides.source.url,
+        target=sides.target.url,
+        dry_run=sides.dry_run,
+        versions=versions,
+        num_objects=len(need.missing),
+        num_bytes=sum(file.num_bytes for file in need.missing),
+        num_present=need.num_present,
+        bytes_present=need.bytes_present,
+        may_hold_deleted=state.may_hold_deleted(
+            (None if parcel.placeholder_for is not None else number, parcel.erased)
+            for parcel, number in zip(new, published, strict=True)
+        ),
+    )
+
+
+def _needs(state: Target, parcels: Sequence[Parcel], *, is_checked: bool) -> _Need:
+    need = _Need()
+    seen: set[str] = set()
+    for parcel in parcels:
+        files = [file for file in parcel.files() if file.basename not in seen]
+        seen |= {file.basename for file in files}
+        missing = list(state.missing(parcel.content, files, is_checked=is_checked))
+        need.missing += missing
+        need.num_present += len(files) - len(missing)
+        need.bytes_present += sum(file.num_bytes for file in files) - sum(file.num_bytes for file in missing)
+    return need
+
+
+def _reading_source(sides: Sides, parcels: Sequence[Parcel], run: Callable[[], None]) -> None:
+    """Run a transfer; if an object is gone because a vacuum removed a version meanwhile, say so.
+
+    Raises:
+        VersionNotFound: a vacuum removed a version that is being copied.
+        StoreNotFound: an object is missing at the source.
+    """
+    try:
+        run()
+    except StoreNotFound as error:
+        newest = find_newest(sides.source, lenient=True).header
+        gone = set() if newest is None else {parcel.source.version for parcel in parcels} & set(newest.expired)
+        if not gone:
+            raise
+        raise vacuumed(sides.source, min(gone)) from error
+
+
+def copy_plain(sides: Sides, content: Content, split: str | None) -> CopyReport:
+    """Copy a set without versions: its shards, and then its index file as it is.
+
+    Raises:
+        DatasetExists: there is another set at the target.
+        CatalogError: a split was asked for.
+        CommitConflict: another writer put an index file during the call.
+    """
+    manifest = content.manifest
+    content.manifest.select(split)  # raises: these sets have no splits
+    index = plain_index(sides.source, find_newest(sides.source, lenient=True))
+    there = find_newest(sides.target)
+    is_present = there.index is not None and sides.target.get(INDEX) == index
+    if not is_present and (there.index is not None or there.header is not None):
+        raise DatasetExists(
+            f"{sides.target.url} already holds another set, and a plain MDS set has no versions: choose another place",
+            url=sides.target.url,
+        )
+    files = list(content.files())
+    missing = [file for file in files if not _is_there(sides, file)]
+    if not sides.dry_run:
+        sides.transfer(missing)
+        if not is_present:
+            _put_index(sides.target, index)
+    copied = CopiedVersion(
+        source=manifest.version,
+        target=None if sides.dry_run and not is_present else manifest.version,
+        write_id="",
+        digest=manifest.digest,
+        rows=manifest.rows,
+        was_present=is_present,
+    )
+    num_bytes = sum(file.num_bytes for file in missing)
+    return CopyReport(
+        source=sides.source.url,
+        target=sides.target.url,
+        dry_run=sides.dry_run,
+        versions=(copied,),
+        num_objects=len(missing),
+        num_bytes=num_bytes,
+        num_present=len(files) - len(missing),
+        bytes_present=sum(file.num_bytes for file in files) - num_bytes,
+    )
+
+
+def _is_there(sides: Sides, file: FileInfo) -> bool:
+    """Return whether the target has these bytes; names of plain sets are not unique, so that hashes must agree."""
+    try:
+        if sides.target.size(file.basename) != file.num_bytes or not file.hashes:
+            return False
+        check_object(sides.target, file)
+    except (StoreNotFound, SmaltiError) as error:
+        if isinstance(error, StoreNotFound) or "hash" in getattr(error, "facts", {}):
+            return False
+        raise
+    return True
+
+
+def _put_index(store: Store, index: bytes) -> None:
+    store.check_exclusive_puts(FOLDER)
+    try:
+        store.put_if_absent(INDEX, index)
+    except StoreExists as error:
+        if store.get(INDEX) != index:  # equal bytes: our own put took effect, but its reply was lost
+            raise CommitConflict(
+                f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
+            ) from error
+    check_created(store, INDEX, index)

@@ -1,0 +1,236 @@
+"""The state of the target of a copy: its versions, and which objects of a new version it has for certain.
+
+A copy keeps the names of objects, so that a name may come back that a vacuum at the target is removing, or has removed.
+Intended behaviour; anything else is a bug:
+1. An object that a version at the target needs which is not expired is there, and stays.
+2. Any other object of a write that was published at the target is copied, whether it is there or not.
+3. Objects of writes that were not published there are those of an earlier copy that was stopped. They are used again:
+   the marker of the write is renewed before they are listed, so that a later vacuum keeps them.
+4. A vacuum that listed them before that publishes the list of what it removes before it removes anything. If that was
+   before this state was read, the write is fenced and the copy is refused; if later, the commit conflicts with it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from smalti.catalog.erasures import erased_keys, erasure_id
+from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.publishing import stored_sizes_of
+from smalti.catalog.reading import Newest, headers_before
+from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import live_keys
+from smalti.catalog.table.segments import tables_in
+from smalti.catalog.table.shard_table import block_files_of
+from smalti.errors import CatalogError, ChecksumMismatch, DatasetExists, StoreNotFound
+from smalti.exchange.contents import Content
+from smalti.exchange.transfer import check_object
+from smalti.format.index import FileInfo
+from smalti.storage import Store
+
+REMOVALS = ("vacuum", "purge")
+"""Operations of versions that have the content of the one before."""
+
+
+@dataclass
+class Target:
+    """The place that versions are copied to."""
+
+    store: Store
+    newest: Header | None
+    headers: Mapping[int, Header]
+    """All headers by number."""
+    _live: dict[int, int] | None = field(default=None, repr=False)
+    _listed: dict[int, int] | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, store: Store, newest: Newest) -> "Target":
+        """Read the headers of the target.
+
+        Raises:
+            DatasetExists: there is a set that Smalti did not write, or this is the folder of one split.
+        """
+        if newest.is_foreign or newest.is_split_folder:
+            raise DatasetExists(
+                f"{store.url} holds a set without versions of its own, which is never replaced or extended; choose "
+                "another place",
+                url=store.url,
+            )
+        header = newest.header
+        before = [] if header is None else [header, *headers_before(store, header)]
+        return cls(store, header, {each.version: each for each in before})
+
+    def usable(self) -> Iterator[Header]:
+        """Yield the headers of versions that can be opened, newest first."""
+        expired = () if self.newest is None else self.newest.expired
+        yield from (self.headers[number] for number in sorted(self.headers, reverse=True) if number not in expired)
+
+    def version_of(self, source: Header, *, write_id: str | None = None) -> Header | None:
+        """Return the version that has this write id, or else this content; None if there is none that can be opened."""
+        name = source.write_id if write_id is None else write_id
+        found = next((header for header in self.usable() if header.write_id == name), None)
+        if found is None and write_id is None:
+            found = next((header for header in self.usable() if has_same_content(header, source)), None)
+        return found
+
+    def check_erased(self, source: Header, known: Collection[str] = ()) -> None:
+        """Check that a version of the source records every deletion of samples that the target does.
+
+        Args:
+            source: The version of the source.
+            known: Deletions that the source recorded before; if they were not purged at the target, a rollback at the
+                source undoes them there too.
+
+        Raises:
+            CatalogError: samples were deleted at the target that the version may hold.
+        """
+        recorded = {erasure_id(entry) for entry in source.erased}
+        lost = [
+            entry
+            for entry in (() if self.newest is None else self.newest.erased)
+            if erasure_id(entry) not in recorded and (entry.get("purged") or erasure_id(entry) not in known)
+        ]
+        if lost:
+            versions = [int(entry["version"]) for entry in lost]
+            raise CatalogError(
+                f"{self.store.url}: samples were deleted at the target (versions {', '.join(map(str, versions))}) that "
+                f"version {source.version} of the source may hold: it has no record of these deletions, and could "
+                "bring the samples back. Nothing was copied. Delete them at the source too, and copy the version that "
+                "makes; then, or if they should come back, say `restore_erased` of `copy_version` (`smalti cp "
+                "--overwrite --restore-erased`)",
+                versions=versions,
+            )
+
+    def may_hold_deleted(self, new: Iterable[tuple[int | None, Sequence[Mapping[str, Any]]]]) -> tuple[int, ...]:
+        """Return the versions that lack a record of a deletion which the newest one has.
+
+        `new` has the versions that were published since the state was read: number, None in a dry run, and records.
+        """
+        recorded = set() if self.newest is None else _erasures(self.newest.erased)
+        found: list[tuple[int | None, set[str]]] = [
+            (header.version, _erasures(header.erased)) for header in list(self.usable())[::-1]
+        ]
+        for number, erased in new:
+            recorded |= _erasures(erased)
+            found.append((number, set(recorded)))
+        return tuple(number for number, had in found if number is not None and had != recorded)
+
+    def check_fences(self, content: Content, owners: Iterable[str], files: Iterable[FileInfo]) -> None:
+        """Check that no vacuum removes what is about to be copied, before anything is put.
+
+        Raises:
+            CatalogError: a vacuum at the target removes objects of the same write.
+        """
+        fenced = set() if self.newest is None else {*owners} & {*self.newest.fenced}
+        for file in files if fenced else ():
+            owner = content.owner_of(file.basename)
+            if owner in fenced and _hash(file.basename) not in self._needed():
+                raise CatalogError(
+                    f"{self.store.locate(file.basename)}: a vacuum at the target removes the objects of write {owner}, "
+                    "and could still remove what is copied now. Nothing was copied. Copy to another place, or call "
+                    "`vacuum` at the target once more when its last version is older than its limit: it then frees "
+                    "the name",
+                    write_id=owner,
+                )
+
+    def begin(self, owners: Iterable[str]) -> None:
+        """Put or renew the markers of writes that were not published here."""
+        for owner in owners:
+            if not self._is_published(owner):
+                markers.begin(self.store, owner)
+
+    def end(self, owners: Iterable[str]) -> None:
+        """Remove the markers of writes that are published now."""
+        for owner in owners:
+            markers.end(self.store, owner)
+
+    def missing(self, content: Content, files: Iterable[FileInfo], *, is_checked: bool) -> Iterator[FileInfo]:
+        """Yield the files that have to be copied; the markers were put before the first one is asked for.
+
+        Args:
+            content: The version that the files are of.
+            files: Its files.
+            is_checked: Read every object that is there, and copy it again if it is damaged.
+        """
+        if self._listed is None:
+            self._listed = {_hash(info.key): info.num_bytes for info in self.store.list()}
+        listed = self._listed
+        is_local = self.store.local_path("x") is not None
+        for file in files:
+            key, owner = file.basename, content.owner_of(file.basename)
+            is_there = listed.get(_hash(key)) == file.num_bytes
+            if is_there and self._needed().get(_hash(key)) == file.num_bytes:
+                if is_checked and not _is_whole(self.store, file):
+                    yield file
+                continue
+            is_reusable = is_there and owner is not None and not self._is_published(owner)
+            # A crash of the machine may have left a file of the right size without its bytes.
+            must_check = is_checked or is_local
+            if not is_reusable or (must_check and not _is_whole(self.store, file)):
+                yield file
+
+    def _needed(self) -> Mapping[int, int]:
+        """Return size by hash of the name of all objects that versions need which can be opened."""
+        if self._live is None:
+            self._live = {}
+            tables: set[tuple[str, str]] = set()
+            tables_seen: set[str] = set()  # segments, which versions share
+            for header in self.usable():
+                identity = header.table_key, repr(header.sidecars)
+                if identity not in tables:
+                    tables.add(identity)
+                    self._live |= self._sizes(header, tables_seen)
+        return self._live
+
+    def _sizes(self, header: Header, seen: set[str]) -> dict[int, int]:
+        manifest = read_manifest(self.store, header, recount=False)
+        found: dict[int, int] = {}
+        others = [*live_keys(self.store, header.sidecars), *erased_keys(header)]
+        for sha256, shards in tables_in(manifest.shards):
+            if not sha256 or sha256 not in seen:
+                found |= {_hash(name): size for part in stored_sizes_of(shards) for name, size in part}
+                others += block_files_of(shards)
+                seen.add(sha256)
+        for key in others:
+            with suppress(StoreNotFound):  # copied again
+                found[_hash(key)] = self.store.size(key)
+        return found
+
+    def _is_published(self, owner: str) -> bool:
+        is_remembered = self.newest is not None and owner in self.newest.writes
+        return is_remembered or any(header.write_id == owner for header in self.headers.values())
+
+
+def has_same_content(one: Header, other: Header) -> bool:
+    """Return whether two versions have the same shards, added columns and logical types."""
+    return (one.digest, _digests(one), dict(one.logical)) == (other.digest, _digests(other), dict(other.logical))
+
+
+def has_same_records(one: Header, other: Header) -> bool:
+    """Return whether `other` records all deletions that `one` does, and which of them were purged."""
+    return {(erasure_id(entry), bool(entry.get("purged"))) for entry in one.erased} <= {
+        (erasure_id(entry), purged) for entry in other.erased for purged in (False, bool(entry.get("purged")))
+    }
+
+
+def _erasures(erased: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {erasure_id(entry) for entry in erased}
+
+
+def _digests(header: Header) -> list[object]:
+    return [entry.get("digest") or entry.get("sha256") for entry in header.sidecars]
+
+
+def _is_whole(store: Store, file: FileInfo) -> bool:
+    try:
+        check_object(store, file)
+    except ChecksumMismatch:
+        return False
+    return True
+
+
+def _hash(name: str) -> int:
+    return xxh3_64_intdigest(name.encode(errors="surrogatepass"))

@@ -1,0 +1,219 @@
+"""The transfer of objects from one store to another, by threads, in bounded memory.
+
+Intended behaviour; anything else is a bug:
+1. What is read is compared with the size and all hashes that the source's manifest declares; a mismatch is read once
+   more, and then raised. Nothing that does not match is written.
+2. What was written is asked for its size; with `read_back` it is read and compared as well.
+3. Objects in memory take at most `memory_limit` bytes together; a larger one goes through a temporary file.
+4. The first failure stops the transfer. Complete objects stay, and a repeated call finds them.
+5. Every wait ends: requests have the stores' deadlines, and waiting for an object has `timeout_seconds` on top.
+"""
+
+import io
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from smalti.catalog.commit import put_and_check
+from smalti.errors import ChecksumMismatch, StoreError, StoreTimeout
+from smalti.format.hashing import compare_digests, new_hash
+from smalti.format.index import FileInfo
+from smalti.storage import Store
+
+_ATTEMPTS = 2
+_SYNCED_AT_ONCE = 1024
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all) after each object."""
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """Limits and checks of a copy."""
+
+    max_workers: int = 8
+    """Objects that are copied at the same time."""
+    memory_limit: int = 256 << 20
+    """Bytes of objects in memory at the same time; larger objects go through a temporary file."""
+    read_back: bool = False
+    """Read every object at the target again and compare it, also those that were there already."""
+    server_side: bool = False
+    """Let the server copy where both places are on the same one; only sizes are compared then, unless `read_back`."""
+    timeout_seconds: float = 900.0
+    """Longest wait for one object, seconds."""
+
+    def __post_init__(self) -> None:
+        if self.max_workers < 1 or self.memory_limit < 1 or self.timeout_seconds <= 0:
+            raise ValueError(
+                f"`max_workers` ({self.max_workers}), `memory_limit` ({self.memory_limit}) and `timeout_seconds` "
+                f"({self.timeout_seconds}) must be greater than 0"
+            )
+
+
+class Transfer:
+    """The copying of objects between two stores under the same keys."""
+
+    def __init__(self, source: Store, target: Store, options: CopyOptions, on_progress: Progress | None = None) -> None:
+        self._source, self._target, self._options = source, target, options
+        self._on_progress = on_progress
+        self._is_server_side = options.server_side and target.can_copy_from(source)
+        self._room = _Room(options.memory_limit, options.timeout_seconds)
+        self._is_stopped = threading.Event()
+
+    def run(self, files: Iterable[FileInfo], total: int) -> None:
+        """Copy all files, and make them durable; `total` is their size in bytes, for the progress.
+
+        Raises:
+            ChecksumMismatch: an object at the source is not what its manifest declares.
+            StoreError: an object could not be read or written.
+        """
+        done = 0
+        running: deque[Future[FileInfo]] = deque()
+        keys: list[str] = []
+        pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-copy")
+        try:
+            for copied in self._results(pool, running, iter(files)):
+                done += copied.num_bytes
+                keys.append(copied.basename)
+                if len(keys) == _SYNCED_AT_ONCE:
+                    self._target.sync(keys)
+                    keys.clear()
+                if self._on_progress is not None:
+                    self._on_progress(done, total)
+            self._target.sync(keys)
+        finally:
+            self._is_stopped.set()
+            for future in running:
+                future.cancel()
+            pool.shutdown(wait=True, cancel_futures=True)  # requests have deadlines
+
+    def _results(
+        self, pool: ThreadPoolExecutor, running: deque[Future[FileInfo]], files: Iterator[FileInfo]
+    ) -> Iterator[FileInfo]:
+        for file in files:
+            running.append(pool.submit(self._copy, file))
+            if len(running) >= 2 * self._options.max_workers:
+                yield self._first(running)
+        while running:
+            yield self._first(running)
+
+    def _first(self, running: deque[Future[FileInfo]]) -> FileInfo:
+        future = running[0]
+        if not wait([future], timeout=self._options.timeout_seconds).done:
+            raise StoreTimeout(
+                f"{self._target.url}: an object was not copied within {self._options.timeout_seconds:.0f} s; look at "
+                "the stores and the network, and copy again: what is complete is not copied twice"
+            )
+        running.popleft()
+        return future.result()
+
+    def _copy(self, file: FileInfo) -> FileInfo:
+        if self._is_stopped.is_set():
+            return file
+        if self._is_server_side:
+            put_and_check(
+                partial(self._target.copy_from, self._source, file.basename),
+                self._target,
+                file.basename,
+                file.num_bytes,
+                error=StoreError,
+            )
+        elif file.num_bytes <= self._options.memory_limit:
+            with self._room.taken(file.num_bytes, self._is_stopped):
+                self._copy_in_memory(file)
+        else:
+            with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
+                self._copy_by_file(file, Path(folder, "object"))
+        if self._options.read_back:
+            check_object(self._target, file)
+        return file
+
+    def _copy_in_memory(self, file: FileInfo) -> None:
+        data = b""
+        for attempt in range(1, _ATTEMPTS + 1):
+            out = io.BytesIO()
+            try:
+                _fetch_checked(self._source, file, out)
+            except ChecksumMismatch:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                data = out.getvalue()
+                break
+        self._put(file, partial(self._target.put_unsynced, file.basename, data))
+
+    def _copy_by_file(self, file: FileInfo, path: Path) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            with path.open("wb") as out:
+                try:
+                    _fetch_checked(self._source, file, out)
+                except ChecksumMismatch:
+                    if attempt == _ATTEMPTS:
+                        raise
+                else:
+                    break
+        self._put(file, partial(self._target.put_file, file.basename, path))
+
+    def _put(self, file: FileInfo, put: Callable[[], object]) -> None:
+        put_and_check(put, self._target, file.basename, file.num_bytes, error=StoreError)
+
+
+class _Room:
+    """A number of bytes of memory that threads share."""
+
+    def __init__(self, num_bytes: int, timeout: float) -> None:
+        self._left, self._timeout = num_bytes, timeout
+        self._condition = threading.Condition()
+
+    @contextmanager
+    def taken(self, num_bytes: int, is_stopped: threading.Event) -> Iterator[None]:
+        """Wait until there is room for the bytes, and hold it during the block."""
+        with self._condition:
+            is_there = self._condition.wait_for(
+                lambda: self._left >= num_bytes or is_stopped.is_set(), timeout=self._timeout
+            )
+            if not is_there:
+                raise StoreTimeout(f"no room in memory for {num_bytes} bytes within {self._timeout:.0f} s")
+            self._left -= num_bytes
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._left += num_bytes
+                self._condition.notify_all()
+
+
+def check_object(store: Store, file: FileInfo) -> None:
+    """Read an object and compare it with its declared size and hashes.
+
+    Raises:
+        ChecksumMismatch: it differs.
+        StoreNotFound: it is not there.
+    """
+    with Path(os.devnull).open("wb") as nowhere:
+        _fetch_checked(store, file, nowhere)
+
+
+def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> None:
+    hashers = {name: new_hash(name) for name in file.hashes}
+
+    def feed(chunk: bytes) -> None:
+        for hasher in hashers.values():
+            hasher.update(chunk)
+
+    found = store.fetch(file.basename, out, on_chunk=feed)
+    where = store.locate(file.basename)
+    if found != file.num_bytes:
+        raise ChecksumMismatch(
+            f"{where}: size expected {file.num_bytes} bytes, found {found}; the object was changed or is incomplete",
+            expected=file.num_bytes,
+            found=found,
+        )
+    compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, file.hashes, what=where)

@@ -1,0 +1,147 @@
+"""The record of an export in its target: which version and options it has, its files, and whether it is complete.
+
+`_smalti_export.json` is put before the first file, with `"complete": false`, and replaced after the last one. Files are
+put in one step each, so a file that exists is whole. An empty `_SUCCESS` is put last, as Spark does, for programs that
+wait for it. Names that begin with `_` are ignored by readers of folders of Parquet files.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from smalti.errors import CatalogError, FormatError, StoreError, StoreExists, StoreNotFound
+from smalti.exporting.plan import FilePlan
+from smalti.format import load_strict
+from smalti.storage import Store
+from smalti.storage.local import sync_path
+from smalti.storage.store import temporary_name
+
+RECORD = "_smalti_export.json"
+SUCCESS = "_SUCCESS"
+_FORMAT = 1
+_ADVICE = "give another folder, or remove this one"
+
+
+def fingerprint_of(facts: Mapping[str, Any]) -> str:
+    """Return what identifies an export: equal fingerprints mean equal files."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> dict[str, int]:
+    """Put the record, or find the one of an earlier attempt; return the files that exist already, with their sizes.
+
+    Raises:
+        CatalogError: The target holds something else.
+        StoreError: The store failed.
+    """
+    known = read_record(store)
+    if known is None:
+        _require_empty(store)
+        try:
+            store.put_if_absent(RECORD, _encode(facts, plans, {}, is_complete=False))
+            return {}
+        except StoreExists:  # another process, or this one before a lost reply
+            known = read_record(store)
+    if known is None or known.get("fingerprint") != facts["fingerprint"]:
+        other = known.get("source") if known is not None else None
+        source = f"version {other['version']} of {other['url']}" if isinstance(other, dict) else "unknown"
+        raise CatalogError(
+            f"{store.url} holds another export ({source}), of another version or with other options; {_ADVICE}",
+            url=store.url,
+        )
+    names = {plan.key for plan in plans}
+    return {item.key: item.num_bytes for item in store.list() if item.key in names}
+
+
+def complete(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan], sizes: Mapping[str, int]) -> None:
+    """Check that all files are in the store, and mark the export as complete.
+
+    Raises:
+        StoreNotFound: A file was removed meanwhile.
+    """
+    found = {item.key: item.num_bytes for item in store.list()}
+    for plan in plans:
+        if found.get(plan.key) != sizes[plan.key]:
+            raise StoreNotFound(
+                f"{store.locate(plan.key)}: expected {sizes[plan.key]} bytes, found {found.get(plan.key, 'no file')}; "
+                "another program changed the target during the export: run it again",
+                key=plan.key,
+                url=store.url,
+            )
+    for upload in list(store.unfinished_uploads()):  # of attempts that were killed
+        if upload.key in sizes:
+            store.abort_upload(upload)
+    store.put(RECORD, _encode(facts, plans, sizes, is_complete=True))
+    store.put(SUCCESS, b"")
+
+
+def read_record(store: Store) -> dict[str, Any] | None:
+    """Return the record of an export; None if there is none.
+
+    Raises:
+        FormatError: It cannot be read.
+    """
+    try:
+        data = store.get(RECORD)
+    except StoreNotFound:
+        return None
+    record = load_strict(data, where=store.locate(RECORD))
+    if not isinstance(record, dict) or record.get("smalti_export") != _FORMAT:
+        raise FormatError(
+            f"{store.locate(RECORD)}: expected the record of an export in format {_FORMAT}; update smalti", key=RECORD
+        )
+    return record
+
+
+def _require_empty(store: Store) -> None:
+    first = next(iter(store.list()), None)
+    if first is not None:
+        raise CatalogError(
+            f"{store.url} is not empty: it has {first.key!r}, and no export; {_ADVICE}", url=store.url, key=first.key
+        )
+
+
+def _encode(
+    facts: Mapping[str, Any], plans: Sequence[FilePlan], sizes: Mapping[str, int], *, is_complete: bool
+) -> bytes:
+    files = [
+        {"name": plan.key, "samples": plan.num_samples} | ({"bytes": sizes[plan.key]} if plan.key in sizes else {})
+        for plan in plans
+    ]
+    record = {"smalti_export": _FORMAT, "complete": is_complete, **facts, "files": files}
+    return json.dumps(record, indent=1).encode()
+
+
+@contextmanager
+def new_object(store: Store, key: str) -> Iterator[Path]:
+    """Yield the path of a file to write, and put it under the key in one step afterwards; nothing after an error.
+
+    Raises:
+        StoreError: The file cannot be written or put.
+    """
+    target = store.local_path(key)
+    try:
+        if target is None:
+            with TemporaryDirectory(prefix="smalti-export-") as folder:
+                path = Path(folder) / "file"
+                yield path
+                store.put_file(key, path)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path = target.parent / temporary_name(target.name)
+        try:
+            yield path
+            sync_path(path)
+            path.replace(target)
+        finally:
+            path.unlink(missing_ok=True)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {store.locate(key)}: {error.strerror or error}", key=key, url=store.url
+        ) from error

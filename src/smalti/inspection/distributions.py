@@ -1,0 +1,264 @@
+"""Distributions of values that are too many to keep: ranges and means, quantiles from a sample, distinct values.
+
+Memory is bounded whatever is added: quantiles and histograms are exact up to `MAX_KEPT` values and from a uniform
+sample of that size beyond; numbers of distinct values are exact up to `MAX_KEPT_HASHES` and estimates beyond.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[Any]
+Hashes = npt.NDArray[np.uint64]
+
+MAX_KEPT = 50_000
+"""Values from which quantiles are computed."""
+MAX_KEPT_HASHES = 1 << 14
+"""Hashes of distinct values that are kept; an estimate from as many is wrong by about 1 %."""
+MAX_CLASSES = 1000
+"""Distinct values up to which each is counted."""
+MAX_CLASS_CHARS = 200
+"""Characters of a text that may be a class."""
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+_BINS = 24
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Numbers of values in bins of equal width."""
+
+    low: float
+    """The smallest value."""
+    high: float
+    """The largest value."""
+    median: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike, *, bins: int = _BINS) -> "Histogram | None":
+        """Return the histogram of the finite values; None if there are none."""
+        numbers = np.asarray(values, dtype=np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return None
+        low, high = float(numbers.min()), float(numbers.max())
+        if not math.isfinite(high - low):
+            return cls(low, high, float(np.median(numbers)), (len(numbers),))
+        is_narrow = high - low <= abs(high) * 1e-12  # numpy cannot divide it
+        counts = [len(numbers)] if is_narrow else np.histogram(numbers, bins, (low, high))[0].tolist()
+        return cls(low, high, float(np.median(numbers)), tuple(counts))
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Range, mean, quantiles and histogram of numbers; of dates and times, as texts."""
+
+    count: int
+    """Numbers that are finite."""
+    not_finite: int
+    """NaN and infinities, which nothing else here counts."""
+    min: Any
+    """None if there is no number."""
+    max: Any
+    mean: Any
+    std: float | None
+    """Standard deviation of the population; None for dates and times."""
+    quantiles: dict[str, Any]
+    """By share: "0.5" is the median. Values that occur."""
+    sampled: int
+    """Number of values that quantiles and histogram are computed from: all of them, or a random sample."""
+    histogram: Histogram | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as JSON."""
+        return asdict(self)
+
+
+class DistributionOf:
+    """Accumulates a `Distribution` of numbers, or of numpy's dates and times."""
+
+    def __init__(self, *, keep: int = MAX_KEPT, seed: int = 0) -> None:
+        self._keep = keep
+        self._random = np.random.default_rng(seed)
+        self._kept: Numbers | None = None
+        self._keys = np.empty(0, np.float64)
+        self._count = self._not_finite = 0
+        self._mean = self._squares = 0.0
+        self._low: Any = None
+        self._high: Any = None
+        self._unit: np.dtype[Any] | None = None
+
+    def add(self, values: Numbers) -> None:
+        """Add numbers, one-dimensional; booleans count as 0 and 1."""
+        if values.dtype.kind in "mM":
+            self._unit = values.dtype
+            values = values[~np.isnat(values)].view(np.int64)
+        if values.dtype.kind == "f":
+            is_finite = np.isfinite(values)
+            self._not_finite += len(values) - int(np.count_nonzero(is_finite))
+            values = values[is_finite]
+            values = values.astype(np.float64) if values.dtype.itemsize < 8 else values
+        elif values.dtype.kind == "b":
+            values = values.astype(np.uint8)
+        if not len(values):
+            return
+        low, high = values.min().item(), values.max().item()
+        self._low = low if self._low is None else min(self._low, low)
+        self._high = high if self._high is None else max(self._high, high)
+        self._add_moments(values.astype(np.float64))
+        self._sample(values)
+
+    def _add_moments(self, values: npt.NDArray[np.float64]) -> None:
+        """Merge mean and squared deviations of the values; Chan's formula, which does not cancel."""
+        own = len(values)
+        with np.errstate(over="ignore", invalid="ignore"):  # of values near the largest float
+            mean = float(values.mean())
+            squares = float(np.square(values - mean).sum())
+            delta, total = mean - self._mean, self._count + own
+            self._mean += delta * own / total
+            self._squares += squares + delta * delta * self._count * own / total
+        self._count = total
+
+    def _sample(self, values: Numbers) -> None:
+        """Keep the values with the smallest of random keys: a uniform sample of all that were added."""
+        keys = self._random.random(len(values))
+        if self._kept is not None:
+            keys, values = np.concatenate([self._keys, keys]), np.concatenate([self._kept, values])
+        if len(keys) > self._keep:
+            chosen = np.argpartition(keys, self._keep - 1)[: self._keep]
+            keys, values = keys[chosen], values[chosen]
+        self._keys, self._kept = keys, values
+
+    def result(self) -> Distribution:
+        """Return the distribution of what was added."""
+        kept = np.sort(self._kept) if self._kept is not None else np.empty(0)
+        places = [round(share * (len(kept) - 1)) for share in QUANTILES] if len(kept) else []
+        found = dict(zip(map(str, QUANTILES), (self._shown(kept[place].item()) for place in places), strict=False))
+        is_number, count = self._unit is None, self._count
+        mean = self._mean if is_number else round(self._mean)
+        std = math.sqrt(self._squares / count) if count and is_number and math.isfinite(self._squares) else None
+        return Distribution(
+            count=count,
+            not_finite=self._not_finite,
+            min=self._shown(self._low),
+            max=self._shown(self._high),
+            mean=self._shown(mean) if count else None,
+            std=std,
+            quantiles=found,
+            sampled=len(kept),
+            histogram=Histogram.of(kept) if is_number else None,
+        )
+
+    def _shown(self, value: Any) -> Any:
+        if value is None or self._unit is None:
+            return value if not isinstance(value, float) or math.isfinite(value) else None
+        return str(np.array(value, np.int64).view(self._unit)[()])
+
+
+class DistinctOf:
+    """Accumulates the number of distinct values from 64-bit hashes of them, and how many are repeats.
+
+    Kept are the hashes that begin with a number of zero bits, which grows as they become too many. Each stands for
+    as many hashes as have other first bits.
+    """
+
+    def __init__(self, *, keep: int = MAX_KEPT_HASHES, examples: int = 0) -> None:
+        self._keep, self._max_examples = keep, examples
+        self._bits = 0
+        self._hashes: Hashes = np.empty(0, np.uint64)
+        self._counts: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._firsts: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._pairs: dict[int, int] = {}
+
+    def add(self, hashes: Hashes, rows: npt.NDArray[np.int64]) -> None:
+        """Add the hashes of values, with the numbers of their rows, which rise from call to call."""
+        own = self._chosen(hashes)
+        merged = np.concatenate([self._hashes, hashes[own]])
+        counts = np.concatenate([self._counts, np.ones(int(own.sum()), np.int64)])
+        firsts = np.concatenate([self._firsts, rows[own]])
+        unique, places, back = np.unique(merged, return_index=True, return_inverse=True)
+        self._note_pairs(firsts, places[back], len(self._hashes))
+        self._hashes, self._firsts = unique, firsts[places]
+        self._counts = np.bincount(back, weights=counts, minlength=len(unique)).astype(np.int64)
+        while len(self._hashes) > self._keep:
+            self._bits += 1
+            kept = self._chosen(self._hashes)
+            self._hashes, self._counts, self._firsts = self._hashes[kept], self._counts[kept], self._firsts[kept]
+
+    def _chosen(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
+        if not self._bits:
+            return np.ones(len(hashes), np.bool_)
+        return np.asarray((hashes >> np.uint64(64 - self._bits)) == 0)
+
+    def _note_pairs(self, rows: npt.NDArray[np.int64], first_of: npt.NDArray[np.int64], num_known: int) -> None:
+        """Note new rows whose hash an earlier row has."""
+        if len(self._pairs) >= self._max_examples:
+            return
+        repeats = np.flatnonzero(first_of != np.arange(len(rows)))
+        for place in repeats[repeats >= num_known][: self._max_examples - len(self._pairs)].tolist():
+            self._pairs[int(rows[place])] = int(rows[first_of[place]])
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the numbers are counted and not estimated."""
+        return self._bits == 0
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct values."""
+        return len(self._hashes) << self._bits
+
+    @property
+    def repeats(self) -> int:
+        """Number of values that are equal to an earlier one."""
+        return int(self._counts.sum() - len(self._hashes)) << self._bits
+
+    @property
+    def examples(self) -> tuple[tuple[int, int], ...]:
+        """Some pairs of rows with equal values, the earlier row first."""
+        return tuple((first, row) for row, first in self._pairs.items())
+
+
+class ClassesOf:
+    """Counts each distinct value, as long as there are few."""
+
+    def __init__(self, limit: int = MAX_CLASSES) -> None:
+        self._limit = limit
+        self._counts: Counter[Any] | None = Counter()
+
+    def add(self, values: Iterable[Any]) -> None:
+        """Add values: texts, booleans or whole numbers."""
+        if self._counts is None:
+            return
+        self._counts.update(values)
+        if len(self._counts) > self._limit or any(
+            isinstance(each, str) and len(each) > MAX_CLASS_CHARS for each in self._counts
+        ):
+            self._counts = None
+
+    def stop(self) -> None:
+        """Count no more, and forget what was counted."""
+        self._counts = None
+
+    def result(self) -> dict[Any, int] | None:
+        """Return the number of each value, the most frequent first; None if there is none, too many, or a long one."""
+        if not self._counts:
+            return None
+        ordered = sorted(self._counts.items(), key=lambda each: (-each[1], str(each[0])))
+        return dict(ordered)
+
+
+def hash_numbers(values: Numbers) -> Hashes:
+    """Return a 64-bit hash of each number of a one-dimensional array; equal stored numbers have equal hashes."""
+    width = values.dtype.itemsize
+    bits = np.ascontiguousarray(values).view(f"u{width}").astype(np.uint64)
+    with np.errstate(over="ignore"):  # the finaliser of splitmix64, a bijection of 64-bit numbers
+        bits = bits + np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return bits ^ (bits >> np.uint64(31))

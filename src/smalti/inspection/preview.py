@@ -1,0 +1,414 @@
+"""A page that shows a version in a browser: images, texts, tables, class balance, sizes; one HTML file, no network.
+
+The values on the page may be hostile. The parts that are HTML are escaped here; rows are JSON that
+`preview.js` puts into the page as text. A content security policy, with the digest of that script, keeps the browser
+from running or loading anything else.
+"""
+
+import base64
+import hashlib
+import html
+import io
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti.attributes import whole_number
+from smalti.errors import BadImageError, SchemaError, StoreError
+from smalti.format import parse_byte_count, parse_encoding
+from smalti.images import decode_rgb
+from smalti.images.header import exif_orientation
+from smalti.images.pixels import turn_upright
+from smalti.inspection.charts import class_picture, histogram_picture, shortened
+from smalti.inspection.column_stats import ColumnStats, range_texts
+from smalti.inspection.distributions import Distribution, Histogram
+from smalti.inspection.head import MAX_ROWS, choose_rows
+from smalti.inspection.reading import Ids, VersionRows
+from smalti.inspection.stats import OnRows, Stats, stats_of
+from smalti.inspection.values import byte_text, cut, is_image, summarize_image, value_text
+from smalti.storage import Place
+
+DEFAULT_ROWS = 200
+DEFAULT_MAX_BYTES = 20 << 20
+LOOKED_AT = 2000
+"""Rows that the statistics of a page are of, unless more are shown."""
+THUMBNAIL = 200
+"""Longest side of a thumbnail in pixels."""
+MAX_TEXT_CHARS = 2000
+"""Characters of a text that the page holds."""
+MAX_COLUMNS = 60
+"""Columns that the page shows."""
+_MAX_LIST = 50  # classes that a list offers
+_MAX_LISTS = 3
+_MAX_CAPTIONS = 2
+_COMPRESSED_SHARDS = 20  # of which rows are read, more if they are small: their beginnings alone are cheap to read
+_READ_AT_ONCE = 64  # rows in memory with their images
+_MIN_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The page that was written."""
+
+    path: str
+    num_bytes: int
+    url: str
+    version: int
+    digest: str
+    rows: int
+    """Rows on the page."""
+    left_out: int
+    """Rows that were asked for and did not fit into `max_bytes`."""
+    looked_at: int
+    """Rows that the statistics on the page are of."""
+    num_rows: int
+    """Rows of the version or split."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON."""
+        return asdict(self)
+
+
+def preview(  # noqa: PLR0913
+    place: Place,
+    to: str | Path,
+    *,
+    rows: int = DEFAULT_ROWS,
+    max_bytes: int | str = DEFAULT_MAX_BYTES,
+    version: int | None = None,
+    tag: str | None = None,
+    split: str | None = None,
+    columns: Sequence[str] | None = None,
+    seed: int = 0,
+    on_rows: OnRows | None = None,
+) -> Preview:
+    """Write a page with random rows of a version and statistics of up to 2,000 rows, as one HTML file.
+
+    The rows are random ones of the whole version; of compressed sets, the first rows of random shards, 20 of them
+    or as many as are needed.
+
+    Args:
+        place: The root of the set: a URL, folder or store.
+        to: The file to write; replaced if it exists.
+        rows: Number of rows to show, at most 10,000.
+        max_bytes: Largest size of the file, at least 64 KiB; rows that do not fit are left out.
+        version: The number of the version.
+        tag: Its tag, instead of the number.
+        split: Split to read; None for the whole set.
+        columns: Columns to show; None for all, up to 60.
+        seed: Number that determines which rows are random.
+        on_rows: Called with (rows looked at, rows in all) while statistics are computed.
+
+    Raises:
+        SmaltiError: the classes that `stats` names, and `StoreError` if the file cannot be written.
+        ValueError: a number is out of range.
+    """
+    count = whole_number("`rows`", rows, 0, MAX_ROWS)
+    limit = parse_byte_count(max_bytes, what="`max_bytes`")
+    if limit < _MIN_BYTES:
+        raise SchemaError(f"`max_bytes` is {limit}; expected at least {_MIN_BYTES}, 64 KiB")
+    if not Path(to).parent.is_dir():  # before minutes of reading
+        raise StoreError(f"cannot write {to}: the folder {Path(to).parent} does not exist", path=str(to))
+    found = VersionRows(place, version=version, tag=tag, split=split)
+    chosen = found.choose(columns)[: None if columns is not None else MAX_COLUMNS]
+    numbers = spread_rows(found, max(count, LOOKED_AT), seed)
+    measured = stats_of(found, chosen, None if len(numbers) == found.num_rows else numbers, on_rows=on_rows)
+    shown = np.sort(np.random.default_rng(seed).permutation(numbers)[:count])
+    text, num_shown = _Page(found, measured).text(shown, limit)
+    data = text.encode("utf-8", "replace")
+    if len(data) > limit:
+        raise SchemaError(
+            f"`max_bytes` is {limit}, and the page without rows takes {len(data)}; choose fewer `columns`"
+        )
+    _write(Path(to), data)
+    manifest = found.set.manifest
+    return Preview(
+        path=str(to),
+        num_bytes=len(data),
+        url=found.store.url,
+        version=manifest.version,
+        digest=manifest.digest,
+        rows=num_shown,
+        left_out=len(shown) - num_shown,
+        looked_at=measured.looked_at,
+        num_rows=found.num_rows,
+    )
+
+
+def spread_rows(rows: VersionRows, count: int, seed: int) -> Ids:
+    """Return sorted numbers of random rows; of compressed shards, of the first rows of some random shards."""
+    shards, sizes = rows.set.shards, rows.set.shard_sizes
+    if not len(shards) or shards[0].zip is None or rows.num_rows <= count:
+        return choose_rows(0, rows.num_rows, count, seed=seed)
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(sizes))
+    each = np.minimum(sizes[order], -(-count // _COMPRESSED_SHARDS))
+    chosen = order[: int(np.searchsorted(np.cumsum(each), count)) + 1]
+    begins = rows.shard_ends - sizes
+    parts = [begins[at] + np.arange(taken) for at, taken in sorted(zip(chosen.tolist(), each.tolist(), strict=False))]
+    return np.concatenate(parts)[:count]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write the file whole, or not at all."""
+    own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        own.write_bytes(data)
+        own.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
+    finally:
+        own.unlink(missing_ok=True)
+
+
+class _Page:
+    """The HTML of one version."""
+
+    def __init__(self, rows: VersionRows, measured: Stats) -> None:
+        self._rows, self._stats = rows, measured
+        self._columns = [column.name for column in measured.columns]
+        self._kinds = {column.name: column.kind for column in measured.columns}
+        self._names = _class_names(rows, measured)
+
+    def text(self, numbers: Ids, limit: int) -> tuple[str, int]:
+        """Return the page with as many of the rows as fit, and their number."""
+        code, style = _resource("preview.js"), _resource("preview.css")
+        front, back = self._front(style, code), self._back(code)
+        image = next((at for at, name in enumerate(self._columns) if self._kinds[name] in ("image", "images")), None)
+        facts: dict[str, Any] = {
+            "columns": self._columns,
+            "numeric": [self._kinds[name] == "number" and name not in self._names for name in self._columns],
+            "image": image,
+            "captions": self._captions(),
+            "classes": self._lists(),
+            "rows": [],
+        }
+        used = sum(len(each.encode("utf-8", "replace")) for each in (front, back, _script_json(facts))) + 1024
+        shown: list[str] = []
+        for begin in range(0, len(numbers), _READ_AT_ONCE):
+            some = numbers[begin : begin + _READ_AT_ONCE]
+            for row in self._cells(some):
+                encoded = _script_json(row)
+                used += len(encoded.encode("utf-8", "replace")) + 1
+                if used > limit:
+                    break
+                shown.append(encoded)
+            if used > limit:
+                break
+        left_out = len(numbers) - len(shown)
+        note = f"<p class=faint>{left_out:,} more rows did not fit into the size of this page.</p>" if left_out else ""
+        data = _script_json(facts).replace('"rows": []', f'"rows": [{",".join(shown)}]')
+        return front + note + f"<script type=application/json id=rows>{data}</script>" + back, len(shown)
+
+    def _cells(self, numbers: Ids) -> list[dict[str, Any]]:
+        rows = self._rows.read(numbers, self._columns)
+        with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="smalti-thumbnails") as pool:
+            cells = pool.map(lambda row: [self._cell(name, row[name]) for name in self._columns], rows, timeout=600.0)
+            return [{"row": number, "cells": each} for number, each in zip(numbers.tolist(), cells, strict=True)]
+
+    def _cell(self, name: str, value: Any) -> Any:
+        encoding = self._rows.encodings[name]
+        if value is None:
+            return None
+        if name in self._names:
+            return self._names[name].get(str(value), str(value))
+        if encoding in ("jpeg", "png", "pil") or is_image(value, encoding):
+            return _thumbnail_cell(value, encoding)
+        if isinstance(value, list) and value and isinstance(value[0], Image.Image):
+            return {"src": _data_url(value[0].convert("RGB")), "text": value_text(value, encoding)}
+        if isinstance(value, str):
+            more = f"\n… {len(value):,} characters in all" if len(value) > MAX_TEXT_CHARS else ""
+            return value[:MAX_TEXT_CHARS] + more
+        return value_text(value, encoding, MAX_TEXT_CHARS)
+
+    def _captions(self) -> list[int]:
+        """Return the columns that stand below an image: classes first, then short texts."""
+        short = [
+            column.name
+            for column in self._stats.columns
+            if column.name not in self._names
+            and (column.classes is not None or (column.kind == "text" and column.lengths and column.lengths.max <= 100))
+        ]
+        chosen = [*self._names, *short][:_MAX_CAPTIONS]
+        return [self._columns.index(name) for name in chosen]
+
+    def _lists(self) -> dict[str, list[str]]:
+        """Return the columns whose values are offered in a list, with the texts of these values."""
+        found: dict[str, list[str]] = {}
+        for at, column in enumerate(self._stats.columns):
+            if column.classes and len(column.classes) <= _MAX_LIST and len(found) < _MAX_LISTS:
+                found[str(at)] = [self._names.get(column.name, {}).get(name, name) for name in column.classes]
+        return found
+
+    def _front(self, style: str, code: str) -> str:
+        measured, manifest = self._stats, self._rows.set.manifest
+        root = measured.url.rstrip("/")
+        title = root.rpartition("/")[2] or root
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        policy = (
+            f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+            "base-uri 'none'; form-action 'none'"
+        )
+        shards = self._rows.set.num_bytes_each
+        facts = {
+            "rows": f"{measured.num_rows:,}",
+            ("shard" if len(self._rows.set.shards) == 1 else "shards"): f"{len(self._rows.set.shards):,}",
+            "stored": byte_text(int(shards.stored.sum())),
+            "uncompressed": byte_text(int(shards.raw.sum())),
+            "columns": f"{len(self._rows.encodings):,}",
+            **({"version": str(manifest.version)} if manifest.version else {}),
+            **({"split": measured.split} if measured.split else {}),
+        }
+        published = f"published {manifest.created[:16].replace('T', ' ')} UTC, " if manifest.created else ""
+        seen = f"{measured.looked_at:,} of {measured.num_rows:,} rows" if measured.is_sampled else "all rows"
+        return (
+            "<!DOCTYPE html><html lang=en><head><meta charset=utf-8>"
+            f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
+            '<meta name=viewport content="width=device-width, initial-scale=1">'
+            f"<title>{_html(title)}</title><style>{style}</style></head><body>"
+            f"<h1>{_html(title)}</h1><p class=faint>{_html(root)}</p>"
+            f"<p class=faint>{_html(published)}digest <code>{_html(measured.digest[:16])}</code>; "
+            f"statistics are of {seen}</p><div class=facts>"
+            + "".join(f"<div><b>{_html(value)}</b>{_html(name)}</div>" for name, value in facts.items())
+            + "</div><h2>Samples</h2><div class=bar><input type=search id=find placeholder='Find rows with…' "
+            "aria-label='Find rows'><span id=choices class=bar></span><button id=view hidden>Table</button>"
+            "<button id=back>Back</button><button id=on>Next</button><span id=where class=faint></span></div>"
+            "<noscript><p class=bad>Rows are shown by JavaScript, which this browser does not run.</p></noscript>"
+            "<div id=samples></div>"
+        )
+
+    def _back(self, code: str) -> str:
+        return (
+            f"{self._classes()}{self._histograms()}{self._table()}"
+            "<dialog id=detail><div class=bar><b id=detail-title></b><button id=close>Close</button></div>"
+            "<div id=detail-body></div></dialog><footer class=faint>Made by <code>smalti preview</code>. Everything "
+            f"on this page is in this file.</footer><script>{code}</script></body></html>\n"
+        )
+
+    def _classes(self) -> str:
+        pictures = []
+        for column in self._stats.columns:
+            if column.classes and len(column.classes) > 1:
+                names = self._names.get(column.name, {})
+                counts = {names.get(name, name): {"rows": number} for name, number in column.classes.items()}
+                picture = class_picture(counts, of="rows", background="")
+                pictures.append(f"<h2>{_html(column.name)}: rows by value</h2>{picture}")
+        return "".join(pictures[:4])
+
+    def _histograms(self) -> str:
+        found: dict[str, Histogram] = {}
+
+        def add(name: str, values: Distribution | None) -> None:
+            if values is not None and values.histogram is not None and values.min != values.max:
+                found[name] = values.histogram
+
+        for column in self._stats.columns:
+            if column.images is not None:
+                add(f"{column.name}: width", column.images.widths)
+                add(f"{column.name}: height", column.images.heights)
+            if column.name not in self._names and column.classes is None:
+                add(column.name, column.values)
+            if column.classes is None:
+                add(f"{column.name}: {'characters' if column.kind == 'text' else 'bytes'}", column.lengths)
+        add("bytes of a sample", self._stats.sample_bytes)
+        shown = dict(list(found.items())[:24])
+        return f"<h2>Distributions</h2>{histogram_picture(shown, background='')}" if shown else ""
+
+    def _table(self) -> str:
+        heads = ("column", "encoding", "nulls", "distinct", "range", "mean")
+        lines = "".join(
+            f"<tr>{''.join(f'<td>{_html(cell)}</td>' for cell in _facts(c))}</tr>" for c in self._stats.columns
+        )
+        head = "".join(f"<th>{each}</th>" for each in heads)
+        more = len(self._rows.encodings) - len(self._columns)
+        note = f"<p class=faint>{more} more columns are not shown.</p>" if more else ""
+        return (
+            f"<h2>Columns</h2><div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+            f"</div>{note}{self._equal()}"
+        )
+
+    def _equal(self) -> str:
+        equal = self._stats.equal_samples
+        if not equal.count:
+            return ""
+        rows = ", ".join(f"{first:,} and {row:,}" for first, row in equal.examples[:3])
+        about = "" if equal.is_exact else "about "
+        return f"<p>{about}{equal.count:,} rows are equal to an earlier one, such as rows {rows}.</p>"
+
+
+def _facts(column: ColumnStats) -> list[str]:
+    """Return the cells of a column in the table of columns."""
+    kind = f"{column.encoding}, {column.logical}" if column.logical else column.encoding
+    share = f"{column.nulls:,} ({column.nulls / column.count:.1%})" if column.nulls else "0"
+    distinct = f"{'' if column.is_distinct_exact else '≈ '}{column.distinct:,}"
+    return [column.name, kind, share, distinct, *range_texts(column)]
+
+
+def _class_names(rows: VersionRows, measured: Stats) -> dict[str, dict[str, str]]:
+    """Return the names of classes by column and number: of `label`, if the version lists its classes."""
+    names = rows.set.manifest.metadata.get("classes")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return {}
+    found = {column.name: column for column in measured.columns}.get("label")
+    if found is None or found.kind != "number":
+        return {}
+    return {"label": {str(number): name for number, name in enumerate(names)}}
+
+
+def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
+    found = summarize_image(data, encoding)
+    if found.fault:
+        return {"text": found.text(), "fault": True}
+    try:
+        image = thumbnail_image(data, encoding)
+    except (BadImageError, OSError, ValueError) as error:
+        return {"text": f"does not decode: {cut(str(error), 200)}", "fault": True}
+    return {"src": _data_url(image), "text": found.text()}
+
+
+def thumbnail_image(data: bytes, encoding: str) -> Image.Image:
+    """Return an encoded image, or a raw one (`pil`), upright and small.
+
+    Raises:
+        BadImageError: it does not decode.
+    """
+    if encoding == "pil":
+        raw = parse_encoding("pil").decode(data)
+        return _small(raw.convert("RGB"))
+    pixels = turn_upright(decode_rgb(data, min_size=THUMBNAIL), exif_orientation(data))
+    return _small(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def _small(image: Image.Image) -> Image.Image:
+    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
+    return image
+
+
+def _data_url(image: Image.Image) -> str:
+    out = io.BytesIO()
+    _small(image).save(out, "WEBP", quality=70, method=2)
+    return f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def _html(text: str) -> str:
+    return html.escape(shortened(text, 400))
+
+
+def _script_json(value: Any) -> str:
+    """Return JSON that can stand in a script element: no `<` that could end it."""
+    text = json.dumps(value, ensure_ascii=False)
+    for each in "<>&\u2028\u2029":
+        text = text.replace(each, f"\\u{ord(each):04x}")
+    return text
+
+
+def _resource(name: str) -> str:
+    return files("smalti.inspection").joinpath(name).read_text(encoding="utf-8")

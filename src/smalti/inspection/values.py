@@ -1,0 +1,183 @@
+"""Values of samples as a person reads them in a table, and as JSON holds them.
+
+In JSON, a number, a text, a boolean and a null are themselves. A float that is not finite, a date, a time and a decimal
+are texts. Others are objects with a `type`:
+
+    {"type": "image", "format": "JPEG", "width": 320, "height": 240, "num_bytes": 24163}
+    {"type": "array", "dtype": "float32", "shape": [3], "values": [1.0, 0.5, -1.0]}     values: up to 64 elements
+    {"type": "bytes", "num_bytes": 5, "base64": "aGVsbG8="}                             base64: up to 1,024 bytes
+    {"type": "pickle", "num_bytes": 120}                                                never unpickled
+"""
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from smalti.errors import BadImageError
+from smalti.images import ImageHeader, probe_image
+from smalti.images.header import may_be_image
+
+MAX_JSON_ELEMENTS = 64
+"""Elements of an array that JSON holds."""
+MAX_JSON_BYTES = 1024
+"""Bytes of a binary value that JSON holds, as base64."""
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def byte_text(count: float) -> str:
+    """Return a number of bytes as a short text in units of 1024, such as `24 KiB` or `1.5 GiB`."""
+    size, unit = float(count), 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit and size < 9.95 else f"{size:.0f} {_UNITS[unit]}"
+
+
+@dataclass(frozen=True)
+class ImageSummary:
+    """The facts of one encoded image that its header declares."""
+
+    format: str
+    """JPEG, PNG, GIF, BMP, WEBP, or `raw` and the mode of Pillow; empty if it is no image."""
+    width: int
+    height: int
+    num_bytes: int
+    fault: str = ""
+    """Reason why it is no usable image; empty for one whose header is in order."""
+
+    def text(self) -> str:
+        """Return them as a short text."""
+        if self.fault:
+            return f"no image, {byte_text(self.num_bytes)}: {self.fault}"
+        return f"{self.format.lower()} {self.width}x{self.height} {byte_text(self.num_bytes)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as JSON."""
+        size = {"format": self.format, "width": self.width, "height": self.height}
+        return {"type": "image", **({"fault": self.fault} if self.fault else size), "num_bytes": self.num_bytes}
+
+
+def summarize_image(data: bytes, encoding: str = "") -> ImageSummary:
+    """Return the facts of an encoded image, or of a raw one (`pil`); decodes no pixel."""
+    if encoding == "pil":
+        return _raw_image(data)
+    try:
+        header: ImageHeader = probe_image(data)
+    except BadImageError as error:
+        return ImageSummary("", 0, 0, len(data), error.message)
+    return ImageSummary(header.format, header.width, header.height, len(data))
+
+
+def _raw_image(data: bytes) -> ImageSummary:
+    width, height, num_chars = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+    mode = data[12 : 12 + min(num_chars, 16)].decode("ascii", "replace")
+    if len(data) < 12 or num_chars > 16 or not mode:
+        return ImageSummary("", 0, 0, len(data), "no header of a raw image")
+    return ImageSummary(f"raw {mode}", width, height, len(data))
+
+
+def is_image(value: Any, encoding: str) -> bool:
+    """Return whether a value is shown as an image: one of an image column, or bytes that begin like one."""
+    if not isinstance(value, bytes):
+        return False
+    return encoding in ("jpeg", "png", "pil") or (encoding == "bytes" and may_be_image(value) and _is_sound(value))
+
+
+def _is_sound(value: bytes) -> bool:
+    return not summarize_image(value).fault
+
+
+def value_json(value: Any, encoding: str) -> Any:
+    """Return a value of a column of this encoding as JSON holds it; see the head of this module."""
+    if isinstance(value, bytes):
+        if is_image(value, encoding):
+            return summarize_image(value, encoding).to_dict()
+        found: dict[str, Any] = {"type": "pickle" if encoding == "pkl" else "bytes", "num_bytes": len(value)}
+        if encoding != "pkl" and len(value) <= MAX_JSON_BYTES:
+            found["base64"] = base64.b64encode(value).decode()
+        return found
+    return _plain_json(value)
+
+
+def _plain_json(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {str(name): _plain_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_json(each) for each in value]
+    if isinstance(value, np.ndarray):
+        shown: dict[str, Any] = {"type": "array", "dtype": value.dtype.name, "shape": list(value.shape)}
+        if value.size <= MAX_JSON_ELEMENTS:
+            shown["values"] = _plain_json(_elements(value))
+        return shown
+    if isinstance(value, bytes):
+        return value_json(value, "bytes")
+    if isinstance(value, Image.Image):
+        form = value.format or f"raw {value.mode}"
+        return {"type": "image", "format": form, "width": value.width, "height": value.height}
+    if isinstance(value, np.bool_ | np.integer):
+        return value.item()
+    return _text(value)
+
+
+def _elements(value: np.ndarray[Any, Any]) -> Any:
+    return value.astype(str).tolist() if value.dtype.kind in "mM" else value.tolist()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, np.timedelta64):
+        return str(value.item() if value.dtype != "m8[ns]" else value)
+    return format(value, "f") if isinstance(value, Decimal) and value.is_finite() else str(value)
+
+
+def value_text(value: Any, encoding: str, limit: int | None = None) -> str:
+    """Return a value as one line of text for a table; texts longer than `limit` characters are cut.
+
+    Characters that a terminal would interpret are escaped.
+    """
+    return cut(_escaped(_line(value, encoding, limit)), limit)
+
+
+def _line(value: Any, encoding: str, limit: int | None) -> str:
+    if isinstance(value, bytes):
+        if is_image(value, encoding):
+            return summarize_image(value, encoding).text()
+        return f"{'pickle' if encoding == 'pkl' else 'bytes'} {byte_text(len(value))}"
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return value if limit is None else value[: limit + 1]
+    if isinstance(value, np.ndarray):
+        shape = f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
+        return f"{shape} {_elements(value)}" if value.size <= 8 else shape
+    if isinstance(value, float):
+        return repr(value) if limit is None else f"{value:.6g}"
+    if isinstance(value, list) and value and isinstance(value[0], Image.Image):
+        sizes = ", ".join(f"{each.width}x{each.height}" for each in value[:3])
+        noun = "image" if len(value) == 1 else "images"
+        return f"{len(value)} {noun} {sizes}{', …' if len(value) > 3 else ''}"
+    if isinstance(value, dict | list):
+        return json.dumps(_plain_json(value), ensure_ascii=False)
+    return _text(value)
+
+
+def _escaped(text: str) -> str:
+    """Return a text on one line, without characters that change a terminal."""
+    return "".join(each if each.isprintable() else _ESCAPES.get(each, f"\\u{ord(each):04x}") for each in text)
+
+
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def cut(text: str, limit: int | None) -> str:
+    """Return at most `limit` characters of a text, the last of them an ellipsis if it was longer."""
+    return text if limit is None or len(text) <= limit else f"{text[: max(1, limit) - 1]}…"

@@ -1,0 +1,111 @@
+"""The contents of many small files as Arrow arrays: whole files, read into memory that is reused.
+
+Files of this machine are read one after the other: into memory that was touched before, a photo takes a third of the
+time of a copy in fresh memory. Files of other stores are read ahead by threads, which hides the latency of the store.
+"""
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+
+from smalti.format.writing.sealing import SpareMemory
+from smalti.storage import Store
+
+BATCH_BYTES = 8 << 20
+"""An array is complete when it has this many bytes."""
+_BATCH_FILES = 1024
+_READ_AHEAD = 16  # files in flight
+_SPARE = SpareMemory()
+"""Memory of arrays that are no longer in use; for all reads of this process."""
+
+
+def read_contents(store: Store, keys: Sequence[str]) -> Iterator[pa.Array]:
+    """Yield the contents of these objects, in order, as arrays of bounded size and Arrow's type `binary`.
+
+    Raises:
+        StoreError: An object cannot be read; `StoreNotFound` if there is none.
+    """
+    if store.local_path("any") is None:
+        yield from _read_ahead(store, keys)
+        return
+    begin = 0
+    while begin < len(keys):
+        found = _read_here(store, keys[begin : begin + _BATCH_FILES])
+        yield found
+        begin += len(found)
+
+
+def _read_here(store: Store, keys: Sequence[str]) -> pa.Array:
+    """Return the contents of as many of the first files as one array takes, and of one file at least."""
+    memory = _SPARE.take(2 * BATCH_BYTES)
+    content, at, ends = memoryview(memory), 0, [0]
+    for key in keys:
+        if at >= BATCH_BYTES:
+            break
+        count = _read_into(store, key, content[at:])
+        if count is None:
+            if len(ends) == 1:
+                return pa.array([store.get(key)], pa.binary())
+            break
+        at += count
+        ends.append(at)
+    used = memory[:at]
+    array = pa.BinaryArray.from_buffers(
+        pa.binary(), len(ends) - 1, [None, pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(used)]
+    )
+    weakref.finalize(used, _SPARE.keep, memory).atexit = False  # the buffer of every slice of the array refers to it
+    return array
+
+
+def _read_into(store: Store, key: str, room: memoryview) -> int | None:
+    """Read a file of this machine, and return its number of bytes; None if it has no room, and is to be read alone."""
+    path = store.local_path(key)
+    try:
+        file = os.open(str(path), os.O_RDONLY)
+    except OSError:
+        return _copy_into(store.get(key), room)  # raises the store's error, unless the file is there now
+    try:
+        size = os.fstat(file).st_size
+        if size >= len(room):
+            return None
+        count = os.readv(file, [room[: size + 1]])  # one byte more shows the end of the file
+    except OSError:
+        return _copy_into(store.get(key), room)
+    finally:
+        os.close(file)
+    return count if count == size else _copy_into(store.get(key), room)
+
+
+def _copy_into(data: bytes, room: memoryview) -> int | None:
+    if len(data) > len(room):
+        return None
+    room[: len(data)] = data
+    return len(data)
+
+
+def _read_ahead(store: Store, keys: Sequence[str]) -> Iterator[pa.Array]:
+    waiting = iter(keys)
+    with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="smalti-contents") as pool:
+        reads: deque[Future[bytes]] = deque()
+        try:
+            reads.extend(pool.submit(store.get, key) for key in islice(waiting, _READ_AHEAD))
+            chosen: list[bytes] = []
+            num_bytes = 0
+            while reads:
+                chosen.append(reads.popleft().result())  # the store has a deadline
+                num_bytes += len(chosen[-1])
+                reads.extend(pool.submit(store.get, key) for key in islice(waiting, 1))
+                if num_bytes >= BATCH_BYTES or len(chosen) >= _BATCH_FILES:
+                    yield pa.array(chosen, pa.binary())
+                    chosen, num_bytes = [], 0
+            if chosen:
+                yield pa.array(chosen, pa.binary())
+        finally:
+            for read in reads:
+                read.cancel()

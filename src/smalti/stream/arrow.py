@@ -1,0 +1,165 @@
+"""ArrowReader: the samples of a shard set as Arrow batches, shard by shard, for programs that copy whole sets.
+
+Shards are fetched one at a time to a temporary folder, verified, and removed: nothing is kept in the cache. Reading in
+the order of an epoch is `opened.OpenStreams`'.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from smalti.catalog.verify import open_checked
+from smalti.errors import FormatError, SchemaError
+from smalti.format import ShardInfo, parse_encoding
+from smalti.format.encodings.numbers import NdArray
+from smalti.format.logical import MASK_SUFFIX
+from smalti.format.reading.arrow import ArrowColumn, Stored, record_batch, schema_of, stored_columns, value_columns
+from smalti.storage import Store
+from smalti.stream.shard_set import ShardSet
+
+BATCH_BYTES = 16 << 20
+"""Stored bytes of the samples of a batch, about."""
+
+
+@dataclass(frozen=True)
+class RowSpan:
+    """Consecutive samples of one shard."""
+
+    shards: tuple[ShardInfo, ...]
+    """The shard, and the shards of added columns that are aligned with it."""
+    begin: int
+    end: int
+    first_row: int
+    """Number of the span's first sample in the set, or in the split."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Uncompressed bytes of the samples, about."""
+        whole = sum(shard.raw.num_bytes for shard in self.shards)
+        return whole * (self.end - self.begin) // max(1, self.shards[0].samples)
+
+
+def spans_of(found: ShardSet) -> list[RowSpan]:
+    """Return the samples of a set, one span for each shard that has some."""
+    spans, row = [], 0
+    for place, shard in enumerate(found.shards):
+        if shard.samples:
+            aligned = tuple(each.shards[place] for each in found.added)
+            spans.append(RowSpan((shard, *aligned), 0, shard.samples, row))
+        row += shard.samples
+    return spans
+
+
+@dataclass(frozen=True)
+class ArrowReader:
+    """Reader of the spans of one set; can be pickled, and is small."""
+
+    store: Store
+    encodings: Mapping[str, str]
+    logical: Mapping[str, Any]
+    names: tuple[str, ...] | None = None
+    """Columns to read, in this order; None for all."""
+    as_stored: bool = False
+    """True for the values as stored, False for the values that they represent."""
+    first_arrays: Mapping[str, np.ndarray[Any, Any] | None] | None = None
+    """By name of a column whose encoding does not say the number of axes: its first array."""
+
+    @classmethod
+    def of(cls, found: ShardSet, names: Sequence[str] | None = None, *, as_stored: bool = False) -> "ArrowReader":
+        """Return the reader of a set; fetches the first shards if only their arrays say how many axes they have.
+
+        Raises:
+            SchemaError: there is no such column, or one has no form in Arrow.
+            SmaltiError: a shard cannot be read.
+        """
+        logical = dict(found.manifest.logical)
+        for each in found.added:
+            logical |= each.entry.logical
+        chosen = None if names is None else tuple(names)
+        plain = cls(found.store, found.columns, logical, chosen, as_stored)
+        unclear = [] if as_stored else plain._of_unknown_axes()
+        reader = replace(plain, first_arrays=plain._first_arrays(spans_of(found), unclear)) if unclear else plain
+        _ = reader.columns
+        return reader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.store, self.encodings, self.logical, self.names, self.as_stored, self.first_arrays)
+        return type(self), parts  # columns have functions
+
+    @cached_property
+    def columns(self) -> list[ArrowColumn]:
+        """The columns and their conversion."""
+        if self.as_stored:
+            return stored_columns(self.encodings, self.logical)
+        return value_columns(self.encodings, self.logical, (self.first_arrays or {}).get, self.names)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return schema_of(self.columns)
+
+    def batches(self, span: RowSpan, max_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of a span in order.
+
+        Raises:
+            ChecksumMismatch, FormatError, StoreNotFound: as `open_checked` does.
+            SchemaError: a value does not fit its Arrow type.
+        """
+        for first, stored in self.gathered(span, max_bytes):
+            try:
+                yield record_batch(self.columns, stored)
+            except (SchemaError, FormatError) as error:  # noqa: PERF203 -- one for each batch
+                where = f"{self.store.locate(span.shards[0].raw.basename)}, samples from {first - span.first_row} on"
+                raise type(error)(f"{where}: {error.message}", **error.facts) from error
+
+    def gathered(self, span: RowSpan, max_bytes: int = BATCH_BYTES) -> Iterator[tuple[int, dict[str, Stored]]]:
+        """Yield the number of each batch's first sample, and its stored columns."""
+        wanted = {name for column in self.columns for name in column.stored_names}
+        step = max(1, max_bytes * (span.end - span.begin) // max(1, span.num_bytes))
+        with ExitStack() as stack:
+            opened = [stack.enter_context(open_checked(self.store, shard)) for shard in span.shards]
+            for begin in range(span.begin, span.end, step):
+                rows = np.arange(begin, min(span.end, begin + step))
+                stored: dict[str, Stored] = {}
+                for shard in opened:
+                    stored |= shard.gather(rows, [name for name in shard.info.schema.names if name in wanted])
+                yield span.first_row + begin - span.begin, stored
+
+    def _of_unknown_axes(self) -> list[str]:
+        """Return the columns of arrays whose encoding does not say how many axes they have."""
+        names = self.encodings if self.names is None else self.names
+        found = []
+        for name in names:
+            if self.encodings.get(name, "").startswith("ndarray"):
+                codec = parse_encoding(self.encodings[name])
+                if isinstance(codec, NdArray) and codec.shape is None:
+                    found.append(name)
+        return found
+
+    def _first_arrays(self, spans: Sequence[RowSpan], names: Sequence[str]) -> dict[str, Any]:
+        """Return the first array of each of these columns that is not null."""
+        found: dict[str, Any] = {}
+        for span in spans:
+            with ExitStack() as stack:
+                opened = [stack.enter_context(open_checked(self.store, shard)) for shard in span.shards]
+                for shard in opened:
+                    columns = shard.info.schema.columns()
+                    for name in (name for name in names if name in columns and name not in found):
+                        row = _first_valid(shard, name + MASK_SUFFIX, columns)
+                        if row is not None:
+                            found[name] = shard.batch(np.array([row]))[name][0]
+            if len(found) == len(names):
+                break
+        return found
+
+
+def _first_valid(shard: Any, mask: str, columns: Mapping[str, str]) -> int | None:
+    if mask not in columns:
+        return 0
+    is_null = shard.gather(np.arange(len(shard)), [mask])[mask]
+    return int(np.argmin(is_null)) if (np.asarray(is_null) == 0).any() else None

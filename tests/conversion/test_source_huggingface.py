@@ -1,0 +1,76 @@
+"""Datasets of Hugging Face as a source: a folder that their library wrote, without it, and a dataset in memory."""
+
+import json
+import shutil
+
+import pytest
+
+from smalti.conversion import convert
+from smalti.conversion.sources.huggingface import CLASS_NAMES
+from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.torch import LocalDataset
+from tests.conversion.source_rows import DATA, read, source_of
+
+FOLDER = DATA / "huggingface"
+
+
+def test_a_saved_folder_is_read_without_their_library(tmp_path):
+    source = source_of(FOLDER, split="train")
+    assert json.loads(source.schema().field("label").metadata[CLASS_NAMES]) == ["cat", "dog"]
+    convert(FOLDER, tmp_path / "set", settings={"split": "train"}, nulls={"text": "mask"}, processes=1)
+    dataset = LocalDataset(tmp_path / "set")
+    assert dict(dataset.shards[0].schema.columns()) == {
+        "grid": "ndarray:int16", "image": "jpeg", "label": "int64", "nest": "json", "seq": "ndarray:int32",
+        "text": "str", "text__is_null": "uint8",
+    }  # fmt: skip
+    assert [sample["label"] for sample in dataset] == [0, 1, 1]
+    assert [sample["text"] for sample in dataset] == ["x", "y", None]
+    assert [sample["seq"].tolist() for sample in dataset] == [[1], [], [2, 3]]
+    assert [sample["nest"] for sample in dataset] == [
+        {"a": 0.5, "b": ["p"]}, {"a": 1.5, "b": []}, {"a": 2.5, "b": ["q", "r"]},
+    ]  # fmt: skip
+    assert dataset[2]["grid"].tolist() == [[2, 1], [2, 3]]
+    assert dataset[2]["image"].size == (8, 8)
+
+
+def test_the_splits_are_chosen_one_at_a_time():
+    assert [row["text"] for row in read(FOLDER, split="test", columns=("text",))] == [None, "x"]
+    with pytest.raises(VersionNotFound, match="has the splits train, test: choose one with `split`"):
+        read(FOLDER)
+    with pytest.raises(VersionNotFound, match="there is no split 'dev'"):
+        read(FOLDER, split="dev")
+    assert len(read(FOLDER / "test", "huggingface")) == 2
+    with pytest.raises(VersionNotFound, match="without splits"):
+        read(FOLDER / "test", split="test")
+    with pytest.raises(SchemaError, match="there is no column 'x'"):
+        read(FOLDER, split="test", columns=("x",))
+
+
+def test_a_damaged_folder_is_an_error(tmp_path):
+    shutil.copytree(FOLDER / "train", tmp_path / "set")
+    rows = tmp_path / "set" / "data-00000-of-00001.arrow"
+    whole = rows.read_bytes()
+    rows.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(FormatError, match=r"data-00000-of-00001\.arrow"):
+        read(tmp_path / "set")
+    rows.unlink()
+    with pytest.raises(StoreNotFound, match=r"data-00000-of-00001\.arrow"):
+        read(tmp_path / "set")
+    state = tmp_path / "set" / "state.json"
+    state.write_text(state.read_text().replace("data-00000-of-00001.arrow", "../secret"))
+    with pytest.raises(FormatError, match="no name of a file"):
+        read(tmp_path / "set")
+    state.write_text("{")
+    with pytest.raises(FormatError, match=r"state\.json"):
+        read(tmp_path / "set")
+
+
+def test_a_dataset_is_read_with_its_selection_and_without_its_transforms(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="needs the package datasets")
+    saved = datasets.load_from_disk(str(FOLDER))
+    assert [row["text"] for row in read(saved["train"].select([2, 0]))] == [None, "x"]
+    assert [row["label"] for row in read(saved, split="test")] == [1, 0]
+    shouting = saved["train"].with_transform(lambda rows: {"text": ["NO"]})
+    assert [row["text"] for row in read(shouting)] == ["x", "y", None]
+    memory = datasets.Dataset.from_dict({"n": [1, 2, 3]})
+    assert read(memory.filter(lambda row: row["n"] != 2)) == [{"n": 1}, {"n": 3}]

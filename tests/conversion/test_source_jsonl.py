@@ -1,0 +1,107 @@
+"""JSON lines as a source: types of all lines, texts that stay texts, and malformed lines by file and line."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pytest
+
+from smalti.conversion import convert
+from smalti.conversion.sources import json_lines, lines
+from smalti.errors import FormatError, SchemaError
+from smalti.torch import LocalDataset
+from tests.conversion.source_rows import read, rows_of, source_of
+
+
+def test_types_are_learned_and_texts_stay_texts(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(
+        b'{"a":1,"day":"2024-01-01","n":{"x":[1,2],"y":null}}\n\n{"a":2,"day":"hello","late":true,"f":1}\n{"f":0.5}'
+    )
+    source = source_of(tmp_path / "a.jsonl")
+    assert {field.name: (str(field.type), field.nullable) for field in source.schema()} == {
+        "a": ("int64", True),
+        "day": ("string", True),
+        "n": ("struct<x: list<item: int64>, y: string>", True),
+        "late": ("bool", True),
+        "f": ("double", True),
+    }
+    assert rows_of(source) == [
+        {"a": 1, "day": "2024-01-01", "n": {"x": [1, 2], "y": None}, "late": None, "f": None},
+        {"a": 2, "day": "hello", "n": None, "late": True, "f": 1.0},
+        {"a": None, "day": None, "n": None, "late": None, "f": 0.5},
+    ]
+
+
+@pytest.mark.parametrize("block", [40, 8 << 20])
+def test_lines_are_read_in_blocks_and_parts_with_every_line_once(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    monkeypatch.setattr(json_lines, "line_ranges", lambda file: lines.line_ranges(file, 300))
+    values = [{"i": number, "t": "x" * (number % 90)} for number in range(100)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    source = source_of(tmp_path / "a.jsonl")
+    assert len(source.parts()) > 10
+    assert rows_of(source) == values
+    assert not any(field.nullable for field in source.schema())
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    assert read(tmp_path / "b.jsonl.gz") == values
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"i": "word", "t": ""}\n')
+    with pytest.raises(
+        SchemaError, match=r"a\.jsonl(, line 101: .*changed from|: the values of 'i' are int64 in some)"
+    ):
+        source_of(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"a":1}\n{"a":\n', "line 2: no JSON"),
+        (b'{"a":1}\n\n[1]\n', "line 3: expected an object, found list"),
+        (b'{"a":1}\n{"a":"x"}\n', "line 2: .* changed from number to string"),
+        (b'{"a":"\xff"}\n', "line 1: text that is not UTF-8"),
+        (b'{"a":1}\n\0\0', "a NUL byte"),
+        (b"", "no lines with keys"),
+        (b'{"a":12345678901234567890}\n', "beyond 64 bits"),
+        (b'{"a":9007199254740993}\n{"a":0.5}\n', "does not hold"),
+    ],
+)
+def test_a_malformed_line_is_an_error_with_file_and_line(tmp_path, data, message):
+    (tmp_path / "bad.jsonl").write_bytes(data)
+    with pytest.raises((FormatError, SchemaError), match=rf"bad\.jsonl.*{message}"):
+        read(tmp_path / "bad.jsonl")
+
+
+def test_types_can_be_declared(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a":1,"b":"2024-01-01"}\n{"a":2}\n')
+    source = source_of(tmp_path / "a.jsonl", types={"a": "float32", "b": "timestamp"})
+    assert [field.type for field in source.schema()] == [pa.float32(), pa.timestamp("us")]
+    assert rows_of(source)[1] == {"a": 2.0, "b": None}
+    with pytest.raises(SchemaError, match=r"there are no columns \['c'\]"):
+        read(tmp_path / "a.jsonl", columns=("c",))
+
+
+def test_a_conversion_has_the_values(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a":1,"n":{"x":[1,2]}}\n{"a":2,"n":{"x":[]}}\n')
+    convert(tmp_path / "a.jsonl", tmp_path / "set", processes=1)
+    assert list(LocalDataset(tmp_path / "set")) == [{"a": 1, "n": {"x": [1, 2]}}, {"a": 2, "n": {"x": []}}]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"a": {"x": 12345678901234567890}}',
+        b'{"a": [9007199254740993, 0.5]}',
+        b'{"a": [{"x": 9007199254740993}]}\n' + b" " * 300 + b'\n{"a": [{"x": 0.5}]}',
+    ],
+)
+def test_digits_within_nested_values_are_not_lost(tmp_path, content, monkeypatch):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 100)
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(SchemaError, match=r"column 'a' has .*2\^53"):
+        read(tmp_path / "a.jsonl")
+
+
+def test_values_nested_too_deeply_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text(f'{{"a": {"[" * 2000}{"]" * 2000}}}')
+    with pytest.raises(FormatError, match="nested too deeply"):
+        read(tmp_path / "a.jsonl")

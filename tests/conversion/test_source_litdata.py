@@ -1,0 +1,124 @@
+"""Chunks of LitData as a source: samples that litdata wrote, and damaged or foreign chunks."""
+
+import json
+import shutil
+import struct
+
+import pytest
+import zstandard
+
+from smalti.conversion import convert
+from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound
+from smalti.torch import LocalDataset
+from tests.conversion.source_rows import DATA, read
+
+FOLDER = DATA / "litdata"
+
+
+def expected(number):
+    """Return the values of a sample of the fixture, apart from its image."""
+    return {
+        "label": number, "text": f"t{number}", "score": number / 4, "data": bytes([0, number]),
+        "grid": [[number] * number] * 2, "line": [float(each) for each in range(number)], "vec": [float(number)] * 2,
+        "mat": [[number] * 2], "ok": number % 2 == 0, "nest.p": number, "nest.q": [number, "x", None],
+        "nest.r": [{"a": 1, "b": 2.5, "c": "y", "d": None, "e": True}], "nest.s": ["u", "v"], "nest.i": [1, 2],
+        "nest.f": [0.5], "nest.z": [True, False],
+    }  # fmt: skip
+
+
+def test_chunks_of_litdata_have_the_same_samples(tmp_path):
+    convert(FOLDER, tmp_path / "set", processes=1)
+    dataset = LocalDataset(tmp_path / "set")
+    assert len(dataset) == 4
+    for number, sample in enumerate(dataset):
+        assert sample.pop("image").size == (8, 8)
+        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in sample.items()}
+        assert plain == expected(number)
+    columns = dict(dataset.shards[0].schema.columns())
+    assert {name: columns[name] for name in ("image", "label", "grid", "line", "vec", "mat", "ok", "nest.q")} == {
+        "image": "jpeg", "label": "int64", "grid": "ndarray:int16", "line": "ndarray:float64",
+        "vec": "ndarray:float32", "mat": "ndarray:int64", "ok": "uint8", "nest.q": "json",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the chunks, and a function that changes the configuration in its index."""
+    folder = tmp_path / "chunks"
+    shutil.copytree(FOLDER, folder)
+
+    def change(**config):
+        index = json.loads((folder / "index.json").read_text())
+        index["config"] |= config
+        (folder / "index.json").write_text(json.dumps(index))
+
+    return folder, change
+
+
+def test_chunks_that_are_compressed_as_a_whole_are_read(copy):
+    folder, change = copy
+    for path in folder.glob("*.bin"):
+        path.write_bytes(zstandard.compress(path.read_bytes()))
+    change(compression="zstd")
+    assert [row["label"] for row in read(folder, columns=("label",))] == [0, 1, 2, 3]
+    (folder / "chunk-0-0.bin").write_bytes(b"no frame")
+    with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged: it cannot be unpacked"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"encryption": {"algorithm": "fernet"}}, "encrypted"),
+        ({"item_loader": "TokensLoader"}, "made for TokensLoader"),
+        ({"compression": "zstd", "compression_batch_size": 8}, "in frames is not read"),
+        ({"data_spec": "[1]"}, "`data_spec` cannot be read"),
+        ({"data_format": ["int"]}, "do not fit each other"),
+        ({"data_format": ["pickle"] + ["int"] * 16}, "column 'image' is pickled.*runs code"),
+        ({"data_format": ["graph"] + ["int"] * 16}, "serializer 'graph'"),
+    ],
+)
+def test_chunks_of_another_form_are_refused_with_advice(copy, config, message):
+    folder, change = copy
+    change(**config)
+    with pytest.raises(SmaltiError, match=message):
+        read(folder)
+
+
+def test_a_pickled_column_can_be_left_out(copy):
+    folder, change = copy
+    formats = json.loads((FOLDER / "index.json").read_text())["config"]["data_format"]
+    change(data_format=["pickle", *formats[1:]])
+    assert read(folder, columns=("label",))[3] == {"label": 3}
+    with pytest.raises(SchemaError, match="there is no column 'x'"):
+        read(folder, columns=("x",))
+
+
+def test_damaged_chunks_are_errors(copy):
+    folder, _ = copy
+    chunk = folder / "chunk-0-0.bin"
+    whole = chunk.read_bytes()
+    for data in (
+        whole[:2], whole[:-400], struct.pack("<I", 1 << 31) + whole[4:], whole[:4] + b"\xff" * 16 + whole[20:],
+        whole[:20] + b"\xff" * 8 + whole[28:],
+    ):  # fmt: skip
+        chunk.write_bytes(data)
+        with pytest.raises(FormatError, match=r"chunk-0-0\.bin"):
+            read(folder)
+    chunk.unlink()
+    with pytest.raises(StoreNotFound, match="the index names this chunk, which is missing"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x01\xff\xff\xff\x7f", b"\x02\x10\0\0\0",
+     b"\x05\x01\0\0\0\x01\0\0\0a" + b"\x05\x01\0\0\0\x01\0\0\0a" * 5000,
+     b"\x07\xff\0\0\0a", b"\x1f\x01\0\0\0", b"\x0a", b"\x0b\x0b", b"\x06\x01\0\0\0\xff\xff\xff\x7f"],
+)  # fmt: skip
+def test_a_damaged_nested_value_is_an_error(content):
+    from smalti.conversion.sources.litdata import LeafColumn, _column
+
+    column: LeafColumn = _column("x", 0, "json", None)
+    with pytest.raises((ValueError, IndexError, struct.error, RecursionError)):
+        column.array([content])

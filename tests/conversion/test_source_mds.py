@@ -1,0 +1,49 @@
+"""Shard sets as a source: the samples as stored, with other sizes, compression and columns."""
+
+import pytest
+
+from smalti import JSONWriter
+from smalti.catalog import load_manifest, verify
+from smalti.conversion import convert
+from smalti.errors import SchemaError, VersionNotFound
+from smalti.torch import LocalDataset
+from tests.conversion.source_rows import read
+from tests.shard_sets import write_set
+from tests.typed_sets import plain, wanted, write_typed_set
+
+
+def test_encodings_logical_types_and_samples_are_kept_in_shards_of_another_size(tmp_path):
+    write_typed_set(tmp_path / "set")
+    made = convert(tmp_path / "set", tmp_path / "new", compression="gz", size_limit=None, processes=1)
+    before = load_manifest(tmp_path / "set")
+    assert (made.schema.columns(), made.logical) == (before.schema.columns(), before.logical)
+    assert (len(before.shards), len(made.shards), made.shards[0].compression) == (5, 1, "gz")
+    assert made.row_hash == verify(tmp_path / "set").row_hash
+    assert [plain(sample) for sample in LocalDataset(tmp_path / "new")] == [wanted(number) for number in range(40)]
+
+
+def test_columns_can_be_chosen_with_the_masks_of_their_nulls(tmp_path):
+    write_typed_set(tmp_path / "set", 10)
+    rows = read(tmp_path / "set", "mds", columns=("age", "id"))
+    assert rows[3] == {"id": 3, "age": 0, "age__is_null": 1}
+    with pytest.raises(SchemaError, match=r"there are no columns \['x'\]"):
+        read(tmp_path / "set", "mds", columns=("x",))
+
+
+def test_the_version_is_chosen_by_number_or_tag(tmp_path):
+    write_set(tmp_path / "set", 10)
+    write_set(tmp_path / "set", 5, exist_ok=True)
+    assert len(read(tmp_path / "set")) == 5
+    assert len(read(tmp_path / "set", version=1)) == 10
+    with pytest.raises(VersionNotFound):
+        read(tmp_path / "set", version=9)
+    with pytest.raises(ValueError, match="version, tag and split"):
+        read(tmp_path / "set", versoin=1)
+
+
+def test_a_set_of_json_lines_is_read(tmp_path):
+    with JSONWriter(out=str(tmp_path / "set"), columns={"n": "int", "t": "str", "f": "float"}) as writer:
+        for number in range(3):
+            writer.write({"n": number, "t": f"a{number}", "f": number / 2})
+    convert(tmp_path / "set", tmp_path / "new", format="mds", processes=1)
+    assert list(LocalDataset(tmp_path / "new"))[2] == {"n": 2, "t": "a2", "f": 1.0}

@@ -1,0 +1,170 @@
+"""Tar files of WebDataset as a source: samples, types, incomplete samples, and hostile files."""
+
+import io
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from smalti.conversion import convert
+from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.torch import LocalDataset
+from tests.conversion.source_rows import DATA, read, rows_of, source_of
+
+
+def write_tar(path, members, **options):
+    """Write a tar file of names and contents; a `TarInfo` in place of a name is taken as it is."""
+    with tarfile.open(path, "w", **options) as tar:
+        for name, content in members:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = len(content) if info.isreg() else 0
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def info(name, **fields):
+    made = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+def test_a_file_of_the_webdataset_package_has_the_same_samples(tmp_path):
+    convert(DATA / "webdataset.tar.gz", tmp_path / "set", processes=1)
+    dataset = LocalDataset(tmp_path / "set")
+    assert dict(dataset.shards[0].schema.columns()) == {
+        "caption.txt": "str", "cls": "int64", "jpg": "jpeg", "json": "json", "npy": "ndarray:float32",
+    }  # fmt: skip
+    assert len(dataset) == 3
+    sample = dataset[2]
+    assert (sample["cls"], sample["caption.txt"], sample["json"]) == (2, "cäption 2", {"n": 2, "l": [1, None]})
+    assert sample["npy"].tolist() == [0.0, 1.0, 2.0]
+    assert sample["jpg"].size == (8, 8)
+
+
+def test_members_that_are_no_samples_are_left_out(tmp_path):
+    write_tar(
+        tmp_path / "a.tar",
+        [
+            (info("dir", type=tarfile.DIRTYPE), b""),
+            ("README", b"no ending"),
+            ("__meta__/x.json", b"{}"),
+            ("dir/a.b/1.TXT", b"one"),
+            ("dir/a.b/1.cls", b" 7\n"),
+            ("dir/a.b/2.txt", b""),
+            ("dir/a.b/2.cls", b"-1"),
+        ],
+    )
+    assert read(tmp_path / "a.tar") == [{"txt": "one", "cls": 7}, {"txt": "", "cls": -1}]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_foreign_names_are_read_in_every_form_of_tar(tmp_path, format):
+    long = "/".join(["folder" * 3] * (7 if format == tarfile.USTAR_FORMAT else 30))
+    members = [(f"{long}/ü{n}.txt", str(n).encode()) for n in range(3)]
+    write_tar(tmp_path / "a.tar", members, format=format, encoding="utf-8")
+    assert read(tmp_path / "a.tar") == [{"txt": "0"}, {"txt": "1"}, {"txt": "2"}]
+
+
+def test_an_incomplete_sample_is_an_error_or_has_nulls_or_is_avoided(tmp_path):
+    write_tar(tmp_path / "a.tar", [("1.txt", b"one"), ("1.cls", b"1"), ("2.txt", b"two")])
+    with pytest.raises(FormatError, match=r"a\.tar, sample '2': it has no member \.cls"):
+        read(tmp_path / "a.tar")
+    assert read(tmp_path / "a.tar", missing="null") == [{"txt": "one", "cls": 1}, {"txt": "two", "cls": None}]
+    assert read(tmp_path / "a.tar", columns=("txt",)) == [{"txt": "one"}, {"txt": "two"}]
+    write_tar(tmp_path / "b.tar", [("1.txt", b"one"), ("2.txt", b"two"), ("2.seg", b"x")])
+    with pytest.raises(FormatError, match=r"sample '2': it has a member \.seg"):
+        read(tmp_path / "b.tar")
+    with pytest.raises(SchemaError, match=r"no columns \['seg'\]"):
+        read(tmp_path / "b.tar", columns=("seg",))
+    with pytest.raises(ValueError, match="`missing`"):
+        read(tmp_path / "b.tar", missing="skip")
+
+
+def test_keys_may_return_in_another_file_but_not_in_one(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    write_tar(folder / "0.tar", [("1.txt", b"a"), ("1.cls", b"0"), ("2.txt", b"b"), ("2.cls", b"1")])
+    write_tar(folder / "1.tar", [("1.txt", b"c"), ("1.cls", b"2")])
+    assert [row["cls"] for row in read(folder)] == [0, 1, 2]
+    write_tar(tmp_path / "again.tar", [("1.txt", b"a"), ("2.txt", b"b"), ("1.txt", b"c")])
+    with pytest.raises(FormatError, match="the key '1' returns after another sample"):
+        read(tmp_path / "again.tar")
+    write_tar(tmp_path / "twice.tar", [("1.txt", b"a"), ("1.TXT", b"b")])
+    with pytest.raises(FormatError, match=r"two members \.txt"):
+        read(tmp_path / "twice.tar")
+
+
+def test_a_sample_that_goes_on_in_the_next_file_is_an_error(tmp_path):
+    write_tar(tmp_path / "0.tar", [("1.txt", b"a"), ("1.cls", b"0"), ("2.txt", b"b")])
+    write_tar(tmp_path / "1.tar", [("2.cls", b"1")])
+    with pytest.raises(FormatError, match=r"0\.tar: its last sample '2' goes on in .*1\.tar"):
+        read(tmp_path, missing="null")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("../1.txt", b"x")], "unsafe name"),
+        ([("/etc/1.txt", b"x")], "unsafe name"),
+        ([(info("1.txt", type=tarfile.SYMTYPE, linkname="/etc/passwd"), b"")], "is a link"),
+        ([(info("1.txt", type=tarfile.LNKTYPE, linkname="0.txt"), b"")], "is a link"),
+        ([(info("1.txt", type=tarfile.FIFOTYPE), b"")], "no regular file"),
+        ([(info("1.txt", type=tarfile.GNUTYPE_SPARSE), b"")], "no regular file"),
+        ([("1.cls", b"one")], "expected the digits"),
+        ([("1.txt", b"\xff")], "can't decode"),
+        ([("1.npy", b"no array")], "no npy file"),
+        ([("1.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }")], "no npy file"),
+    ],
+)
+def test_a_hostile_or_wrong_member_is_an_error(tmp_path, members, message):
+    write_tar(tmp_path / "a.tar", members)
+    with pytest.raises((FormatError, SchemaError), match=message):
+        read(tmp_path / "a.tar")
+
+
+def test_a_pickle_stays_bytes(tmp_path):
+    write_tar(tmp_path / "a.tar", [("1.pyd", b"cos\nsystem\n(S'false'\ntR.")])
+    assert read(tmp_path / "a.tar") == [{"pyd": b"cos\nsystem\n(S'false'\ntR."}]
+
+
+def test_a_false_size_takes_no_memory_and_is_an_error(tmp_path):
+    for size in ((1 << 33) - 1, 1 << 40, (1 << 32) - 1):
+        block = info("1.txt", size=size).tobuf(tarfile.GNU_FORMAT)
+        (tmp_path / "a.tar").write_bytes(block + b"x" * 512)
+        with pytest.raises(FormatError, match=r"ends .* bytes too early|at most"):
+            read(tmp_path / "a.tar")
+    extended = info("x", type=tarfile.XHDTYPE, size=1 << 30).tobuf(tarfile.USTAR_FORMAT)
+    (tmp_path / "a.tar").write_bytes(extended)
+    with pytest.raises(FormatError, match="at most 1048576"):
+        read(tmp_path / "a.tar")
+
+
+def test_a_file_that_was_cut_or_is_no_tar_is_an_error(tmp_path):
+    whole = write_tar(tmp_path / "a.tar", [(f"{n}.txt", b"x" * 700) for n in range(3)]).read_bytes()
+    for size in (0, 100, 512, 600, 1536, 2000, 4000):
+        (tmp_path / "a.tar").write_bytes(whole[:size])
+        with pytest.raises(FormatError, match=r"cut short|no tar file|too early"):
+            read(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(b"hello" * 1000)
+    with pytest.raises(FormatError, match="no tar file"):
+        read(tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(whole.replace(b"1.txt", b"7.txt"))
+    with pytest.raises(FormatError, match="damaged"):
+        read(tmp_path / "a.tar")
+    write_tar(tmp_path / "a.tar", [])
+    with pytest.raises(StoreNotFound, match="no samples"):
+        read(tmp_path / "a.tar")
+
+
+def test_arrays_without_axes_are_numbers(tmp_path):
+    contents = []
+    for value in (np.float16(0.5), np.float16(2)):
+        file = io.BytesIO()
+        np.save(file, value)
+        contents.append(file.getvalue())
+    write_tar(tmp_path / "a.tar", [(f"{n}.x.npy", content) for n, content in enumerate(contents)])
+    source = source_of(tmp_path / "a.tar")
+    assert source.schema().field("x.npy").type == pa.float16()
+    assert [row["x.npy"] for row in rows_of(source)] == [0.5, 2.0]

@@ -1,0 +1,180 @@
+"""The wheel and the sdist: what is in them, and that they work in environments with nothing but what they ask for.
+
+Environments are made without network: the packages that an extra asks for, and theirs, are linked from this one.
+"""
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import smalti
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+WRITE_AND_READ = """
+import sys
+from smalti import MDSWriter, StreamingDataset, verify
+with MDSWriter(out=sys.argv[1], columns={"id": "int", "text": "str"}, compression="zstd") as writer:
+    for i in range(100):
+        writer.write({"id": i, "text": "row %d" % i})
+assert verify(sys.argv[1]).ok
+found = sorted((row["id"], row["text"]) for row in StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=10))
+assert found == [(i, "row %d" % i) for i in range(100)], found
+print("read", len(found))
+"""
+LOAD = """
+import sys
+from smalti import StreamingDataLoader, StreamingDataset
+dataset = StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=10)
+loader = StreamingDataLoader(dataset, batch_size=10, num_workers=1)
+print("loaded", sum(len(batch["id"]) for batch in loader))
+try:
+    from smalti.torch.train import train
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the sdist of this tree, and the wheel that was made from that sdist."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return next(built.glob("*.whl"))
+
+
+def requirements(name: str, extras: frozenset[str]) -> dict[str, frozenset[str]]:
+    """Return the packages that a package asks for with these extras, and the extras that it asks of each."""
+    found: dict[str, frozenset[str]] = {}
+    for text in distribution(name).requires or ():
+        each = Requirement(text)
+        environments = [{"extra": extra} for extra in extras or {""}]
+        if each.marker is None or any(each.marker.evaluate(environment) for environment in environments):
+            known = found.get(canonicalize_name(each.name), frozenset())
+            found[canonicalize_name(each.name)] = known | frozenset(each.extras)
+    return found
+
+
+def closure(*extras: str) -> set[str]:
+    """Return the names of all packages that an environment of `smalti[extras]` has, without smalti."""
+    seen: dict[str, frozenset[str]] = {}
+    todo = [("smalti", frozenset(extras))]
+    while todo:
+        name, wanted = todo.pop()
+        if name in seen and wanted <= seen[name]:
+            continue
+        seen[name] = seen.get(name, frozenset()) | wanted
+        todo.extend(requirements(name, seen[name]).items())
+    return set(seen) - {"smalti"}
+
+
+def link_package(package: Distribution, site: Path) -> None:
+    """Link the files and folders of an installed package into another site-packages."""
+    for top in {file.parts[0] for file in package.files or () if file.parts[0] != ".."} - {"__pycache__"}:
+        link = site / top
+        if not link.exists():
+            link.symlink_to(Path(str(package.locate_file(top))))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """Return a function that makes an environment of the wheel and the packages of some extras, and gives its bin."""
+
+    def make(*extras: str) -> Path:
+        folder = tmp_path_factory.mktemp("environment")
+        run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+        site = next(folder.glob("lib/python*/site-packages"))
+        for name in closure(*extras):
+            link_package(distribution(name), site)
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--no-index"]
+        run(*pip, "--no-deps", "--quiet", "--disable-pip-version-check", str(wheel))
+        return folder / "bin"
+
+    return make
+
+
+def run(*command: str | Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def library_files() -> set[str]:
+    tracked = subprocess.run(["git", "ls-files", "src/smalti"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {line.removeprefix("src/") for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
+
+
+def test_the_wheel_holds_the_library_and_nothing_else(wheel):
+    if not (ROOT / ".git").exists():
+        pytest.skip("this tree is no clone: there is no list of its files")
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("smalti-")}
+    assert library_files() <= inside
+    assert {name.partition("/")[0] for name in inside} == {"smalti"}
+
+
+def test_the_sdist_holds_what_builds_and_tests_the_wheel(built):
+    sdist = next(built.glob("*.tar.gz"))
+    with tarfile.open(sdist) as archive:
+        top = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    expected = {"src", "tests", "assets", "pipelines", "resources", "docs", "pyproject.toml", "README.md", "LICENSE"}
+    assert expected <= top
+    assert sdist.stat().st_size < 30 * 2**20
+
+
+def test_one_version_is_stated_everywhere(wheel):
+    assert wheel.name.split("-")[1] == smalti.__version__
+    assert f"\nversion: {smalti.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_without_extras_a_set_is_written_verified_and_read(environment, tmp_path):
+    python = environment() / "python"
+    assert run(python, "-c", WRITE_AND_READ, tmp_path / "set").strip() == "read 100"
+    said = run(python, "-c", "import smalti; smalti.StreamingDataLoader", code=1)
+    assert "StreamingDataLoader needs the package torch, which is not installed: pip install 'smalti[torch]'" in said
+
+
+def test_the_loader_works_with_torch_alone_and_training_names_its_extra(environment, tmp_path):
+    folder = environment("torch")
+    run(folder / "python", "-c", WRITE_AND_READ, tmp_path / "set")
+    said = run(folder / "python", "-c", LOAD, tmp_path / "set")
+    assert "loaded 100" in said
+    assert re.search(r"train needs the package \w+, which is not installed: pip install 'smalti\[train\]'", said)
+
+
+def test_extras_hold_what_they_are_for():
+    assert not {"torch", "pyspark", "transformers", "dagster", "typer"} & closure()
+    assert {"torch"} <= closure("torch")
+    assert not {"transformers", "safetensors", "pyspark"} & closure("torch")
+    assert {"torch", "transformers", "safetensors", "cloudpickle"} <= closure("train")
+    assert {"optuna", "torch"} <= closure("tune")
+    assert "pyspark" in closure("spark")
+    assert not {"pyspark", "torch"} & closure("databricks", "s3", "azure", "gcs")
+
+
+def test_every_extra_is_on_the_page_of_the_installation():
+    page = (ROOT / "docs" / "install.md").read_text()
+    extras = set(distribution("smalti").metadata.get_all("Provides-Extra") or ())
+    assert {extra for extra in extras - {"dev"} if f"| `{extra}` |" not in page} == set()

@@ -1,0 +1,251 @@
+"""Contents of files that tasks read themselves: the rows are those that Spark gives, in its order."""
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import functions
+
+from smalti import open_dataset
+from smalti.catalog import load_manifest
+from smalti.errors import BadImageError, CatalogError, SchemaError
+from smalti.sources.image_folder import list_images
+from smalti.spark import PrepareOptions, dataframe_to_mds, prepare_images, update_prepared
+from smalti.spark.tasks import recipe_of
+from smalti.spark.writing import binary_files
+from smalti.spark.writing.binary_files import read_batches
+from smalti.spark.writing.plan import plan_write, select_inputs
+from smalti.storage import open_store
+from smalti.writer.tables.plan import WriteOptions
+from tests.spark.photos import encode, put
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+NAMES = ["a b.jpg", "c%20d.jpg", "e+f.jpg", "g%.jpg", "ü#?.jpg", "empty.jpg"]
+
+
+@pytest.fixture
+def files(spark, tmp_path):
+    """Return the frame of a folder of files with awkward names; each holds its name, one is empty."""
+    for name in NAMES:
+        put(tmp_path / "k l" / name, b"" if name == "empty.jpg" else name.encode())
+    return spark.read.format("binaryFile").load(str(tmp_path / "k l"))
+
+
+def is_read_by_spark(frame, nulls="reject"):
+    """Return whether Spark reads the contents of the files for the tasks that write this frame."""
+    plan = plan_write(frame, open_store("/nowhere"), WriteOptions(nulls=nulls))
+    recipe = recipe_of(select_inputs(frame, plan))
+    return recipe is None or "content#" in recipe.frame._jdf.queryExecution().executedPlan().toString()
+
+
+def named(frame):
+    return frame.withColumn("name", functions.element_at(functions.split("path", "/"), -1))
+
+
+def queries(files):
+    labels = files.sparkSession.createDataFrame([("a b.jpg", 1), ("e+f.jpg", 2), ("none.jpg", 3)], "name string, y int")
+    files.createOrReplaceTempView("binary_files")
+    return {
+        "all columns, sorted": (files.orderBy("path"), "reject"),
+        "twice, under other names": (files.orderBy("path").selectExpr("content AS a", "content AS b"), "reject"),
+        "SQL": (files.sparkSession.sql("SELECT content FROM binary_files WHERE length > 5 ORDER BY path"), "reject"),
+        "join": (named(files).join(labels, "name").select("content", "y").orderBy("y"), "reject"),
+        "outer join": (labels.join(named(files), "name", "left").select("content", "y").orderBy("y"), "mask"),
+        "filter of contents": (files.filter("content > 'c'").select("content"), "reject"),
+    }
+
+
+def check_query(frame, nulls, place):
+    """Compare a set of these rows with the rows that Spark gives."""
+    expected = [row.asDict() for row in frame.collect()]
+    dataframe_to_mds(frame, place, nulls=nulls, progress=False)
+    dataset = open_dataset(place)
+    assert len(dataset) == len(expected)
+    for number, row in enumerate(expected):
+        found = dataset[number]
+        for name in row.keys() & {"content", "a", "b", "length", "y"}:
+            assert (found[name] or None) == (row[name] or None), (place.name, number, name)
+
+
+def test_contents_under_other_names_are_those_that_spark_gives(files, tmp_path):
+    frame = files.filter("length != 7").orderBy("path").selectExpr("content AS a", "length", "content AS b")
+    assert not is_read_by_spark(frame)
+    check_query(frame, "reject", tmp_path / "out")
+
+
+@pytest.mark.nightly
+def test_rows_of_queries_over_files_are_those_that_spark_gives(files, tmp_path):
+    for title, (frame, nulls) in queries(files).items():
+        assert title == "filter of contents" or not is_read_by_spark(frame, nulls), title
+        check_query(frame, nulls, tmp_path / title)
+
+
+def test_other_contents_come_from_spark(files):
+    assert is_read_by_spark(files.withColumn("content", functions.upper("content")))
+    assert is_read_by_spark(files.union(files))
+    assert is_read_by_spark(files.distinct())
+    cached = files.select("content").cache()
+    assert is_read_by_spark(cached)
+    cached.unpersist()
+
+
+def test_folders_named_like_a_column_of_the_source_do_not_replace_it(spark, tmp_path):
+    for column in ("content", "length", "path"):
+        put(tmp_path / column / f"{column}=text" / "x", b"bytes of the file")
+        assert is_read_by_spark(spark.read.format("binaryFile").load(str(tmp_path / column)).select("content"))
+    put(tmp_path / "labels" / "label=text" / "x", b"bytes of the file")
+    assert not is_read_by_spark(spark.read.format("binaryFile").load(str(tmp_path / "labels")).select("content"))
+    frame = spark.read.format("binaryFile").load(str(tmp_path / "content")).select("content")
+    dataframe_to_mds(frame, tmp_path / "out", progress=False)
+    assert open_dataset(tmp_path / "out")[0] == {"content": "text"}
+
+
+def test_a_limit_of_spark_to_the_length_of_files_holds(spark, files):
+    spark.conf.set("spark.sql.sources.binaryFile.maxLength", 1000)
+    try:
+        assert is_read_by_spark(files)
+    finally:
+        spark.conf.unset("spark.sql.sources.binaryFile.maxLength")
+
+
+def test_a_table_of_files_whose_size_is_unknown_is_read_in_tasks(spark, tmp_path):
+    put(tmp_path / "in" / "label=1" / "x", b"of a table")
+    columns = "path string, modificationTime timestamp, length long, content binary, label int"
+    location = f"PARTITIONED BY (label) LOCATION '{tmp_path / 'in'}'"
+    spark.sql(f"CREATE TABLE unmeasured ({columns}) USING binaryFile {location}")
+    try:
+        spark.sql("MSCK REPAIR TABLE unmeasured")
+        assert not is_read_by_spark(spark.table("unmeasured").select("content"))
+    finally:
+        spark.sql("DROP TABLE unmeasured")
+
+
+def test_contents_come_from_spark_where_its_plans_cannot_be_changed(files, monkeypatch):
+    def fail(*_):
+        raise Py4JError("ofRows([class Project]) does not exist")
+
+    monkeypatch.setattr(binary_files, "_Extension", fail)
+    assert is_read_by_spark(files)
+
+
+def test_many_small_partitions_become_few_tasks_in_the_same_order(spark, tmp_path):
+    for number in range(40):
+        put(tmp_path / "in" / f"{number:02}", f"{number}".encode() * (1 + number * 7 % 40))
+    spark.conf.set("spark.sql.files.maxPartitionBytes", 1 << 20)
+    try:
+        frame = spark.read.format("binaryFile").load(str(tmp_path / "in")).select("content")
+        expected = [bytes(row["content"]) for row in frame.collect()]
+        assert frame.rdd.getNumPartitions() == 40
+        recipe = recipe_of(select_inputs(frame, plan_write(frame, open_store("/nowhere"), WriteOptions())))
+        assert recipe.frame.rdd.getNumPartitions() == 4
+        dataframe_to_mds(frame, tmp_path / "out", progress=False)
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    dataset = open_dataset(tmp_path / "out")
+    assert [dataset[number]["content"] for number in range(40)] == expected
+
+
+def batch_of(path, num_bytes):
+    return pa.RecordBatch.from_pydict({"label": [7], "address": [f"file:{path}"], "size": pa.array([num_bytes])})
+
+
+def test_a_file_that_changed_or_vanished_after_spark_saw_it_is_an_error(tmp_path):
+    put(tmp_path / "x", b"four")
+    [batch] = read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "x", 4)]))
+    assert batch.to_pylist() == [{"label": 7, "content": b"four"}]
+    with pytest.raises(CatalogError, match=r"x changed while it was read: 5 bytes when it was listed, 4 now"):
+        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "x", 5)])))
+    with pytest.raises(CatalogError, match=r"gone.* does not exist: .* nothing was published"):
+        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of(tmp_path / "gone", 4)])))
+
+
+def test_files_are_read_whatever_their_names_are_in_a_store(tmp_path):
+    deep = tmp_path.joinpath(*(6 * ["d" * 200]))
+    put(deep / "back\\slash\n", b"four")
+    [batch] = read_batches(("label", "content"), frozenset((1,)), iter([batch_of(deep / "back\\slash\n", 4)]))
+    assert batch.to_pylist() == [{"label": 7, "content": b"four"}]
+
+
+def test_a_file_that_spark_does_not_read_for_its_size_is_refused_before_it_is_read():
+    with pytest.raises(
+        SchemaError, match=r"file:/none/x has 2147483648 bytes; Spark reads files of at most 2147483647"
+    ):
+        list(read_batches(("label", "content"), frozenset((1,)), iter([batch_of("/none/x", 1 << 31)])))
+
+
+def test_images_of_a_folder_are_written_as_they_are(spark, flowers, tmp_path):
+    folder = list_images(str(flowers))
+    frame = prepare_images(spark, folder, PrepareOptions(size=None, validation_fraction=0.25))
+    dataframe_to_mds(frame, tmp_path / "out", partition_by="split", compression=None, progress=False)
+    dataset = open_dataset(tmp_path / "out", split="train")
+    assert len(dataset) == 9
+    found = dataset[3]
+    assert (found["width"], found["height"]) == (64, 48)
+    assert folder.classes[found["label"]] == found["class_name"] == found["path"].split("/")[0]
+    manifest = load_manifest(tmp_path / "out")
+    assert manifest.schema.columns()["image"] == "jpeg"
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*.mds"))
+    for file in folder.files:
+        assert (flowers / file.path).read_bytes() in stored
+
+
+def test_kept_files_of_several_formats_are_bytes_and_a_bad_one_is_named(spark, tmp_path):
+    put(tmp_path / "in" / "a" / "1.jpg", encode("JPEG", "RGB"))
+    put(tmp_path / "in" / "a" / "2.png", encode("PNG", "RGB"))
+    options = PrepareOptions(size=None)
+    dataframe_to_mds(prepare_images(spark, list_images(str(tmp_path / "in")), options), tmp_path / "out")
+    assert load_manifest(tmp_path / "out").schema.columns()["image"] == "bytes"
+    put(tmp_path / "in" / "b" / "bad.png", b"no image")
+    folder = list_images(str(tmp_path / "in"))
+    with pytest.raises(BadImageError, match=r"b/bad.png"):
+        dataframe_to_mds(prepare_images(spark, folder, options), tmp_path / "other")
+    skipping = PrepareOptions(size=None, on_bad_image="skip")
+    dataframe_to_mds(prepare_images(spark, folder, skipping), tmp_path / "other")
+    dataset = open_dataset(tmp_path / "other")
+    assert sorted(dataset[number]["path"] for number in range(len(dataset))) == ["a/1.jpg", "a/2.png"]
+
+
+def test_images_that_spark_keeps_are_not_read_again(spark, flowers):
+    images = prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=None))
+    plan = plan_write(images, open_store("/nowhere"), WriteOptions())
+    assert recipe_of(select_inputs(images, plan)) is not None
+    images.cache()
+    assert recipe_of(select_inputs(images, plan)) is None
+    images.unpersist()
+    assert recipe_of(select_inputs(images, plan)) is not None
+
+
+def test_kept_files_that_are_cut_short_or_of_another_format_follow_the_policy(spark, tmp_path):
+    good, source = encode("JPEG", "RGB"), tmp_path / "in"
+    for name, content in {"good": good, "cut": good[:-2], "other": encode("PNG", "RGB")}.items():
+        put(source / "a" / f"{name}.jpg", content)
+    skipping = PrepareOptions(size=None, on_bad_image="skip")
+    dataframe_to_mds(prepare_images(spark, list_images(str(source)), skipping), tmp_path / "out", progress=False)
+    dataset = open_dataset(tmp_path / "out")
+    assert [dataset[number]["path"] for number in range(len(dataset))] == ["a/good.jpg"]
+    (source / "a" / "other.jpg").unlink()
+    failing = prepare_images(spark, list_images(str(source)), PrepareOptions(size=None))
+    with pytest.raises(BadImageError, match=r"a/cut.jpg"):
+        dataframe_to_mds(failing, tmp_path / "other", progress=False)
+
+
+def test_the_examples_of_the_page_write_what_they_say(spark, flowers, tmp_path):
+    page = (ROOT / "docs" / "spark.md").read_text()
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "load(folder)" in block]
+    blocks += [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "size=None" in block]
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        names = {"spark": spark, "folder": str(flowers), "out": str(tmp_path / str(number))}
+        exec(block, {**names, "dataframe_to_mds": dataframe_to_mds})
+    dataset = open_dataset(tmp_path / "0")
+    assert {dataset[number]["label"] for number in range(12)} == {"daisy", "roses", "tulips"}
+    assert len(open_dataset(tmp_path / "1", split="validation")) == 3
+
+
+def test_an_update_of_prepared_images_needs_a_size(spark, flowers, tmp_path):
+    with pytest.raises(ValueError, match=r"`size=None` keeps files as they are"):
+        update_prepared(spark, list_images(str(flowers)), tmp_path / "out", options=PrepareOptions(size=None))

@@ -1,0 +1,97 @@
+"""Training configurations in YAML: values, overrides, and faults that name the line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from smalti.errors import SchemaError
+from smalti.torch.train import read_config
+
+GOOD = "data: ./set\nrun_dir: runs/7\n"
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        (tmp_path / "c.yaml").write_text(text)
+        return "c.yaml"
+
+    return write
+
+
+def test_keys_are_the_fields_of_the_configuration(written):
+    config = read_config(
+        written(
+            GOOD + "epochs: 3\nlearning_rate: 4e-3\nfreeze: [stem, blocks.0]\nweights: null\ntask_options:\n  a: [1]\n"
+        )
+    )
+    assert (config.data, config.run_dir, config.epochs) == ("./set", "runs/7", 3)
+    assert config.learning_rate == 0.004, "YAML 1.1 takes 4e-3 for text"
+    assert (config.freeze, config.weights, dict(config.task_options)) == (("stem", "blocks.0"), None, {"a": [1]})
+
+
+def test_overrides_replace_values_and_single_options(written):
+    path = written(GOOD + "epochs: 3\ntask_options: {a: 1, b: 2}\n")
+    config = read_config(path, ["epochs=4", "task_options.b=[x]", "freeze=[stem]", "train_split=null"])
+    assert (config.epochs, dict(config.task_options)) == (4, {"a": 1, "b": ["x"]})
+    assert (config.freeze, config.train_split) == (("stem",), None)
+
+
+def test_storage_options_are_added_to_those_of_the_file(written):
+    config = read_config(written(GOOD + "storage_options: {a: 1, b: 2}\n"), storage_options={"b": 3})
+    assert dict(config.storage_options) == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + "\nepoch: 3\n", "c.yaml, line 4: unknown key `epoch`. Did you mean `epochs`?"),
+        (GOOD + "zzz: 3\n", "c.yaml, line 3: unknown key `zzz`. The keys are the fields of"),
+        (GOOD + "epoch: 3\nlaunchr: x\n", "line 4: unknown key `launchr`. Did you mean `launcher`?"),
+        (GOOD + "launcher: proceses\n", "c.yaml, line 3: `launcher` must be one of inline, processes, "
+                                        "spark-local, spark, not 'proceses'. Did you mean `processes`?"),
+        (GOOD + "epochs: five\n", "c.yaml, line 3: `epochs` must be a whole number, found 'five'"),
+        (GOOD + "epochs: 0\n", "c.yaml, line 3: `epochs` must be at least 1, not 0"),
+        (GOOD + "epochs: true\n", "must be a whole number, found True"),
+        (GOOD + "log_samples: 1\n", "`log_samples` must be true or false, found 1"),
+        (GOOD + "freeze: stem\n", "`freeze` must be a list, each text, found 'stem'"),
+        (GOOD + "version: new\n", "`version` must be a whole number or null, found 'new'"),
+        (GOOD + "task_options: 3\n", "`task_options` must be a mapping of options, found 3"),
+        (GOOD + "num_processes: 2\n", "c.yaml, line 3: `num_processes` must be 1 with launcher='inline'"),
+        (GOOD + "data: other\n", "c.yaml, line 3: `data` is there twice, also in c.yaml, line 1"),
+        ("data: ./set\n", "c.yaml: required keys are missing; add `run_dir: ...`"),
+        ("", "c.yaml: expected lines `key: value` of a training configuration, found nothing"),
+        ("- data\n", "found a list"),
+        ("data: [1\nb: 2", "c.yaml, line 2, column 2: not YAML"),
+    ],
+    ids=lambda value: value[-30:],
+)  # fmt: skip
+def test_faults_name_the_line_the_key_and_near_names(written, text, said):
+    with pytest.raises(SchemaError) as fault:
+        read_config(written(text))
+    assert said in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("epochs", "--set: expected key=value, such as epochs=3, found 'epochs'"),
+        ("epoch=3", "--set epoch: unknown key `epoch`. Did you mean `epochs`?"),
+        ("epochs=x", "--set epochs: `epochs` must be a whole number, found 'x'"),
+        ("epochs.a=3", "--set epochs.a: `epochs` has no options"),
+        ("freeze=[a", "--set freeze: not YAML"),
+    ],
+)
+def test_faults_of_overrides_name_them(written, override, said):
+    with pytest.raises(SchemaError) as fault:
+        read_config(written(GOOD), [override])
+    assert str(fault.value).startswith(said)
+
+
+def test_a_configuration_is_read_without_torch(written):
+    code = f"import sys; from smalti.torch.train import read_config; read_config({written(GOOD)!r}); " \
+           "raise SystemExit('torch' in sys.modules)"  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
