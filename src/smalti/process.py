@@ -17,6 +17,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _creation_lock = threading.RLock()
+_forking = threading.local()
+MAX_FORK_WAIT_SECONDS = 10.0
+"""Time that a fork waits for another thread to create a value."""
 _inherited: list[Any] = []
 """Copies of the parent's values after a fork, kept alive: their finalizers use threads that only the parent has."""
 _num_pauses = 0
@@ -28,6 +31,16 @@ _PR_SET_PDEATHSIG = 1
 _starter: int | None = None
 """The process with which this one ends, if it does."""
 _DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTHON is not set
+
+
+def _before_fork() -> None:
+    # Another thread may be creating a client, and import modules for it: in the child, their locks would stay held.
+    _forking.holds_lock = _creation_lock.acquire(timeout=MAX_FORK_WAIT_SECONDS)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.holds_lock:
+        _creation_lock.release()
 
 
 def _after_fork_in_child() -> None:
@@ -43,7 +56,7 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 @contextmanager

@@ -258,13 +258,13 @@ def version_as_old_as_itself() -> Iterator[Habits]:
 
 @contextmanager
 def rollback_to_what_was_removed() -> Iterator[Habits]:
-    """A rollback ignores expired versions and does not check the shards."""
+    """A rollback ignores expired versions, and checks neither the table of shards nor the shards."""
     real = publishing._target
 
     def target(store: Any, newest: Any, version: int) -> Any:
         return real(store, replace(newest, expired=()), version)
 
-    with patch.object(publishing, "_target", target), patch.object(publishing, "check_stored", _do_nothing):
+    with patch.object(publishing, "_target", target), patch.object(publishing, "_check_rolled_back", _do_nothing):
         yield Habits()
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def test_each_process_creates_its_own_value():
     assert value.get() == os.getpid()
     assert in_fork(lambda: value.get() == os.getpid()) == "True"
     assert value.get() == os.getpid()
+
+
+def test_a_fork_waits_for_a_value_that_another_thread_creates():
+    """A thread that creates a client imports modules: a lock of the import would never be released in the child."""
+    begun, created = threading.Event(), []
+
+    def make():
+        begun.set()
+        time.sleep(0.5)
+        created.append("a client")
+
+    thread = threading.Thread(target=PerProcess(make).get)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        seen = in_fork(lambda: created)
+    finally:
+        thread.join()
+    assert seen == "['a client']"
 
 
 def test_a_fork_while_another_thread_pauses_the_collector_has_a_collector():
