@@ -5,6 +5,7 @@ them. Imports no PySpark.
 """
 
 import ctypes
+import encodings.idna  # noqa: F401 -- sockets import it at the first connection: see `_before_fork`
 import gc
 import os
 import signal
@@ -35,6 +36,7 @@ _DEFAULT_PYTHON = "python3"  # of PySpark's workers, 3.5 to 4.3, if PYSPARK_PYTH
 
 def _before_fork() -> None:
     # Another thread may be creating a client, and import modules for it: in the child, their locks would stay held.
+    # Modules that the first request of a client imports are therefore imported before.
     _forking.holds_lock = _creation_lock.acquire(timeout=MAX_FORK_WAIT_SECONDS)
 
 
