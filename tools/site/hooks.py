@@ -1,7 +1,8 @@
 """Hooks of the documentation site.
 
 Links from pages to files of the repository become links to its web pages. The marks `<!-- messages: CLASS -->` of the
-page about troubleshooting become the texts of all errors of a class, so that the search finds each of them.
+page about troubleshooting become the texts of all errors of a class, so that the search finds each of them. The marks
+`<!-- results: NAME -->` become the table of a chart, made from benchmarks/results.
 """
 
 import logging
@@ -15,11 +16,12 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"(?<=\]\()(?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _MESSAGES = re.compile(r"<!-- messages: (\w+) -->")
+_RESULTS = re.compile(r"<!-- results: ([\w-]+) -->")
 _log = logging.getLogger("mkdocs.hooks.smalti")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Return the page with links that leave `docs/` turned into addresses of the repository."""
+    """Return the page with its marks replaced, and links that leave `docs/` turned into addresses of the repository."""
     folder = Path(page.file.abs_src_path).parent
 
     def replaced(match: "re.Match[str]") -> str:
@@ -31,7 +33,16 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         kind = "tree" if target.is_dir() else "blob"
         return f"{config.repo_url}/{kind}/main/{target.relative_to(REPOSITORY)}{match['anchor'] or ''}"
 
+    markdown = _RESULTS.sub(lambda match: _table(match[1]), markdown)
     return _MESSAGES.sub(lambda match: _list_messages(match[1]), _LINK.sub(replaced, markdown))
+
+
+def _table(name: str) -> str:
+    """Return the table of a chart, in Markdown."""
+    sys.path[:0] = [str(REPOSITORY / "tools/site")]
+    from charts import CHARTS, table
+
+    return table(CHARTS[name])
 
 
 @lru_cache(maxsize=1)
