@@ -72,3 +72,11 @@ def test_every_page_that_the_readme_links_is_there():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_compares_in_ten_rows_and_shows_one_chart():
+    comparison = README.split("## Comparison")[1].split("\n## ")[0]
+    rows = [line for line in comparison.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 10
+    assert {row.count("|") for row in rows} == {8}
+    assert README.count("docs/images/chart-") == 1
