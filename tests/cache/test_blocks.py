@@ -4,6 +4,7 @@ import errno
 import hashlib
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -362,6 +363,16 @@ def test_all_workers_together_read_a_small_share_of_the_link_as_blocks():
     assert [each.allows(25 << 20, 1 << 30) for each in budgets] == [True, False, False, False]
     assert budgets[3].allows(5 << 20, 1 << 30)  # 3 % of 1000 MiB
     assert not budgets[3].allows(1, 1 << 30)
+
+
+def test_the_first_batch_of_each_thread_is_read_in_blocks_whichever_thread_begins():
+    budget = BlockBudget(Counters())
+    with ThreadPoolExecutor(1) as earlier, ThreadPoolExecutor(1) as later:
+        answers = [
+            thread.submit(budget.allows, 8 << 20, 1 << 30).result(timeout=10)
+            for thread in (earlier, earlier, later, later)
+        ]
+    assert answers == [True, False, True, False]
 
 
 def test_a_shard_that_is_gone_is_named(store, opened):

@@ -33,7 +33,7 @@ MAX_SHARE_OF_SHARD = 0.25
 class PartialReads:
     """The reads of one cache that take parts of shards; thread-safe.
 
-    The prefetches of a pass wait for its first read, which has the link to itself. `fetch_ahead` starts prefetches.
+    The prefetches of a pass wait for its first read. `fetch_ahead` starts prefetches.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PartialReads:
     def read(self, rows: Mapping[int, Rows | None]) -> dict[int, PartialShard]:
         """Return those of the shards that are better read in parts, good for these samples of each.
 
-        The first call of a pass has the link to itself: prefetches and other readers wait for it.
+        Prefetches, and the first calls of other threads, wait for the first call of a pass.
 
         Raises:
             SmaltiError: the blocks of a shard that is read in parts only cannot be fetched, or are damaged.
@@ -167,7 +167,9 @@ class PartialReads:
 class BlockBudget:
     """The bytes that a pass may read as blocks of shards that it fetches whole as well; thread-safe.
 
-    The first batch is free, and then a small share of what arrived whole, so that blocks do not slow the link down.
+    The first batch of each thread is free: threads of a loader may begin in any order, and the first batch of the epoch
+    must not wait for whole shards because another thread was faster. Later batches may use a small share of what
+    arrived whole, so that blocks do not slow the link down.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -177,6 +179,7 @@ class BlockBudget:
     def begin(self) -> None:
         """Begin a pass."""
         self._num_spent, self._allowance = 0, 0
+        self._threads = set[int]()
         self._before, self._charged_before = self._num_whole(), self._counters.get("bytes_charged")
 
     def allows(self, num_bytes: int, num_whole: int) -> bool:
@@ -184,9 +187,10 @@ class BlockBudget:
         if num_bytes > MAX_SHARE_OF_SHARDS * num_whole:
             return False
         with self._lock:
-            is_first, spent = not self._num_spent, self._num_spent + num_bytes
-            if is_first:
-                self._allowance = max(num_bytes, MIN_ALLOWANCE)
+            thread, spent = threading.get_ident(), self._num_spent + num_bytes
+            if thread not in self._threads:
+                self._threads.add(thread)
+                self._allowance = max(self._allowance, self._num_spent) + max(num_bytes, MIN_ALLOWANCE)
             beyond = max(0, spent - max(self._allowance, self._num_spent))
             if beyond:  # all workers of this process share what the link leaves for blocks
                 charged = self._counters.get("bytes_charged") - self._charged_before
