@@ -118,11 +118,23 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "link": Chart(
         "The first epoch of photos from an S3 store, over a link of 200 MB/s and 30 ms",
-        "2026-11-22-issue-5.json",
+        "2026-11-24-issue-21-blocks.json",
         "mb_per_s",
         "MB/s",
-        (Row("link-cold-raw", "2 GB of photos, not compressed", "link"),),
+        (Row("link-cold-shuffled", "2 GB of photos, shuffled, two workers", "link"),),
         "sixteen plain connections that keep nothing",
+        ("smalti", "smalti, MosaicML's set", "mosaicml", "litdata"),
+    ),
+    "first-batch": Chart(
+        "From opening a set in an S3 store to the first shuffled batch, over a link of 200 MB/s and 30 ms",
+        "2026-11-24-issue-21-blocks.json",
+        "seconds",
+        "s",
+        (
+            Row("link-first-batch-shuffled", "64 photos of 41 KB, no workers"),
+            Row("link-first-batch-shuffled-2w", "64 photos of 41 KB, two workers"),
+        ),
+        "",
         ("smalti", "smalti, MosaicML's set", "mosaicml", "litdata"),
     ),
     "spark": Chart(
