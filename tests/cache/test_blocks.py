@@ -15,6 +15,7 @@ from smalti.cache import CacheOptions, Counters, ShardCache, Source
 from smalti.cache import blocks as reading
 from smalti.cache.partial_reads import BlockBudget
 from smalti.catalog import load_manifest
+from smalti.dataset import blocks_ahead as ahead_of_readers
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
 from smalti.format import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
 from smalti.format.blocks import num_blocks
@@ -146,6 +147,40 @@ def test_without_a_cache_an_epoch_is_the_same_and_nothing_is_written(store, open
     assert {call.op for call in shard_calls(store)} == {"get_range"}
     assert not files_below(tmp_path / "cache")
     assert dataset.stats().fetches == 0
+
+
+def test_without_a_cache_the_blocks_of_later_batches_come_ahead_and_once(store, opened):
+    """The first batch is read by itself, the second one together with all others: 3 MB."""
+    dataset = opened(store, shuffle=True, cache="none")
+    batches = dataset.batches()
+    ids = [int(number) for _ in range(2) for number in next(batches)["id"]]
+    ahead = len(shard_calls(store))
+    ids += [int(number) for batch in batches for number in batch["id"]]
+    assert sorted(ids) == list(range(ROWS))
+    assert len(shard_calls(store)) == ahead
+    whole = sum(len(data) for key, data in store.objects.items() if key.endswith((".mds", ".xxh3")))
+    assert dataset.stats().bytes_fetched == whole
+
+
+@pytest.mark.parametrize("options", [{"predownload": 8}, {}])
+def test_without_a_cache_a_bounded_number_of_batches_comes_ahead(store, opened, monkeypatch, options):
+    """Two batches at once, by `predownload` or by their bytes; another two are on their way meanwhile."""
+    if not options:
+        monkeypatch.setattr(ahead_of_readers, "AHEAD_BYTES", 500_000)
+    dataset = opened(store, cache="none", **options)
+    batches = dataset.batches()
+    ids = [int(number) for _ in range(3) for number in next(batches)["id"]]
+    assert dataset.stats().bytes_fetched < 1_500_000
+    assert ids + [int(number) for batch in batches for number in batch["id"]] == list(range(ROWS))
+
+
+def test_without_a_cache_a_block_that_is_damaged_is_an_error_of_its_own_batch(store, opened):
+    spoil(store, shard_keys(store)[-1], -1)
+    batches = opened(store, cache="none").batches()
+    found = []
+    with pytest.raises(ChecksumMismatch, match="block"):
+        found += (int(number) for batch in batches for number in batch["id"])
+    assert found == list(range(ROWS - 4))
 
 
 def test_without_a_cache_only_the_blocks_of_the_samples_are_read(store, opened):

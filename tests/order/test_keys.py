@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.order.keys import stable_order
+from smalti.order.keys import stable_order, stable_order_at
 
 
 def test_equal_keys_keep_their_order():
@@ -35,3 +35,18 @@ def test_keys_that_differ_in_their_lowest_bits_only_are_ranked_by_them():
 def test_any_keys_are_ordered_as_python_orders_them(keys):
     by_hand = sorted(range(len(keys)), key=keys.__getitem__)
     assert stable_order(np.array(keys, dtype=np.uint64)).tolist() == by_hand
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 3, 8, 9, (1 << 64) - 1]) | st.integers(0, (1 << 64) - 1), min_size=1), st.data()
+)
+def test_a_few_places_are_those_of_the_whole_order(keys, data):
+    places = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=5))
+    by_hand = sorted(range(len(keys)), key=keys.__getitem__)
+    found = stable_order_at(np.array(keys, dtype=np.uint64), np.array(places, dtype=np.int64))
+    assert found.tolist() == [by_hand[place] for place in places]
+
+
+def test_a_few_places_among_keys_with_equal_upper_bits_are_ranked_by_the_whole_keys():
+    keys = np.array([3, 1, 2, 1 << 40, 0, 3], dtype=np.uint64)
+    assert stable_order_at(keys, np.array([5, 0, 3, 4])).tolist() == [3, 4, 0, 5]

@@ -57,6 +57,15 @@ def test_any_span_equals_that_part_of_the_whole_order(shard_sizes, nodes, block,
     assert fresh.sample_ids(begin, end).tolist() == plan.sample_ids(0, len(plan))[begin:end].tolist()
 
 
+def test_the_first_lookup_of_a_few_positions_computes_no_whole_window_and_gives_the_same_samples():
+    """A run that resumes waits for its first batch alone."""
+    plan = plan_epoch([900] * 20, seed=3, epoch=1, canonical_nodes=2, shuffle_block_size=4096)
+    first = plan.sample_ids(8000, 8400)  # the end of each run's first window, and the begin of its second
+    assert len(plan._windows) == 0
+    assert plan.sample_ids(8000, 8400).tolist() == first.tolist()
+    assert len(plan._windows) == 4
+
+
 def test_without_shuffle_the_order_is_the_stored_one():
     plan = plan_epoch([3, 0, 2], seed=1, epoch=4, canonical_nodes=8, shuffle=False)
     assert plan.sample_ids(0, 5).tolist() == [0, 1, 2, 3, 4]

@@ -155,6 +155,19 @@ class ShardCache:
         """
         self._partial.load(rows)
 
+    @property
+    def reads_without_copies(self) -> bool:
+        """True if some shards are read in blocks only."""
+        return self._partial.reads_without_copies
+
+    def num_bytes_ahead(self, rows: Mapping[int, NDArray[np.int64]]) -> int:
+        """Return about how many bytes `read_ahead` would fetch."""
+        return self._partial.num_bytes_ahead(rows)
+
+    def read_ahead(self, rows: Mapping[int, NDArray[np.int64]]) -> None:
+        """As `read_parts`, of those of the shards that are read in blocks only. Errors are left to the later reads."""
+        self._partial.load_ahead(rows)
+
     def done(self, shard_ids: list[int]) -> None:
         """Unmap the shards of a batch that was read if the disk is full: an evicted file takes space while mapped."""
         space = self._space.peek()

@@ -96,7 +96,7 @@ class ShardLoader:
             return found
         shard = self._sources.shard(shard_id)
         number, _ = self._sources.locate(shard_id)
-        space, copies = self._space.get(), self._sources.copies(shard_id)
+        space, copies = self._space.get(), self._sources.paths[number].copies(shard)
         was_here = all(map(os.path.exists, copies))
         opener = ShardOpener(shard, self._sources.sources[number], self._opened, is_copied=bool(copies))
         try:

@@ -1,8 +1,8 @@
 """When shards are read in parts, and when they are fetched whole.
 
 Parts are read of shards with block lists: for the first batch of a pass and, while this costs little of the link, for
-later ones; for single samples by id; and for all samples with `cache="none"`. Everything else is fetched whole. How
-blocks are fetched and verified: `blocks.py`.
+later ones; for single samples by id; and for all samples with `cache="none"`, those of later batches ahead
+(`dataset/blocks_ahead.py`). Everything else is fetched whole. How blocks are fetched and verified: `blocks.py`.
 """
 
 import os
@@ -48,6 +48,8 @@ class PartialReads:
             source.options.cache == NONE or has_block_lists(source.shards) for source in sources.sources
         )
         """True if some shards may be read in blocks."""
+        self.reads_without_copies = any(source.options.cache == NONE for source in sources.sources)
+        """True if some shards are read in blocks only."""
         self._reader: PerProcess[BlockReader] = PerProcess(partial(BlockReader, sources, counters))
         self._budget, self._is_in_pass = BlockBudget(counters), False
         self._first_read, self._lock = threading.Lock(), threading.Lock()
@@ -116,6 +118,19 @@ class PartialReads:
         reader = self._reader.get()
         if sum(map(reader.num_missing_bytes, rows, rows.values())) <= MAX_KEPT_BYTES // 2:
             self._read(rows)
+
+    def num_bytes_ahead(self, rows: Mapping[int, Rows]) -> int:
+        """Return about how many bytes `load_ahead` would fetch."""
+        found = self._without_copies(rows)
+        return sum(map(self._reader.get().num_missing_bytes, found, found.values()))
+
+    def load_ahead(self, rows: Mapping[int, Rows]) -> None:
+        """As `load`, of those of the shards that are read in blocks only. Errors are left to the later reads."""
+        if self.num_bytes_ahead(rows) <= MAX_KEPT_BYTES // 2:
+            self._reader.get().read(self._without_copies(rows))
+
+    def _without_copies(self, rows: Mapping[int, Rows]) -> dict[int, Rows]:
+        return {shard_id: needed for shard_id, needed in rows.items() if self._is_read_in_blocks(shard_id)}
 
     def _read(self, rows: Mapping[int, Rows | None]) -> dict[int, PartialShard]:
         reader = self._reader.get()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from smalti.cache import CacheStats, Outline, Uses, least_bytes, stats_of
 from smalti.cursor import WINDOW
+from smalti.dataset.blocks_ahead import BlocksAhead
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
 from smalti.order import EpochPlan, fitted_canonical_nodes, hosts_of_run
@@ -89,7 +90,7 @@ def order_name(reading: Reading) -> str:
 def planned_ahead(
     reading: Reading, stream: OpenStreams, *, worker: int, num_workers: int, num_readers: int, predownload: int | None
 ) -> Iterator[Planned]:
-    """Yield the steps of one loader worker with their sample ids; shards of later steps are prefetched.
+    """Yield the steps of one loader worker with their sample ids; shards or blocks of later steps are prefetched.
 
     Worker `worker` takes the steps worker, worker + num_workers, ... of the rank, and `num_readers` of its threads read
     them at once. `predownload` is the samples to look ahead; None for a number derived from batches and shards.
@@ -98,7 +99,7 @@ def planned_ahead(
         return
     num_all = num_readers * num_workers
     first_span, later_span = _spans(reading, stream, num_all, predownload)
-    cache = stream.cache
+    cache, blocks = stream.cache, BlocksAhead(stream)
     is_shared = reading.division.world.ranks_on_host > 1
     cache.expect_stored_order(is_stored=not reading.this_pass.start.shuffle)
     cache.plan(
@@ -112,6 +113,7 @@ def planned_ahead(
         planned = reading.steps(first, stop, num_workers)
         if planned:
             stream.prefetch(np.concatenate([ids for _, ids in planned]))
+            blocks.add(planned)
         return planned
 
     num_over = 0  # steps that are over
@@ -122,6 +124,7 @@ def planned_ahead(
             for place, (step, ids) in enumerate(current, start=1):
                 cache.reached(max(0, step.step - num_all + 1))  # other readers may still be at the steps since
                 num_over = step.step + 1
+                blocks.reach(step.step)
                 yield step, ids
                 if upcoming is None and place >= num_readers:
                     # Each reader has its first step: only now may other shards compete for the link.

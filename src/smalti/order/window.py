@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.order.arrangement import arranged, check_affinity
-from smalti.order.keys import Purpose, keyed_permutation
+from smalti.order.keys import Purpose, keyed_permutation, raw_keys, stable_order_at
 
 Positions = np.ndarray[Any, "np.dtype[np.int64]"]
 Ids = NDArray[np.int64]
@@ -43,6 +43,7 @@ _MIXED_SAMPLES = 1 << 20  # samples in one window of every run together
 # Samples in a window; smaller ones mix too little for the cost of a key. Runs of the default number are not shorter.
 _MIN_BLOCK = 4096
 _MAX_CANONICAL_NODES = 64
+_FEW_PLACES = 16  # in a window: one in so many, in the first lookup of a plan
 
 
 class GlobalOrder(ABC):
@@ -191,6 +192,7 @@ class EpochPlan(GlobalOrder):
         self._run_pieces: dict[int, tuple[Ids, Ids]] = {}
         self._windows: OrderedDict[tuple[int, int], Ids] = OrderedDict()
         self._max_windows = 2 * runs.count  # the row of windows being read, and the next
+        self._is_first_lookup = True
 
     def __len__(self) -> int:
         return self._runs.num_samples
@@ -203,6 +205,7 @@ class EpochPlan(GlobalOrder):
         run, index = self._runs_of(flat)
         if self.block_size == 1:  # each window is one sample: no window needs a permutation
             return self._unmixed(run, index).reshape(positions.shape)
+        is_first, self._is_first_lookup = self._is_first_lookup, False  # that of the first batch, which is waited for
         window = index // self.block_size
         ids = np.empty(flat.size, dtype=np.int64)
         # Positions in the same window are looked up together.
@@ -210,8 +213,8 @@ class EpochPlan(GlobalOrder):
         run, window, index = run[by_window], window[by_window], index[by_window] % self.block_size
         changes = np.flatnonzero((np.diff(run, prepend=-1) != 0) | (np.diff(window, prepend=-1) != 0))
         for start, stop in pairwise([*changes.tolist(), flat.size]):
-            order = self._window(int(run[start]), int(window[start]))
-            ids[by_window[start:stop]] = order[index[start:stop]]
+            lookup = self._few if is_first and (stop - start) * _FEW_PLACES <= self.block_size else self._looked_up
+            ids[by_window[start:stop]] = lookup(int(run[start]), int(window[start]), index[start:stop])
         return ids.reshape(positions.shape)
 
     def runs_of_host(self, host: int, num_hosts: int) -> list[int]:
@@ -252,6 +255,17 @@ class EpochPlan(GlobalOrder):
             index[late] = runs.rows
         return run, index
 
+    def _looked_up(self, run: int, window: int, places: Ids) -> Ids:
+        """Return the sample ids at some places of a window."""
+        return self._window(run, window)[places]
+
+    def _few(self, run: int, window: int, places: Ids) -> Ids:
+        """Return the sample ids at a few places of a window, of which the rest is not computed."""
+        begin = window * self.block_size
+        size = min(self.block_size, int(self._runs.lengths[run]) - begin)
+        keys = raw_keys(size, Purpose.WINDOW, seed=self._runs.seed, epoch=self.epoch, run=run, window=window)
+        return self._stored_at(run, begin + stable_order_at(keys, places))
+
     def _window(self, run: int, window: int) -> Ids:
         known = self._windows.pop((run, window), None)  # and put back as the latest; another thread computes it again
         if known is not None:
@@ -273,10 +287,15 @@ class EpochPlan(GlobalOrder):
         ids = np.empty(run.size, dtype=np.int64)
         for each in np.unique(run).tolist():
             here = np.flatnonzero(run == each)
-            starts, ends = self._permuted_pieces(each)
-            piece = np.searchsorted(ends, index[here], side="right")
-            begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-            ids[here] = starts[piece] + index[here] - begins[piece]
+            ids[here] = self._stored_at(each, index[here])
+        return ids
+
+    def _stored_at(self, run: int, index: Ids) -> Ids:
+        """Return the sample ids at places of a run before its windows are permuted."""
+        starts, ends = self._permuted_pieces(run)
+        piece = np.searchsorted(ends, index, side="right")
+        begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        ids: Ids = starts[piece] + index - begins[piece]
         return ids
 
     def _stored_ids(self, run: int, window: int) -> Ids:

@@ -21,14 +21,14 @@ class LastVersion:
     """The hint for one set; does nothing for a set on this machine, and in a folder that mirrors a set."""
 
     def __init__(self, store: Store, options: CacheOptions) -> None:
-        folder = Path(options.local).expanduser() if options.local else detect_cache_folder()
-        name = hashlib.sha256(store.url.encode()).hexdigest()[:32]
-        self._folder, self._path = folder, folder / FOLDER / name
-        self._is_kept = store.local_path(INDEX) is None and not options.mirror
+        self._path: Path | None = None
+        if store.local_path(INDEX) is None and not options.mirror:
+            folder = Path(options.local).expanduser() if options.local else detect_cache_folder()
+            self._path = folder / FOLDER / hashlib.sha256(store.url.encode()).hexdigest()[:32]
 
     def read(self) -> int | None:
         """Return the version that was opened last; None if that is not known."""
-        if self._is_kept:
+        if self._path is not None:
             with suppress(OSError, ValueError):
                 text = self._path.read_text("ascii")
                 if text.isdecimal() and len(text) <= _MAX_DIGITS and int(text):
@@ -37,7 +37,7 @@ class LastVersion:
 
     def write(self, version: int) -> None:
         """Record the version that was opened. Best effort, and only where copies of shards lie already."""
-        if self._is_kept and version and self._folder.is_dir() and self.read() != version:
+        if self._path is not None and version and self._path.parents[1].is_dir() and self.read() != version:
             with suppress(OSError):
                 self._path.parent.mkdir(mode=0o700, exist_ok=True)
                 # A new file in place of the old one: a link there, in a folder that users share, is not followed.

@@ -172,12 +172,26 @@ class OpenStreams:
         is_readable = ids.ndim == 1 and ids.dtype.kind in "iu" and 1 < ids.size <= _MAX_READ_TOGETHER
         if not is_readable or ids.min() < -len(self) or ids.max() >= len(self):
             return
-        numbers, rows = self._locate(np.unique(ids % len(self)))
+        for rows in self._rows_by_shard(ids % len(self)):
+            self.cache.read_parts(rows)
+
+    def num_bytes_ahead(self, sample_ids: Ids) -> int:
+        """Return about how many bytes `read_ahead` would fetch."""
+        return sum(map(self.cache.num_bytes_ahead, self._rows_by_shard(sample_ids)))
+
+    def read_ahead(self, sample_ids: Ids) -> None:
+        """Fetch the blocks of the samples that are read without a cache together; errors are left to `batch`."""
+        for rows in self._rows_by_shard(sample_ids):
+            self.cache.read_ahead(rows)
+
+    def _rows_by_shard(self, sample_ids: Ids) -> Iterator[dict[int, Ids]]:
+        """Yield the rows of these samples by shard, of the streams' own shards and then of added columns."""
+        numbers, rows = self._locate(np.unique(sample_ids))
         needed, begins = np.unique(numbers, return_index=True)
         parts = np.split(rows, begins[1:])
         for level in range(-1, 0 if self._aligned is None else self._aligned.num_levels):
             shards = needed if level < 0 or self._aligned is None else self._aligned.at(level, needed)
-            self.cache.read_parts({int(shard): part for shard, part in zip(shards, parts, strict=True) if shard >= 0})
+            yield {int(shard): part for shard, part in zip(shards, parts, strict=True) if shard >= 0}
 
     def close(self) -> None:
         """Close open shards and end fetching threads."""

@@ -58,7 +58,10 @@ def test_unknown_and_missing_fields_are_named():
         ("launcher", "slurm", "one of inline, processes"),
         ("device", "tpu", "one of auto"),
         ("class_names", ("a", "b"), "3 names"),
-        ("affinity", 1.5, "from 0 to 1, or None"),
+        ("affinity", 1.5, "a number from 0 to 1, or None, not 1.5"),
+        ("affinity", "0.5", "a number from 0 to 1, or None, not '0.5'"),
+        ("affinity", True, "a number from 0 to 1, or None, not True"),
+        ("affinity", float("nan"), "a number from 0 to 1, or None, not nan"),
         ("num_processes", 2, "1 with launcher='inline'"),
     ],
 )

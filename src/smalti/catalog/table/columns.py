@@ -7,7 +7,7 @@ file, whatever it contains: slices of Python and numpy end at the end of the mem
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,15 @@ class Words:
         """Return the words of rows [begin, end)."""
         words = self.words
         return [None if place < 0 else words[place] for place in self.places[begin:end].tolist()]
+
+
+def words_at(places: NDArray[np.int32], words: Sequence[str | None]) -> set[str]:
+    """Return the words that these places refer to.
+
+    `np.unique` would import masked arrays, which takes longer than opening a small table.
+    """
+    used = np.flatnonzero(np.bincount(places[places >= 0])).tolist()
+    return {word for place in used if (word := words[place]) is not None}
 
 
 @dataclass(frozen=True, eq=False)

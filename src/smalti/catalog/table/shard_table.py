@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.table.columns import NO_PARTIAL_COLUMNS, Columns, PartialColumns, RowParser, Texts, canonical
+from smalti.catalog.table.columns import (
+    NO_PARTIAL_COLUMNS,
+    Columns,
+    PartialColumns,
+    RowParser,
+    Texts,
+    canonical,
+    words_at,
+)
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, check_basename
 
@@ -94,9 +102,7 @@ class TableContent:
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
-        places, words = self.splits()
-        used = np.unique(places).tolist()
-        return tuple(sorted({word for place in used if place >= 0 and (word := words[place]) is not None}))
+        return tuple(sorted(words_at(*self.splits())))
 
     def kind_shards(self) -> list[ShardInfo]:
         """Return one shard of each schema and format."""
@@ -400,9 +406,7 @@ class ShardTable(Sequence[ShardInfo]):
             IndexFileError: a name is not safe.
         """
         places, words = self._content.block_files()
-        used = np.unique(self._select(places)).tolist()
-        named = [words[place] for place in used if place >= 0]
-        return {check_basename(word, where="shard table") for word in named if word is not None}
+        return {check_basename(word, where="shard table") for word in words_at(self._select(places), words)}
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -410,8 +414,7 @@ class ShardTable(Sequence[ShardInfo]):
         if self.is_whole:
             return self._content.partitions
         places, words = self._content.splits()
-        used = np.unique(self._select(places)).tolist()
-        return tuple(sorted({word for place in used if place >= 0 and (word := words[place]) is not None}))
+        return tuple(sorted(words_at(self._select(places), words)))
 
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""

@@ -361,8 +361,9 @@ class TrainConfig(RunConfig):
         yield "milestones", all(0 < each < 1 for each in self.milestones), "fractions in (0, 1)"
         yield "precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
-        is_part = self.affinity is None or 0 <= self.affinity <= 1
-        yield "affinity", is_part, "from 0 to 1, or None"
+        is_number = isinstance(self.affinity, int | float) and not isinstance(self.affinity, bool)
+        is_part = self.affinity is None or (is_number and 0 <= self.affinity <= 1)
+        yield "affinity", is_part, "a number from 0 to 1, or None"
         is_complete = not self.class_names or self.num_classes == 0 or len(self.class_names) == self.num_classes
         yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
 
