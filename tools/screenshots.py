@@ -1,11 +1,14 @@
 """Makes docs/images/dagster-*.png: a deployment of its own, a small set of drawn flowers, and headless Chromium.
 
     make screenshots      (four minutes on two cores; Chromium must be installed)
+    make docs && make screenshots ARGS=--site      (pictures of the site, to look at, in build/screenshots)
 
 The pages are found by roles and texts, as a user finds them. `tests/nightly/test_ui.py` uses the same deployment.
 """
 
 import argparse
+import functools
+import http.server
 import io
 import os
 import re
@@ -15,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -34,6 +38,13 @@ SECONDS = 20.0
 RUN_SECONDS = 240.0
 """Longest wait for a run."""
 _RUN = re.compile("^[0-9a-f]{8}$")  # a link to one
+SITE = REPOSITORY / "build" / "site"
+LOOKS = {"light": (WIDTH, "light"), "dark": (WIDTH, "dark"), "phone": (390, "light"), "phone-dark": (390, "dark")}
+"""By name: the width of the window, and the colours that its user prefers."""
+SITE_PAGES = (
+    "", "first-hour/", "comparison/", "mosaicml/", "training/", "concepts/order/", "concepts/cache/", "api/reading/",
+    "troubleshooting/", "support/",
+)  # fmt: skip
 
 
 def find_chromium() -> str | None:
@@ -320,6 +331,62 @@ def take_assets(page: Page, pictures: Pictures) -> None:
     pictures.take("checks")
 
 
+# ---------------------------------------------------------------- the documentation site
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder; yields the address."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def take_site(page: Page, folder: Path) -> bool:
+    """Take pictures of pages of the site in all looks; return whether every page is as narrow as a telephone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for look, (width, colours) in LOOKS.items():
+        page.emulate_media(color_scheme="dark" if colours == "dark" else "light")
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        page.goto("/")
+        page.evaluate("localStorage.clear()")  # where the theme keeps the colours of the first visit
+        for address in SITE_PAGES:
+            page.goto(f"/{address}")
+            page.screenshot(
+                path=folder / f"{address.strip('/').replace('/', '-') or 'home'}-{look}.png", full_page=True
+            )
+        page.goto("/")
+        _search(page, "is bytes, and alone takes cache_limit")
+        page.screenshot(path=folder / f"search-{look}.png")
+    wide = list(_wide_pages(page))
+    print(f"pictures of {len(SITE_PAGES)} pages in {folder}; wider than a telephone: {', '.join(wide) or 'none'}")
+    return not wide
+
+
+def _search(page: Page, words: str) -> None:
+    """Search, and wait for results."""
+    if not page.get_by_role("textbox", name="Search").is_visible():
+        page.locator("label[for=__search]").first.click()
+    page.get_by_role("textbox", name="Search").fill(words)
+    page.locator(".md-search-result__item").first.wait_for()
+
+
+def _wide_pages(page: Page) -> Iterator[str]:
+    """Yield the pages that a telephone has to be moved over sideways."""
+    page.set_viewport_size({"width": LOOKS["phone"][0], "height": HEIGHT})
+    for path in sorted(SITE.rglob("index.html")):
+        address = path.parent.relative_to(SITE).as_posix()
+        page.goto(f"/{address}/")
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            yield address
+
+
 def _draw(photos: Path, numbers: range) -> None:
     """Draw photos of flowers with these numbers, and a file that is none."""
     from assets.flowers import FLOWER_CLASSES
@@ -335,19 +402,23 @@ def _draw(photos: Path, numbers: range) -> None:
 def main() -> int:
     """Make the pictures; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--to", type=Path, default=IMAGES, help="folder. Default: %(default)s")
+    parser.add_argument("--to", type=Path, help="folder. Default: docs/images, or build/screenshots with --site")
+    parser.add_argument("--site", action="store_true", help="of the documentation site, which `make docs` builds")
     parser.add_argument("--epochs", type=int, default=20, help="of the first training. Default: %(default)s")
     options = parser.parse_args()
     chromium = find_chromium()
     if chromium is None:
         print("Chromium is not installed: apt-get install chromium", file=sys.stderr)
         return 1
+    if options.site:
+        with served(SITE) as url, browser(chromium, url) as page:
+            return 0 if take_site(page, options.to or REPOSITORY / "build" / "screenshots") else 1
     with tempfile.TemporaryDirectory(prefix="smalti-") as made:
         folder = Path(made)
         photos = folder / "photos"
         _draw(photos, range(48))
         with deployment(folder, FLOWERS_URL=str(photos)) as url, browser(chromium, url) as page:
-            make_pictures(page, Pictures(page, options.to), photos, epochs=options.epochs)
+            make_pictures(page, Pictures(page, options.to or IMAGES), photos, epochs=options.epochs)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The errors that Smalti raises, in one tree, and the categories of its warnings; nothing else belongs here.
 
-Every message names the object, the expected and the found value, and the remedy; the values are attributes too.
+Every message names the object, the expected and the found value, and the remedy; the values are attributes too. A
+traceback shows the address of the section about the class below the message, as a note (Python 3.11 and newer).
 
     SmaltiError
     ├── FormatError (ValueError)          bytes that do not conform to the format
@@ -35,14 +36,28 @@ Every message names the object, the expected and the found value, and the remedy
 
 from typing import Any
 
+HELP_PAGE = "https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md"
+"""The page about errors. It has a heading for each class, whose anchor is the name in lower case."""
+
 
 class SmaltiError(Exception):
     """Base of all errors that Smalti raises; keyword facts become attributes."""
 
     def __init__(self, message: str = "", /, **facts: Any) -> None:
         super().__init__(message)
+        self._describe(message, facts)
+
+    def _describe(self, message: str, facts: dict[str, Any]) -> None:
         self.message = message
         self.facts = facts
+        # Not add_note, which Python 3.10 lacks: there, too, pytest and some other programs show notes.
+        self.__notes__ = [f"Help: {self.help_url}"]
+
+    @property
+    def help_url(self) -> str:
+        """The address of the section about this class, or about its base class in this module."""
+        documented = next(each for each in type(self).__mro__ if each.__module__ == __name__)
+        return f"{HELP_PAGE}#{documented.__name__.lower()}"
 
     def __str__(self) -> str:
         return self.message
@@ -55,7 +70,7 @@ class SmaltiError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors to the main process by pickle; the default would lose the facts.
-        return _rebuild, (type(self), self.message, self.facts)
+        return _rebuild, (type(self), self.message, self.facts), {"__notes__": list(self.__notes__)}
 
 
 def _rebuild(kind: type[SmaltiError], message: str, facts: dict[str, Any]) -> SmaltiError:

@@ -96,11 +96,11 @@ def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
 
 
 def test_for_a_missing_tag_the_existing_tags_are_named(three_versions):
-    with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: none$"):
+    with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'; its tags: none$"):
         version_of_tag(three_versions, "best")
     tag(three_versions, "second", 2)
     tag(three_versions, "first", 1)
-    with pytest.raises(VersionNotFound, match=r"has no tag 'best'; its tags: 'first', 'second'$"):
+    with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'; its tags: 'first', 'second'$"):
         version_of_tag(three_versions, "best")
 
 
@@ -114,7 +114,7 @@ def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     store.plant("list", error=StoreAuthError("403"))
-    with pytest.raises(VersionNotFound, match=r"has no tag 'best'$"):
+    with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'$"):
         version_of_tag(store, "best")
 
 

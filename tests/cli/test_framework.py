@@ -82,6 +82,7 @@ def test_with_json_a_fault_leaves_stdout_empty(tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("smalti: ")
+    assert printed.err.endswith("/docs/troubleshooting.md#storenotfound\n")
 
 
 def failing(fault):

@@ -86,9 +86,11 @@ def test_other_data_than_the_runs_are_refused(data, tmp_path, capsys):
     assert "no version of" in capsys.readouterr().err
 
 
-def test_no_ledger_is_one_line_to_a_person(tmp_path, capsys):
+def test_no_ledger_is_one_line_to_a_person_and_one_with_the_help_page(tmp_path, capsys):
     assert main(["ledger", "check", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"smalti: {tmp_path} holds no ledger: no life-00001/rank-00000.jsonl or later.\n"
+    message, help_line = capsys.readouterr().err.splitlines()
+    assert message == f"smalti: {tmp_path} holds no ledger: no life-00001/rank-00000.jsonl or later."
+    assert help_line.startswith("Help: https://")
 
 
 def test_numpy_of_the_plan_does_not_leak_into_json(data, tmp_path, capsys):

@@ -93,7 +93,7 @@ def test_columns_with_nulls_and_logical_types_come_without_their_marks(tmp_path)
             SchemaError,
             "names 'txt', which .* does not have. Its columns are id, text, vector; did you mean 'text'",
         ),
-        (["id", "zzzzzz"], SchemaError, r"names 'zzzzzz'.*id, text, vector\.$"),
+        (["id", "zzzzzz"], SchemaError, r"(?m)names 'zzzzzz'.*id, text, vector\.$"),
         ([], ValueError, "at least one column, found none; leave it out"),
         ("text", TypeError, r"found the text 'text'; write \['text'\]"),
         (["id", "id"], ValueError, "names 'id' twice"),

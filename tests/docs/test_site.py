@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from smalti import errors
+from tests.docs.test_links import anchors_of, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = REPOSITORY / "tools" / "site"
@@ -81,6 +82,49 @@ def test_every_public_name_is_in_the_api_reference(site, package):
     }
     names = [name for name in importlib.import_module(package).__all__ if name != "__version__"]
     assert [name for name in names if name not in headings] == []
+
+
+def test_a_class_has_the_public_members_of_its_private_bases(site):
+    """What a class inherits is described there, or where its base is."""
+    paths = {
+        path: page
+        for page in sorted((REPOSITORY / "docs/api").glob("*.md"))
+        for path in re.findall(r"^::: (\S+)$(?!.*\n.*\n.*\n +members: false)", page.read_text(), re.MULTILINE)
+    }
+    missing, num_inherited = [], 0
+    for path, page in paths.items():
+        module, _, name = path.rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        text = (site / "api" / page.stem / "index.html").read_text()
+        for base in kind.__mro__[1:] if isinstance(kind, type) else ():
+            is_private = base.__module__.startswith("smalti.") and f"{base.__module__}.{base.__name__}" not in paths
+            members = [each for each in vars(base) if is_private and has_docstring(base, each)]
+            num_inherited += len(members)
+            missing += [f"{path}.{each}" for each in members if f'id="{path}.{each}"' not in text]
+    assert missing == []
+    assert num_inherited > 10
+
+
+def has_docstring(kind, name):
+    """Return whether a name of a class is a public method or property with a description."""
+    value = vars(kind)[name]
+    return (
+        not name.startswith("_")
+        and bool(getattr(value, "__doc__", None))
+        and (callable(value) or hasattr(value, "fget"))
+    )
+
+
+def test_anchors_are_those_of_github(site):
+    """So that one link works on the site and in the repository."""
+    differing = {}
+    for page in sorted((REPOSITORY / "docs").rglob("*.md")):
+        path = page.relative_to(REPOSITORY / "docs").with_suffix("")
+        built = site / (path.parent if path.name == "index" else path) / "index.html"
+        ids = set(re.findall(r'\bid="([^"]+)"', built.read_text()))
+        if missing := {each for each in anchors_of(text_of(page)) if each not in ids}:
+            differing[str(path)] = missing
+    assert differing == {}
 
 
 def test_a_page_loads_nothing_from_another_machine(site):

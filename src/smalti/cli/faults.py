@@ -63,6 +63,7 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
         return int(command() or 0)
     except SmaltiError as fault:
         complain(_ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", str(fault)))
+        point_out(f"Help: {fault.help_url}")
     except ModuleNotFoundError as fault:
         complain(_advice_for_package(fault))
     except OSError as fault:

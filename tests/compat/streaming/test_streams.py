@@ -214,7 +214,7 @@ def test_unsafe_columns_are_refused_unless_allowed(tmp_path):
         ValueError, match=r"unsafe type: pkl.*StreamingDataset\(local=\.\.\., allow_unsafe_types=True\)"
     ):
         LocalDataset(str(tmp_path))
-    words = r"^Column value contains an unsafe type: pkl. To proceed anyway, set ``allow_unsafe_types=True``\.$"
+    words = r"(?m)^Column value contains an unsafe type: pkl. To proceed anyway, set ``allow_unsafe_types=True``\.$"
     with pytest.raises(ValueError, match=words):
         MosaicDataset(local=str(tmp_path))
 

@@ -280,7 +280,7 @@ def in_a_fresh_process(folder, code):
         timeout=60,
         check=False,
     )
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+    return done.stdout.strip() or done.stderr
 
 
 @pytest.mark.process

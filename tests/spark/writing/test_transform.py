@@ -166,7 +166,7 @@ def test_an_error_names_partition_rows_and_line():
 
     with pytest.raises(
         SmaltiError,
-        match=r"^Spark partition 3, rows 2 to 4: `transform` failed: ZeroDivisionError: division by zero "
+        match=r"(?m)^Spark partition 3, rows 2 to 4: `transform` failed: ZeroDivisionError: division by zero "
         r"\(test_transform\.py, line \d+\); nothing was published$",
     ) as caught:
         ran(divides, batches(2, 3))

@@ -37,7 +37,7 @@ class DamagedIndexError(IndexFileError, JSONDecodeError):
 
     def __init__(self, message: str = "", /, **facts: Any) -> None:
         ValueError.__init__(self, message)  # JSONDecodeError's attributes, such as `pos`, are among the facts
-        self.message, self.facts = message, facts
+        self._describe(message, facts)
 
 
 class EmptyStreamError(IndexFileError, RuntimeError):

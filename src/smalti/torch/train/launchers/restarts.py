@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from smalti.errors import SmaltiError, StoreError, TrainingError, WorldMismatch
+from smalti.errors import HELP_PAGE, SmaltiError, StoreError, TrainingError, WorldMismatch
 from smalti.storage.errors import is_transient
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED
@@ -146,9 +146,10 @@ def _fits(config: RunConfig, number: int) -> bool:
 
 
 def _signature(error: TrainingError) -> str:
-    """Return a text that is equal for failures of one kind: the last line, without numbers."""
-    lines = str(error.facts.get("output") or error).strip().splitlines() or [""]
-    return re.sub(r"0x[0-9a-f]+|\d+", "#", lines[-1])
+    """Return a text that is equal for failures of one kind: the last line but the address for help, without numbers."""
+    lines = str(error.facts.get("output") or error).strip().splitlines()
+    telling = [line for line in lines if HELP_PAGE not in line]
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", telling[-1] if telling else "")
 
 
 def _explained(error: TrainingError, text: str) -> TrainingError:
