@@ -170,6 +170,7 @@ def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "dagster.md"
+REFERENCE = PAGE.with_name("dagster-reference.md")
 MARK = "SMALTI_UPDATE_SNAPSHOT=1 writes it -->\n"
 
 
@@ -196,9 +197,9 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def test_the_documentation_has_every_field_in_one_table() -> None:
     rows = [f"| `{name}` | {default} | {text} |" for name, default, text in fields_of(Declaration)]
     table = "\n".join(["| field | default | |", "| --- | --- | --- |", *rows, ""])
-    before, mark, written = PAGE.read_text().partition(MARK)
+    before, mark, written = REFERENCE.read_text().partition(MARK)
     if os.environ.get("SMALTI_UPDATE_SNAPSHOT"):
-        PAGE.write_text(before + mark + table)
+        REFERENCE.write_text(before + mark + table)
         written = table
     assert written == table
 
@@ -212,4 +213,13 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
-    assert names == ["scans", "sales", "houses", "orders", "photos", "moths", "uploads"]
+    assert names == ["shapes", "scans", "sales", "houses", "orders", "photos", "moths", "uploads"]
+
+
+def test_the_commands_of_the_guide_launch_jobs_that_its_data_set_has() -> None:
+    first = re.search(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert first is not None
+    jobs = {each.name for each in define(read(yaml.safe_dump(yaml.safe_load(first[1])["attributes"]))).jobs or []}
+    launched = set(re.findall(r"^dg launch --job (\w+)", PAGE.read_text(), re.MULTILINE))
+    assert launched == {"shapes_reshard_job", "shapes_train_job", "shapes_promote_job"}
+    assert launched <= jobs
