@@ -21,7 +21,7 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from traitlets import default
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -33,8 +33,8 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 """Of every notebook, whichever Python has run it."""
-HIDDEN = ("SMALTI_FLOWERS", "PYTEST_CURRENT_TEST", "MPLBACKEND")
-"""Variables that change outputs: other photos; and ipykernel treats the outputs of child processes differently in tests."""
+HIDDEN = ("SMALTI_FLOWERS", "MPLBACKEND", "PYTEST_CURRENT_TEST")
+"""Variables that change outputs: other photos; other pictures; other handling of what child processes print."""
 
 
 class _ThisPython(KernelSpecManager):
@@ -63,7 +63,7 @@ def main(arguments: "list[str] | None" = None) -> int:
         begin = time.monotonic()
         try:
             text = executed(path)
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError) as error:
             print(f"{path}: {error}", file=sys.stderr)
             return 1
         (path if options.into is None else options.into / path.name).write_text(text, encoding="utf-8")
@@ -76,6 +76,7 @@ def executed(path: Path) -> str:
 
     Raises:
         CellExecutionError: a cell raised an exception; the message has its code and traceback.
+        CellTimeoutError: a cell did not end in time.
     """
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory(prefix="smalti-notebook-") as folder:
@@ -113,12 +114,13 @@ def _joined(outputs: Any) -> Iterator[Any]:
 
 
 def _isolate(folder: Path) -> None:
-    """Keep Jupyter's and IPython's files of this user out of the run, and the run's out of theirs."""
+    """Set the environment: no settings of this user, no other files of theirs, one thread for each process."""
     for name in HIDDEN:
         os.environ.pop(name, None)
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         os.environ[name] = str(folder / name.lower())
     os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = "1"  # sums in one order on every machine; and several threads wait on busy cores
 
 
 if __name__ == "__main__":

@@ -59,7 +59,9 @@ def test_a_notebook_is_stored_whole_small_and_without_traces_of_a_machine(path):
 
 @each_notebook
 def test_the_links_of_a_notebook_lead_to_files_and_headings(path):
-    texts = ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"]
+    texts = [
+        "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"
+    ]
     links = [link for text in texts for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert len(links) >= 3, "a notebook leads to the pages that have the details"
     assert [link for link in links if not leads_somewhere(path.parent, link)] == []
@@ -75,7 +77,9 @@ def leads_somewhere(folder, link):
 
 
 def test_another_count_is_a_difference_and_another_loss_is_none():
-    assert masked("36 steps, loss 1.25, digest 1f9fdfd6163e37f0") == masked("36 steps, loss 0.9, digest 4ad6779b821a4f96")
+    assert masked("36 steps, loss 1.25, digest 1f9fdfd6163e37f0") == masked(
+        "36 steps, loss 0.9, digest 4ad6779b821a4f96"
+    )
     assert masked("36 steps, loss 1.25") != masked("35 steps, loss 1.25")
     assert masked("version 1") != masked("version 2")
 
@@ -87,10 +91,11 @@ def test_a_page_of_the_site_shows_texts_code_and_outputs(tmp_path):
         {"output_type": "execute_result", "data": {"image/jpeg": "/9j/4A==", "text/plain": ["<Image>"]}},
         {"output_type": "execute_result", "data": {"text/plain": ["0.5"]}},
     ]
+    text = "# Small\n\nRead [Spark](../docs/spark.md#a), [it](../examples/a.py), [o](o.ipynb)."
     cells = [
-        {"cell_type": "markdown", "source": ["# Small\n", "\n", "Read [Spark](../docs/spark.md#a), [it](../examples/a.py), [o](o.ipynb)."]},
+        {"cell_type": "markdown", "source": text.splitlines(keepends=True)},
         {"cell_type": "code", "source": ["print(count)\n", "mean"], "outputs": outputs},
-    ]  # fmt: skip
+    ]
     path.write_text(json.dumps({"cells": cells}))
     page = runpy.run_path(str(REPOSITORY / "tools" / "site" / "notebook_pages.py"))["page"](path)
     assert page.startswith("# Small\n")
