@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
+import nbformat as untyped_nbformat
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from traitlets import default
 
+nbformat: Any = untyped_nbformat  # has few annotations
 REPOSITORY = Path(__file__).resolve().parents[1]
 NOTEBOOKS = REPOSITORY / "notebooks"
 CELL_SECONDS = 240
