@@ -19,7 +19,7 @@ export GOMP_SPINCOUNT ?= 1000
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench docs screenshots soak clean
+.PHONY: help setup demo ui test test-fast test-nightly test-search test-servers test-durations test-tf check lint bench docs notebooks screenshots soak clean
 
 help:           ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,9 @@ docs: $(READY)  ## the documentation site, in build/site (ARGS=serve: at http://
 	@$(BIN)/python tools/site/drawings.py > /dev/null
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(if $(ARGS),$(ARGS),build --strict --quiet)
 	@echo "build/site/index.html"
+
+notebooks: $(READY) ## run the notebooks and store their outputs (ARGS="notebooks/flowers.ipynb" for one)
+	@$(BIN)/python tools/notebooks.py $(ARGS)
 
 screenshots: $(READY) ## docs/images/dagster-*.png, from a deployment of its own; needs Chromium
 	@$(BIN)/pip install -q -c constraints.txt playwright
