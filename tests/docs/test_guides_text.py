@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from smalti.cli import main
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -21,11 +22,16 @@ STEPS = re.compile(r"^```(python|console|yaml)\n(.*?)^```", re.MULTILINE | re.DO
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 NAMED = re.compile(r"`(\w+\.(?:py|yaml))`")
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.process,
-]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.process]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Compute in one thread: where other tests use the cores, several threads of torch wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("name", "num_commands"), [("text", 11), ("own-loop", 8)])
