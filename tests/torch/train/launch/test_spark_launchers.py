@@ -83,6 +83,7 @@ def model_beside_the_script(folder: Path, builds: str, monkeypatch) -> str:
     return "beside_model:make"
 
 
+@pytest.mark.nightly
 def test_two_local_processes_train_in_the_order_of_one(config, tmp_path, monkeypatch):
     alone = replace(config, run_dir=str(tmp_path / "alone"))
     train(alone)
