@@ -15,8 +15,9 @@ OWN = "https://github.com/smalti/smalti/"
 """The repository: what follows `blob/main/` or `tree/main/` is a path in it."""
 HOSTS = {
     "ar5iv.labs.arxiv.org", "asyncssh.readthedocs.io", "docs.aws.amazon.com", "docs.mosaicml.com",
-    "download.pytorch.org", "gcsfs.readthedocs.io", "github.com", "hal.science", "jobset.sigs.k8s.io", "optuna.org", "pypi.org",
-    "pytorch.org", "s3fs.readthedocs.io", "www.contributor-covenant.org", "www.tensorflow.org",
+    "download.pytorch.org", "gcsfs.readthedocs.io", "github.com", "hal.science", "jobset.sigs.k8s.io",
+    "optuna.org", "pypi.org", "pytorch.org", "s3fs.readthedocs.io", "www.contributor-covenant.org",
+    "www.tensorflow.org",
 }  # fmt: skip
 """Sites that pages link to. Open a link to a new one in a browser before you add its host: tests have no network."""
 PAGES = sorted(
