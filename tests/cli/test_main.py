@@ -44,8 +44,10 @@ def test_verify_fails_and_names_a_shard_with_a_flipped_bit(root, capsys):
     assert shard.name in capsys.readouterr().err
 
 
-def test_a_fault_is_one_line_to_a_person(tmp_path, capsys):
+def test_a_fault_is_one_line_to_a_person_and_the_address_of_its_section(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"smalti: {tmp_path} holds no shard set")
-    assert said.count("\n") == 1
+    assert said.splitlines()[1:] == [
+        "Help: https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md#storenotfound"
+    ]

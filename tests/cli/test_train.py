@@ -52,7 +52,10 @@ def test_without_torch_the_command_names_the_extra_of_training(config, tmp_path)
         check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
-    assert done.stderr == "smalti: train needs the package torch, which is not installed: pip install 'smalti[train]'\n"
+    assert done.stderr.splitlines() == [
+        "smalti: train needs the package torch, which is not installed: pip install 'smalti[train]'",
+        "Help: https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md#missingdependency",
+    ]
     assert done.returncode == 1
 
 

@@ -13,6 +13,7 @@ from tests.spark.writing.connect_program import run_on_connect
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_cancelled_step_ends_what_the_connect_server_does_for_it_and_nothing_else(tmp_path: Path) -> None:
     said, errors = run_on_connect("tests.code_location.spark_on_connect", tmp_path, 180)

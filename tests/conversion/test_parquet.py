@@ -10,7 +10,7 @@ from smalti import SmaltiError, convert, load_manifest, open_store
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources import parquet
-from smalti.errors import SchemaError, StoreNotFound
+from smalti.errors import FormatError, SchemaError, StoreNotFound
 from tests.conversion.rows import ids_of, samples_of
 
 
@@ -119,6 +119,29 @@ def test_what_is_no_parquet_is_named(tmp_path):
         SmaltiError, match=r"such as a\.xyz are of no format that is recognised; name it: format='mds' or"
     ):
         convert(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+        (".hoodie/a", "Hudi"),
+    ],
+)
+def test_a_table_with_a_log_is_refused_since_its_deleted_rows_are_in_files_too(tmp_path, log, kind):
+    for name in ("a", "b"):
+        write(tmp_path / "in" / "data" / f"{name}.parquet", n=[1, 2])
+    (tmp_path / "in" / log).parent.mkdir()
+    (tmp_path / "in" / log).write_text("{}")
+    with pytest.raises(FormatError, match=f"is a {kind} table: files of deleted and replaced rows"):
+        convert(tmp_path / "in", tmp_path / "out")
+    assert convert(str(tmp_path / "in" / "**" / "*.parquet"), tmp_path / "out").rows == 4
+
+
+def test_a_folder_named_metadata_without_a_log_is_no_table(tmp_path):
+    write(tmp_path / "in" / "metadata" / "a.parquet", n=[1, 2])
+    assert convert(tmp_path / "in", tmp_path / "out").rows == 2
 
 
 def test_from_a_remote_store_to_a_remote_store(tmp_path):

@@ -74,3 +74,16 @@ def test_a_dataset_is_read_with_its_selection_and_without_its_transforms(tmp_pat
     assert [row["text"] for row in read(shouting)] == ["x", "y", None]
     memory = datasets.Dataset.from_dict({"n": [1, 2, 3]})
     assert read(memory.filter(lambda row: row["n"] != 2)) == [{"n": 1}, {"n": 3}]
+
+
+def test_a_dataset_that_can_only_be_iterated_is_refused_with_what_to_do():
+    class IterableDataset:
+        """Has of theirs what `convert` looks at."""
+
+        __module__ = "datasets.iterable_dataset"
+
+        def with_format(self, _):
+            return self
+
+    with pytest.raises(SchemaError, match=r"found a IterableDataset.*without `streaming=True`"):
+        read(IterableDataset())

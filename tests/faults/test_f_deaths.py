@@ -66,9 +66,11 @@ def test_f6_a_restart_after_a_killed_process_group_works(tmp_path):
     assert read_all(dataset) == list(range(SAMPLES))
     dataset.close()
     end = time.monotonic() + 20
-    while leftovers(local) and time.monotonic() < end:  # threads that fetch ahead complete their fetch
+    # A process that was killed under the lock of the budget leaves its file: the next one to evict takes it over.
+    harmless = {".budget.lock"}
+    while set(leftovers(local)) - harmless and time.monotonic() < end:  # threads that fetch ahead complete their fetch
         time.sleep(0.05)
-    assert leftovers(local) == []
+    assert set(leftovers(local)) - harmless == set()
     assert list(local.rglob(".leases/*")) == []
 
 

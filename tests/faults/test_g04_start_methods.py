@@ -96,7 +96,7 @@ def test_g7_nothing_is_started_or_opened_before_the_first_use(root, tmp_path):
     """Most programs build a dataset before they fork; it must not have threads then."""
     before = set(threading.enumerate())
     loader = StreamingDataLoader(StreamingDataset(remote=root, local=str(tmp_path / "cache")), 8, num_workers=2)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # threads of earlier tests may end
     assert not (tmp_path / "cache").exists()
     assert len(ids(loader)) == STEPS
 

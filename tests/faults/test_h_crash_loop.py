@@ -40,6 +40,7 @@ def load_step_save(root, place, number):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_h14_a_hundred_processes_of_one_step_equal_a_hundred_steps_of_one_process(root, tmp_path):
     """11 steps of 2 are an epoch; 125 processes, of which 25 save nothing, reach step 100: step 1 of epoch 9."""
     place, order, sizes, saved = tmp_path / "saved.json", [], set(), 0

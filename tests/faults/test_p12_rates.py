@@ -54,6 +54,7 @@ def epochs(tmp_path):
     return found
 
 
+@pytest.mark.nightly
 def test_e6_a_thousand_faulty_calls_at_the_rates_of_p12_leave_every_epoch_exact(faults, tmp_path, epochs):
     """Loaders without workers and with two, of four seeds; and beside them caches that share one store."""
     faults.reset(seed=12)

@@ -125,6 +125,7 @@ def test_workers_that_are_started_anew_find_the_alias(bench, method):
     assert bench.log(f"here-train_text-{method}") == bench.log("there-train_text-whole")
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_spark_conversion_gives_the_same_samples_in_the_same_order(bench):
     sets = [f"{side}-spark{kind}" for side in ("here", "there") for kind in ("", "-plain")]

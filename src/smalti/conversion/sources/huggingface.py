@@ -102,7 +102,16 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSource":
-    """Return the rows of a `datasets.Dataset`, with its selections and without its transforms."""
+    """Return the rows of a `datasets.Dataset`, with its selections and without its transforms.
+
+    Raises:
+        SchemaError: It is an `IterableDataset`, which has no table of rows.
+    """
+    if not hasattr(dataset, "data"):
+        raise SchemaError(
+            f"expected a datasets.Dataset, found a {type(dataset).__name__}, whose rows can be read only in turn: "
+            "load it without `streaming=True`, or write its rows with MDSWriter"
+        )
     plain = dataset.with_format("arrow")
     first = plain[:1] if len(plain) else None
     head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]

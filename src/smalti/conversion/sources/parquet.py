@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from smalti.conversion.files import SourceFiles, list_files, open_random
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.members import require_complete_export
-from smalti.errors import SchemaError, SmaltiError
+from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.storage import Store
 from smalti.writer.tables.kinds import plain_type
 
@@ -31,6 +31,8 @@ _STREAM_BYTES = 2 << 20
 _READERS = 16  # threads that read footers: each takes the round trips of a store
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _FOLDER = re.compile(r"([^/=]+)=([^/]*)")
+_LOGS = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}
+"""By folder beside the files of a table: the format whose log says which of the files are rows of the table now."""
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  the interface of formats
@@ -44,12 +46,31 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
     Raises:
         SmaltiError: A file is no Parquet file, or the columns of two files do not fit each other.
         SchemaError: A column that was asked for is missing.
+        FormatError: The folder is a table of Delta, Iceberg or Hudi, whose files are not all rows of it.
     """
     if options.settings:
         raise ValueError(f"Parquet has no settings, found {', '.join(map(repr, options.settings))}")
     found = list_files(place, options.storage_options).having(_SUFFIXES)
+    if not found.pattern:
+        _refuse_tables(found)
     require_complete_export(found.store)
     return ParquetSource(found, options)
+
+
+def _refuse_tables(found: SourceFiles) -> None:
+    """Raise an error if a folder is a table with a log: its deleted and replaced rows are still in files there.
+
+    Raises:
+        FormatError: It is one.
+    """
+    for folder, name in _LOGS.items():
+        logs = (each.key for each in found.store.list(folder))
+        if any(folder != "metadata" or key.endswith(".metadata.json") for key in logs):
+            raise FormatError(
+                f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
+                "Spark and `dataframe_to_mds`, or give `convert` a pattern or list of the files that belong to it",
+                url=found.url,
+            )
 
 
 class ParquetSource:
