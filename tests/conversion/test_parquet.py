@@ -122,7 +122,7 @@ def test_what_is_no_parquet_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("log", "name"),
+    ("log", "kind"),
     [
         ("_delta_log/00000000000000000000.json", "Delta"),
         ("metadata/v1.metadata.json", "Iceberg"),
