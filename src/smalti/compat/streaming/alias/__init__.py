@@ -115,10 +115,14 @@ def uninstall() -> None:
 def _tell_spark() -> None:
     """Pass PYTHONPATH on to the Python workers of a session that runs already; a later one inherits it."""
     sql = sys.modules.get("pyspark.sql")
+    if sql is None:
+        return
+    from py4j.protocol import Py4JNetworkError  # comes with pyspark
+
     try:
-        session = sql.SparkSession.getActiveSession() if sql is not None else None
-    except OSError:  # its JVM has ended, and with it all tasks
-        session = None
+        session = sql.SparkSession.getActiveSession()
+    except (OSError, Py4JNetworkError):  # its JVM has ended, and with it all tasks
+        return
     context = getattr(session, "sparkContext", None)  # a session of Spark Connect has none
     if context is not None:
         context.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
