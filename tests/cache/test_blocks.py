@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from smalti import MDSWriter, Stream, StreamingDataset
-from smalti.cache import CacheOptions, Counters, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.cache import blocks as reading
 from smalti.cache.partial_reads import BlockBudget
 from smalti.catalog import load_manifest
@@ -390,18 +390,15 @@ def test_the_number_of_shards_with_blocks_in_memory_is_bounded(store, opened, mo
     assert sum("blocks" in call.key for call in shard_calls(store)) == 3
 
 
-def test_all_workers_together_read_a_small_share_of_the_link_as_blocks():
-    counters = Counters()
-    budgets = [BlockBudget(counters) for _ in range(4)]
-    assert all(each.allows(4 << 20, 1 << 30) for each in budgets)  # the first batch of each
-    counters.add(bytes_fetched=1000 << 20)
-    assert [each.allows(25 << 20, 1 << 30) for each in budgets] == [True, False, False, False]
-    assert budgets[3].allows(5 << 20, 1 << 30)  # 3 % of 1000 MiB
-    assert not budgets[3].allows(1, 1 << 30)
+def test_small_batches_are_read_in_blocks_until_four_mebibytes_are_spent():
+    budget = BlockBudget()
+    assert [budget.allows(1 << 20, 1 << 30) for _ in range(6)] == [True, True, True, True, False, False]
+    budget.begin()
+    assert budget.allows(1 << 20, 1 << 30)
 
 
 def test_the_first_batch_of_each_thread_is_read_in_blocks_whichever_thread_begins():
-    budget = BlockBudget(Counters())
+    budget = BlockBudget()
     with ThreadPoolExecutor(1) as earlier, ThreadPoolExecutor(1) as later:
         answers = [
             thread.submit(budget.allows, 8 << 20, 1 << 30).result(timeout=10)

@@ -1,8 +1,8 @@
 """When shards are read in parts, and when they are fetched whole.
 
-Parts are read of shards with block lists: for the first batch of a pass and, while this costs little of the link, for
-later ones; for single samples by id; and for all samples with `cache="none"`, those of later batches ahead
-(`dataset/blocks_ahead.py`). Everything else is fetched whole. How blocks are fetched and verified: `blocks.py`.
+Parts are read of shards with block lists: for the first batch of each thread of a pass; for single samples by id; and
+for all samples with `cache="none"`, those of later batches ahead (`dataset/blocks_ahead.py`). Everything else is
+fetched whole. How blocks are fetched and verified: `blocks.py`.
 """
 
 import os
@@ -22,10 +22,8 @@ from smalti.process import PerProcess
 
 MAX_SHARE_OF_SHARDS = 0.5
 """Share of the bytes of shards up to which reading their blocks is worth it."""
-SHARE_OF_LINK = 0.03
-"""Bytes of blocks for each byte of whole shards, after the first batch of a pass."""
 MIN_ALLOWANCE = 4 << 20
-"""Bytes of blocks that every pass may read, for readers that take their samples one by one."""
+"""Bytes of blocks that every thread of a pass may read at least, for readers that take their samples one by one."""
 MAX_SHARE_OF_SHARD = 0.25
 """Share of a shard's bytes that are read as blocks by sample id before the shard is fetched whole."""
 
@@ -51,7 +49,7 @@ class PartialReads:
         self.reads_without_copies = any(source.options.cache == NONE for source in sources.sources)
         """True if some shards are read in blocks only."""
         self._reader: PerProcess[BlockReader] = PerProcess(partial(BlockReader, sources, counters))
-        self._budget, self._is_in_pass = BlockBudget(counters), False
+        self._budget, self._is_in_pass = BlockBudget(), False
         self._first_read, self._lock = threading.Lock(), threading.Lock()
         self._held_prefetches: list[int] | None = None
 
@@ -182,39 +180,30 @@ class PartialReads:
 class BlockBudget:
     """The bytes that a pass may read as blocks of shards that it fetches whole as well; thread-safe.
 
-    The first batch of each thread is free: threads of a loader may begin in any order, and the first batch of the epoch
-    must not wait for whole shards because another thread was faster. Later batches may use a small share of what
-    arrived whole, so that blocks do not slow the link down.
+    The first batch of each thread, and `MIN_ALLOWANCE` bytes if that is more: threads of a loader may begin in any
+    order, and the first batch of the epoch must not wait for whole shards because another thread was faster. Later
+    batches wait for the shards, because blocks would delay those.
     """
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters, self._lock = counters, threading.Lock()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.begin()
 
     def begin(self) -> None:
         """Begin a pass."""
         self._num_spent, self._allowance = 0, 0
         self._threads = set[int]()
-        self._before, self._charged_before = self._num_whole(), self._counters.get("bytes_charged")
 
     def allows(self, num_bytes: int, num_whole: int) -> bool:
         """Return whether so many bytes may be read as blocks, in place of shards of `num_whole` bytes; count them."""
         if num_bytes > MAX_SHARE_OF_SHARDS * num_whole:
             return False
         with self._lock:
-            thread, spent = threading.get_ident(), self._num_spent + num_bytes
+            thread = threading.get_ident()
             if thread not in self._threads:
                 self._threads.add(thread)
-                self._allowance = max(self._allowance, self._num_spent) + max(num_bytes, MIN_ALLOWANCE)
-            beyond = max(0, spent - max(self._allowance, self._num_spent))
-            if beyond:  # all workers of this process share what the link leaves for blocks
-                charged = self._counters.get("bytes_charged") - self._charged_before
-                if charged + beyond > SHARE_OF_LINK * (self._num_whole() - self._before):
-                    return False
-                self._counters.add(bytes_charged=beyond)
-            self._num_spent = spent
+                self._allowance += max(num_bytes, MIN_ALLOWANCE)
+            if self._num_spent + num_bytes > self._allowance:
+                return False
+            self._num_spent += num_bytes
             return True
-
-    def _num_whole(self) -> int:
-        """Return the bytes of shards that were fetched whole."""
-        return self._counters.get("bytes_fetched") - self._counters.get("bytes_in_blocks")

@@ -31,7 +31,7 @@ COUNTED = (
     "evictions", "bytes_evicted", "retries", *(f"failed_{each}" for each in FAILURES),
     "wait_microseconds", "busy_milliseconds",
     "steps", "step_microseconds", "step_last", "step_most", *(f"step_class_{n}" for n in range(len(STEP_SECONDS) + 1)),
-    "reached", "samples_skipped", "bytes_charged",
+    "reached", "samples_skipped",
 )  # fmt: skip
 """Names of the counters, in the order in which they are stored."""
 _PLACE = {name: at for at, name in enumerate(COUNTED)}
