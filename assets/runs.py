@@ -1,4 +1,4 @@
-"""Runs that are not over for good: going on, about to be retried by Dagster, or executed again."""
+"""Runs that are not over for good: active, about to be retried by Dagster, or executed again."""
 
 import dagster as dg
 from dagster._core.events import RunFailureReason

@@ -193,7 +193,7 @@ def release_ended_trainings(context: dg.AssetExecutionContext, store: Store, *, 
     """Remove the tags of trainings that are over; those of runs that are not known here stay.
 
     A run is over if neither itself nor one that executes it again has to end yet, or is about to be retried. `besides`
-    is a run that does not count as going on. Best effort: a failure is logged, and a later run tries again.
+    is a run that does not count as active. Best effort: a failure is logged, and a later run tries again.
     """
     try:
         for name in tags(store):

@@ -1,6 +1,6 @@
 """Storage resources with the credentials that the environment has: the variables of docs/storage.md, all optional.
 
-Secrets go on as references to their variables, so that Dagster neither shows nor stores them.
+Secrets are passed on as references to their variables, so that Dagster neither shows nor stores them.
 """
 
 import os

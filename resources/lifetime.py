@@ -66,7 +66,7 @@ class RunBoundResource(dg.ConfigurableResource[Any]):
             log.addFilter(is_written)
 
     def refuse_if_over(self) -> None:
-        """Return if the run is going on; call it after whatever takes long and before its result is reported.
+        """Return if the run is active; call it after whatever takes long and before its result is reported.
 
         Raises:
             dg.Failure: the run is over, and this process is not the step's own.

@@ -37,8 +37,8 @@ PROCESS_TAG = "smalti/process"
 FORCED_SECONDS = 1.0
 """Time between the request to cancel a run and its mark as cancelled, if it is cancelled by force."""
 _REPORT_SECONDS = 60.0  # that the report of a run's end may take
-_LOCK_SECONDS = 0.5  # that it waits for a lock before paused steps go on
-_TRANSACTION_SECONDS = 0.05  # that they go on
+_LOCK_SECONDS = 0.5  # that it waits for a lock before paused steps continue
+_TRANSACTION_SECONDS = 0.05  # that they continue
 
 
 def process_tags(process: int | None = None) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _pause_steps(report: Callable[[], None]) -> list[psutil.Process]:
     """Pause the steps, so that none writes an event after `report` has; return them when it is done, still paused.
 
     A step may be paused in the middle of a transaction, and hold a lock of the database for which `report` waits
-    (SQLite has one lock for all writers). So the steps go on for a moment now and then, until `report` is done, or
+    (SQLite has one lock for all writers). So the steps continue for a moment now and then, until `report` is done, or
     `_REPORT_SECONDS` are over.
     """
     steps, reporting = _signal_steps(signal.SIGSTOP), threading.Thread(target=report, daemon=True)

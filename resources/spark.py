@@ -37,7 +37,7 @@ class SparkResource(ComputeResource):
         """Yield the `SparkSession`; while the body runs, `report` gets the progress of Spark's stages.
 
         On Spark Connect, all that the session asks the server for has the run's id for a tag, and is interrupted there
-        when the body is cancelled or fails: the server would go on with it.
+        when the body is cancelled or fails: the server would continue it.
 
         Raises:
             dg.Failure: the run was ended meanwhile.
@@ -97,7 +97,7 @@ class SparkResource(ComputeResource):
                 self._session.interruptTag(self._tag)
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Stop the session, also when the step failed or was cancelled: else a JVM or a server's job goes on."""
+        """Stop the session, also when the step failed or was cancelled: else a JVM or a server's job continues."""
         super().teardown_after_execution(context)
         if self._session is not None and self._is_ours:
             self._session.stop()

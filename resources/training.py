@@ -1,4 +1,4 @@
-"""The trainer resource: where training runs are kept, and how they are launched unless an asset is told otherwise."""
+"""The trainer resource: where training runs are kept, and how they are launched unless an asset sets it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -93,7 +93,7 @@ def same_shard(ids: Ids) -> float:
 
 
 def dispersion(labels: Ids, batch: int = BATCH) -> float:
-    """How much more classes vary from batch to batch than by chance: mean chi-square over its degrees of freedom."""
+    """Variation of classes from batch to batch, relative to chance: mean chi-square over its degrees of freedom."""
     batches = labels[: labels.size // batch * batch].reshape(-1, batch)
     counts = np.stack([(batches == label).sum(axis=1) for label in range(CLASSES)], axis=1)
     expected = batch / CLASSES
@@ -136,7 +136,7 @@ def open_shards(ids: Ids) -> float:
 
 
 def uniformity(order: Order, samples: int, epochs: int) -> tuple[float, float]:
-    """Where samples stand over many epochs: mean chi-square over its degrees of freedom, and largest KS distance.
+    """Places of samples over many epochs: mean chi-square over its degrees of freedom, and largest KS distance.
 
     Chi-square of every sample's positions in 8 bins of the epoch; Kolmogorov-Smirnov distance, times the root of the
     number of positions, of the positions that the first sample of every 64th shard has in all epochs.
@@ -175,7 +175,7 @@ def measured(order: Order, samples: int) -> list[str]:
 
 
 def exchange(order: Order, samples: int, epochs: int) -> list[str]:
-    """How hosts exchange samples over epochs: of 8 hosts, and of batches of 16 samples woven from 64 runs.
+    """The exchange of samples among hosts over epochs: of 8 hosts, and of batches of 16 samples woven from 64 runs.
 
     Pairs on one host in two epochs in succession, as a multiple of chance; the part of the set that a host has read
     after a third of the epochs and after all; the part of the pairs of samples that could have met in a batch, because
@@ -214,7 +214,7 @@ def print_affinities(samples: int) -> None:
 
 
 def cloud(ids: Ids, size: int) -> NDArray[np.float64]:
-    """How many samples of each part of the set (row) stand in each part of the epoch (column), 1 = evenly spread."""
+    """Samples of each part of the set (row) in each part of the epoch (column), 1 = evenly spread."""
     column = np.arange(ids.size) * size // ids.size
     row = ids * size // ids.size
     counts = np.bincount(row * size + column, minlength=size * size).reshape(size, size)

@@ -23,7 +23,7 @@ HEARTBEAT_SECONDS = 15
 
 
 def main() -> int:
-    """Creates or brings up to date the environment; returns an exit status."""
+    """Create the environment or bring it up to date; returns an exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--extras", default="all,dev")
@@ -81,7 +81,7 @@ def _install_torch(python: Path, log: Path) -> bool:
 
 
 def _install_project(python: Path, extras: str, log: Path) -> bool:
-    """Installs with uv, which takes a part of pip's time, or with pip if uv cannot be had or fails."""
+    """Install with uv, which takes a part of pip's time, or with pip if uv is not available or fails."""
     arguments, what = ["-e", f"{ROOT}[{extras}]", "-c", str(CONSTRAINTS)], f"smalti[{extras}]"
     if _pip(python, [_pin("uv")], log, "uv"):
         # pip takes the best version of all indexes; uv by default stops at the first index that has any.
@@ -93,7 +93,7 @@ def _install_project(python: Path, extras: str, log: Path) -> bool:
 
 
 def _sources_of_pip(python: Path) -> "list[str]":
-    """Returns where pip is configured to look for packages, as options of uv, which does not read pip's files."""
+    """Return where pip is configured to look for packages, as options of uv, which does not read pip's files."""
     command = [str(python), "-m", "pip", "config", "list"]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     found = [re.fullmatch(r".*\.([a-z-]+)='(.*)'", line) for line in lines]

@@ -2,7 +2,7 @@
 
 Makes an environment of its own for the Python that runs this program, and runs in it the tests of the library that need
 neither a server beside it nor the code location. Needs uv. torch is taken from PyTorch's index of CPU builds; where it
-cannot be had, the tests without it run, and the last line says so.
+is not available, the tests without it run, and the last line says so.
 """
 
 import argparse

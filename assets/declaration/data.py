@@ -198,7 +198,7 @@ class Shards(dg.Model, dg.Resolvable):
     nulls: dict[str, str | dict[str, Any]] = Field(
         default={}, description="Rows only: null policy by column: reject, mask or {default: value}."
     )
-    compression: str = Field(default="", description="zstd or zstd:<level>; none by default.")
+    compression: str = Field(default="", description="zstd, zstd:<level> or auto (if it helps); none by default.")
     hashes: list[str] = Field(default=["xxh3_64"], description="Checksums of every shard.")
     size_limit: str = Field(default="16mb", description="Largest shard before compression.")
     target: str = Field(default="", description="Address of the shard set; by default below the storage root.")

@@ -64,7 +64,7 @@ def _number(value: float) -> float | None:
 
 
 def show_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Metadata:
-    """Return how well classes are told apart: a heat map, the classes by accuracy, and the pairs most often confused.
+    """Return how well classes are separated: a heat map, the classes by accuracy, and the pairs most often confused.
 
     Args:
         confusion: Numbers of images by [true class][predicted class]; empty if the model was not evaluated.

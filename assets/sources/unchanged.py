@@ -1,6 +1,6 @@
 """Sources of rows whose state is known without Spark, so that nothing is read while it is the same.
 
-These are tables given by their address, and sources whose declaration names a function that tells their version.
+These are tables given by their address, and sources whose declaration names a function that returns their version.
 """
 
 import hashlib

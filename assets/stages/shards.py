@@ -28,7 +28,7 @@ _CODE_VERSION = "1"
 class ShardsConfig(dg.Config):
     """Options by which rows become shards."""
 
-    compression: str = Field(default="", description="zstd or zstd:<level>; none by default.")
+    compression: str = Field(default="", description="zstd, zstd:<level> or auto (if it helps); none by default.")
     hashes: list[str] = Field(
         default=["xxh3_64"], description="Checksums kept for every shard: xxh3_64, xxh64, sha1, sha256."
     )

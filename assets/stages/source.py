@@ -98,7 +98,7 @@ def source_config(declared: Declaration) -> ImagesConfig | RowsConfig:
 def is_watchable(declared: Declaration) -> bool:
     """Return whether a change of the source can be seen without Spark.
 
-    Of images, of tables given by address, and of rows with a function that tells their version.
+    Of images, of tables given by address, and of rows with a function that returns their version.
     """
     source = declared.source
     is_seen = source.version is not None or (source.form == "table" and source.format is not None)

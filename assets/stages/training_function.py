@@ -1,7 +1,7 @@
 """The fourth stage with a training function of the user's in place of the shipped trainer: `train.function`.
 
 The function is one that `smalti.torch.train.launch` runs. The run's own folder makes it resume: a run that is
-re-executed, and a step that Dagster retries, go on from the newest checkpoint.
+re-executed, and a step that Dagster retries, continue from the newest checkpoint.
 """
 
 import time

@@ -25,7 +25,7 @@ from pipelines.automation.failed_runs import data_set_of, describe_run, first_li
 from resources.notifications import Channels, DeliveryError, Message, NotificationsResource
 
 NOTIFIED_TAG = "smalti/notified"
-"""Tag of a failed run, followed by the sensor's name: the run's id, then the channels that were told."""
+"""Tag of a failed run, followed by the sensor's name: the run's id, then the channels that got the message."""
 
 _WINDOW_SECONDS = 24 * 3600.0
 _TICK_SECONDS = 30.0  # no message is begun later; Dagster ends a tick after 60
@@ -45,7 +45,7 @@ class FailureReport:
         self._until = time.monotonic() + _TICK_SECONDS
 
     def send(self, message: Message, told: Sequence[str] = ()) -> list[str]:
-        """Send a message to the channels that were not told yet, and return all that were told."""
+        """Send a message to the channels that have not got it yet, and return all that have."""
         told = list(told)
         for name in self.channels.names():
             if name in told or name in self.faults or time.monotonic() > self._until:
@@ -149,7 +149,7 @@ def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun
 
 
 def _report_run(instance: dg.DagsterInstance, run: dg.DagsterRun, sensor: str, report: FailureReport) -> None:
-    """Send the message about a run to those channels that were not told, and note them."""
+    """Send the message about a run to the channels that have not got it, and note them."""
     tag = f"{NOTIFIED_TAG}.{sensor}"
     owner, *told = run.tags.get(tag, "").split() or [""]
     told = told if owner == run.run_id else []  # a re-execution has the tags of the run before it

@@ -5,7 +5,7 @@ that wrote a version.
 
 1. What it trains on is the version with the tag `checked`, whose blocking checks passed; of several that are new, the
    newest. Version and digest are pinned in the run.
-2. Nothing is requested while a training of this data set is going on, or the pool of trainings is full.
+2. Nothing is requested while a training of this data set is running, or the pool of trainings is full.
 3. A training that failed or was cancelled is requested again, `MAX_TRIES` times in all. Switching the sensor off and
    on gives new tries; a person who cancels a training for good switches it off.
 4. The cursor keeps the runs that were seen, so that a run that is deleted later still counts.

@@ -1,1 +1,1 @@
-"""The declared data sets: a folder with a `defs.yaml` for each."""
+"""The declared data sets: a folder with a `defs.yaml` for each, and the functions that it names."""

@@ -78,7 +78,7 @@ def serve(folder: Path, extras: Mapping[str, Any], report: Callable[[str], None]
             number, is_last = number + 1, asked["is_last"]
     except GeneratorExit:
         raise
-    except BaseException as error:  # noqa: BLE001  told to Dagster, and the run fails with it
+    except BaseException as error:  # noqa: BLE001  reported to Dagster, and the run fails with it
         yield {"call": 0, "error": describe(error)}
 
 
@@ -151,7 +151,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 class Lease:
-    """Ends this process when Dagster's step has not renewed its lease: it died, and nobody waits for the result."""
+    """Ends this process when Dagster's step has not renewed its lease: nothing waits for the result."""
 
     def __init__(
         self, path: Path, seconds: float, done: threading.Event, end: Callable[[threading.Event], None] | None = None

@@ -16,7 +16,7 @@ from dagster_pipes import PipesBlobStoreMessageWriter, PipesContextData, PipesPa
 from smalti.storage.databricks.api import FilesApi
 
 LEASE = "lease"
-"""Name of the file that the step renews for as long as it lives; a job whose lease is not renewed ends itself."""
+"""Name of the file that the step renews while it runs; a job whose lease is not renewed ends itself."""
 
 _log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 Intended behaviour:
 1. The job is submitted with the first function. It gets functions and their arguments as files of the session's folder,
-   not as parameters of the job, which are limited to 10,000 bytes and shown to everybody who may see the job.
+   not as parameters of the job, which are limited to 10,000 bytes and shown to all users who may see the job.
 2. After a function that is not the last, the job waits for the next one, or for its end.
 3. Whatever raises here cancels the job: an interrupt, an error of the function, a request that fails for long.
-4. While this process lives, it renews the lease. Without that the job ends itself, since nobody waits for its result.
+4. While this process runs, it renews the lease. Without that the job ends itself, as no process waits for it.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ PAGE = "databricks_run"
 """In the metadata of what was made there."""
 
 _OUTAGE_SECONDS = 600.0  # for which the workspace may not answer about a run
-_END_SECONDS = 60.0  # that a job which was cancelled, or told to end, has for it
+_END_SECONDS = 60.0  # that a job which was cancelled, or asked to end, has for it
 _LINGER_SECONDS = 300.0  # that a job may need to end after its last function
 _RENEW_SECONDS = 20.0  # between two renewals of the lease
 
@@ -141,7 +141,7 @@ class OpenJob:
         self._closing.enter_context(_renewed(self._folder, min(_RENEW_SECONDS, self._limits.lease / 5)))
 
     def _submit(self, body: Mapping[str, Any], token: str) -> None:
-        # Interrupted here, nobody would know the number of the run that was started.
+        # An interrupt here would lose the number of the run that was started.
         with _failing("Databricks did not accept the job", allow_retries=False), held_signals():
             self._run = JobRun(self._jobs.submit(body, token=token), "")
         _note(self._context, self._run.number)

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from smalti.catalog import load_manifest, publish
+from smalti.catalog import load_manifest, publish, reading
 from smalti.catalog.header import INDEX, header_key
-from smalti.errors import StoreAuthError, StoreNotFound
+from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
 from smalti.testing import MemoryStore
 
 DEADLINE = 60.0
@@ -115,3 +115,12 @@ def test_an_expectation_of_a_plain_set_changes_nothing(make_draft):
     entries = ", ".join(json.dumps(shard.to_json(), sort_keys=True) for shard in shards)
     plain.put(INDEX, f'{{"shards": [{entries}], "version": 2}}'.encode())
     assert load_manifest(plain, expected=5).version == 0
+
+
+def test_a_header_that_never_arrives_is_an_error_that_names_it(make_draft, monkeypatch):
+    monkeypatch.setattr(reading, "HEADER_TIMEOUT_SECONDS", 0.2)
+    store = MemoryStore()
+    publish(store, make_draft(store, 3), mode="overwrite")
+    store.plant("get_range", key=header_key(1), delay=5.0)
+    with pytest.raises(StoreTimeout, match=f"{header_key(1)}: no answer for 0 s"):
+        load_manifest(store, expected=1)

@@ -42,7 +42,19 @@ def test_files_pass_through_with_the_labels_of_their_folders(tmp_path):
     }
     for path, row in found.items():
         assert (root / path).read_bytes() in row[3]
-    assert load_manifest(tmp_path / "out").schema.columns()["image"] == "jpeg"
+    manifest = load_manifest(tmp_path / "out")
+    assert manifest.schema.columns()["image"] == "jpeg"
+    assert manifest.metadata["classes"] == ["daisy", "rose"]
+
+
+def test_the_names_of_classes_are_kept_with_their_column_unless_the_caller_gives_others(tmp_path):
+    root = put(tmp_path / "in", "rose/1.jpg", "daisy/2.jpg")
+    given = convert(root, tmp_path / "given", processes=1, metadata={"classes": ["Daisies", "Roses"], "by": "me"})
+    assert dict(load_manifest(tmp_path / "given", version=given.version).metadata) | {"lineage": None} == {
+        "classes": ["Daisies", "Roses"], "by": "me", "lineage": None,
+    }  # fmt: skip
+    convert(root, tmp_path / "images", processes=1, columns={"image": "jpeg", "class_name": "str"})
+    assert "classes" not in load_manifest(tmp_path / "images").metadata
 
 
 def test_folders_of_splits_are_splits(tmp_path):
@@ -50,6 +62,7 @@ def test_folders_of_splits_are_splits(tmp_path):
     convert(root, tmp_path / "out", processes=1, partition_by="split")
     manifest = load_manifest(tmp_path / "out")
     assert {info.partition: info.samples for info in manifest.shards} == {"train": 2, "validation": 1, "test": 1}
+    assert manifest.metadata["classes"] == ["daisy", "rose"]
     assert {path: row[:3] for path, row in rows_of(tmp_path / "out").items()} == {
         "train/rose/1.jpg": (1, "rose", "train"),
         "train/daisy/2.jpg": (0, "daisy", "train"),

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from smalti.catalog import load_manifest
 from smalti.conversion import convert
-from smalti.conversion.sources.huggingface import CLASS_NAMES
+from smalti.conversion.source import CLASS_NAMES
 from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import DATA, read, source_of
@@ -18,6 +19,7 @@ def test_a_saved_folder_is_read_without_their_library(tmp_path):
     source = source_of(FOLDER, split="train")
     assert json.loads(source.schema().field("label").metadata[CLASS_NAMES]) == ["cat", "dog"]
     convert(FOLDER, tmp_path / "set", settings={"split": "train"}, nulls={"text": "mask"}, processes=1)
+    assert load_manifest(tmp_path / "set").metadata["classes"] == ["cat", "dog"]
     dataset = LocalDataset(tmp_path / "set")
     assert dict(dataset.shards[0].schema.columns()) == {
         "grid": "ndarray:int16", "image": "jpeg", "label": "int64", "nest": "json", "seq": "ndarray:int32",

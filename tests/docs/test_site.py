@@ -85,7 +85,7 @@ def test_every_public_name_is_in_the_api_reference(site, package):
 
 
 def test_a_class_has_the_public_members_of_its_private_bases(site):
-    """What a class inherits is described there, or where its base is."""
+    """Descriptions of inherited members are there, or on the page of the base class."""
     paths = {
         path: page
         for page in sorted((REPOSITORY / "docs/api").glob("*.md"))

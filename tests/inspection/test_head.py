@@ -11,6 +11,7 @@ from PIL import Image
 from smalti import head
 from smalti.catalog import tag
 from smalti.errors import CatalogError, FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.inspection.values import value_json, value_text
 from smalti.writer import CSVWriter, JSONWriter, MDSWriter
 from tests.inspection.counted_store import CountedStore
 from tests.shard_sets import sample, write_set
@@ -153,3 +154,11 @@ def test_a_damaged_table_of_offsets_is_an_error_that_names_the_shard(tmp_path):
     shard.write_bytes(data)
     with pytest.raises(FormatError, match=r"shard.00000.mds: its table of offsets is damaged"):
         head(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numbers_have_as_few_digits_as_their_type_needs(kind):
+    assert value_json(kind(0.1), "float") == 0.1
+    assert value_text(kind(0.1), "float") == "0.1"
+    assert value_json(np.array([[0.1, np.nan]], kind), "ndarray")["values"] == [[0.1, "nan"]]
+    assert value_text(np.array([0.1, -np.inf], kind), "ndarray") == f"{kind.__name__}[2] [0.1, -inf]"

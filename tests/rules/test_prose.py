@@ -31,7 +31,7 @@ WORDS = {
 """Regular expressions of words that hide who does what, and what to write instead."""
 
 OPENINGS = {
-    r"(What|Which|Who|Whose|Where|How)\b": "an imperative verb for functions, a noun phrase for classes and values",
+    r"(What|Which|Who|Whose|When|Where|How)\b": "an imperative verb for functions, a noun phrase for all others",
     r"(Nobody|Nothing|Says|Tells)\b": "the fact itself",
 }
 FUNCTION_OPENINGS = {
@@ -63,28 +63,34 @@ def test_every_package_says_what_it_contains():
 def test_the_rules_find_what_they_are_for():
     bad = '"""Who reads."""\n\ndef fetch():\n    """Fetches it."""\n    x = 1  # nobody wants it\n    return x\n'
     assert len(openings(Path("x.py"), bad)) == 2
+    assert len(openings(Path("x.py"), 'SIZE = 1\n"""How large."""\n')) == 1
     assert len(words(Path("x.py"), prose(bad))) == 1
 
 
 def sources():
-    return sorted((ROOT / "src").rglob("*.py"))
+    folders = ("src", "assets", "pipelines", "resources", "tools")
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
 def openings(path, text):
-    """Return the docstrings that open with a word of the lists."""
-    hits = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-            continue
-        doc, rules = ast.get_docstring(node), OPENINGS
-        if doc is None:
-            continue
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not returns_a_value_as_attribute(node):
-            rules = OPENINGS | FUNCTION_OPENINGS
-        for pattern, better in rules.items():
-            if re.match(pattern, doc):
-                hits.append(f"{path}:{getattr(node, 'lineno', 1)}: {doc.splitlines()[0]!r}: write {better}")
-    return hits
+    """Return the docstrings, those of attributes too, that open with a word of the lists."""
+    tree = ast.parse(text)
+    found = [
+        (node.lineno, node.value.value, OPENINGS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    found += [
+        (node.lineno, ast.get_docstring(node) or "", FUNCTION_OPENINGS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not returns_a_value_as_attribute(node)
+    ]
+    return [
+        f"{path}:{line}: {doc.splitlines()[0]!r}: write {better}"
+        for line, doc, rules in found
+        for pattern, better in rules.items()
+        if re.match(pattern, doc)
+    ]
 
 
 def returns_a_value_as_attribute(node):

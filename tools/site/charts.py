@@ -29,7 +29,7 @@ NAMES = {
     "grain": "Grain (ArrayRecord)",
     "parquet": "Spark's Parquet writer",
 }
-"""How the participants of the benchmarks are called on pages."""
+"""Names of the participants of the benchmarks on pages."""
 _SAME = {"smalti manifest": "smalti"}
 """Labels of files that mean another participant."""
 PACKAGES = {
@@ -63,7 +63,7 @@ class Chart:
     unit: str
     rows: tuple[Row, ...]
     floor: str
-    """What the floor is, in words."""
+    """The floor in words."""
     peers: tuple[str, ...]
 
     @property

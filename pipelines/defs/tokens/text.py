@@ -33,7 +33,7 @@ def documents(spark: Any) -> Any:
 
 
 def version() -> str | None:
-    """Return a text that is another one when the documents are; None if only Spark can tell."""
+    """Return a text that is another one when the documents are; None if only Spark can decide it."""
     path = os.environ.get("TOKENS_TEXT")
     if not path:
         return "generated"

@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -101,7 +101,7 @@ class ShardCache:
             self._opened.drop_changed((shard_id,))
         found = self._opened.get(shard_id)
         if found is not None:
-            self._partial.release_prefetches()
+            self.parts.release_prefetches()
             return found
         rows = None if row is None else np.array([row])
         return self._take_all((shard_id,), [rows])[0]
@@ -116,7 +116,7 @@ class ShardCache:
             self._opened.drop_changed(shard_ids)
         found = list(map(self._opened.get, shard_ids))
         if None not in found:
-            self._partial.release_prefetches()
+            self.parts.release_prefetches()
             self.counters.waited(0.0)
             return cast("list[AnyShard]", found)
         del found  # an evicted shard takes disk space while it is mapped, and this thread may wait for long
@@ -127,7 +127,7 @@ class ShardCache:
 
     def _take_all(self, shard_ids: Sequence[int], rows: Sequence[NDArray[np.int64] | None]) -> list[AnyShard]:
         """Return the shards of one batch: those that are open, parts of some, and all others once they are local."""
-        parts = self._partial.read(dict(zip(shard_ids, rows, strict=True)))
+        parts = self.parts.read(dict(zip(shard_ids, rows, strict=True)))
         if parts:
             self.counters.add(hits=-len(parts))
         taken: list[AnyShard] = []
@@ -139,34 +139,6 @@ class ShardCache:
                 found = self._obtain(shard_id, None if needed is None or not needed.size else int(needed.max()))
             taken.append(found)
         return taken
-
-    @property
-    def may_read_blocks(self) -> bool:
-        """True if some shards may be read in blocks."""
-        return self._partial.is_possible
-
-    def read_parts(self, rows: Mapping[int, NDArray[np.int64]]) -> None:
-        """Fetch the blocks of these samples of each shard together, for `shard`, if they fit into memory.
-
-        Does nothing for shards that are here, and for those that are fetched whole.
-
-        Raises:
-            SmaltiError: as for `shard`.
-        """
-        self._partial.load(rows)
-
-    @property
-    def reads_without_copies(self) -> bool:
-        """True if some shards are read in blocks only."""
-        return self._partial.reads_without_copies
-
-    def num_bytes_ahead(self, rows: Mapping[int, NDArray[np.int64]]) -> int:
-        """Return about how many bytes `read_ahead` would fetch."""
-        return self._partial.num_bytes_ahead(rows)
-
-    def read_ahead(self, rows: Mapping[int, NDArray[np.int64]]) -> None:
-        """As `read_parts`, of those of the shards that are read in blocks only. Errors are left to the later reads."""
-        self._partial.load_ahead(rows)
 
     def done(self, shard_ids: list[int]) -> None:
         """Unmap the shards of a batch that was read if the disk is full: an evicted file takes space while mapped."""
@@ -190,7 +162,7 @@ class ShardCache:
         """
         space = self._space.get()
         space.upcoming.plan(future, order, is_of_many=is_of_many, outline=outline)
-        self._partial.begin_pass()
+        self.parts.begin_pass()
         space.retry_step = 0
 
     def expect_stored_order(self, *, is_stored: bool) -> None:
@@ -225,7 +197,7 @@ class ShardCache:
         """
         if self._space.get().is_evicting:
             shard_ids = self._by_next_use(shard_ids)
-        self._partial.prefetch(self._opened.missing(shard_ids))
+        self.parts.prefetch(self._opened.missing(shard_ids))
 
     def evict(self, shard_id: int) -> int:
         """Evict the copies of a shard and return their bytes; a shard that is read where it lies has none.
@@ -268,7 +240,7 @@ class ShardCache:
 
     def rest(self) -> None:
         """End the threads that fetch ahead as soon as nothing is queued: an epoch is over."""
-        self._partial.end_pass()
+        self.parts.end_pass()
         queue = self._queue.peek()
         if queue is not None:
             queue.rest()
@@ -300,7 +272,8 @@ class ShardCache:
         )
         loader = ShardLoader(self._shards, self._opened, self._space, self.counters, tuner)
         self._queue: PerProcess[FetchQueue] = PerProcess(partial(FetchQueue, loader, tuner))
-        self._partial = PartialReads(self._shards, self._opened, self.counters, partial(_fetch_ahead, self._queue))
+        self.parts = PartialReads(self._shards, self._opened, self.counters, partial(_fetch_ahead, self._queue))
+        """The reads that take parts of shards."""
         self._finalizer = weakref.finalize(self, _release, self._queue, self._space, self._opened)
         self._finalizer.atexit = False
 

@@ -1,4 +1,4 @@
-"""When shards are read in parts, and when they are fetched whole.
+"""The choice between reading parts of a shard and fetching it whole.
 
 Parts are read of shards with block lists: for the first batch of each thread of a pass; for single samples by id; and
 for all samples with `cache="none"`, those of later batches ahead (`dataset/blocks_ahead.py`). Everything else is

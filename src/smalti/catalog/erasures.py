@@ -32,7 +32,7 @@ class Erasure:
     """One deletion of samples."""
 
     by: str
-    """How the samples were chosen: where, ids, expression, function or positions."""
+    """The kind of choice of the samples: where, ids, expression, function or positions."""
     samples: int
     """Number of samples that were deleted."""
     purged: bool

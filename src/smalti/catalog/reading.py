@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
@@ -19,7 +19,7 @@ from smalti.catalog.index import (
 from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.segments import segments_in
 from smalti.catalog.table.shard_table import digest_of, samples_of
-from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, VersionNotFound
+from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout, VersionNotFound
 from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
@@ -133,7 +133,14 @@ def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
             answer.put(error)
 
     def following() -> Header:
-        found = answer.get(timeout=HEADER_TIMEOUT_SECONDS)
+        try:
+            found = answer.get(timeout=HEADER_TIMEOUT_SECONDS)
+        except Empty:
+            raise StoreTimeout(
+                f"{store.locate(header_key(version))}: no answer for {HEADER_TIMEOUT_SECONDS:.0f} s; check the store "
+                "and the network, and open the set again.",
+                key=header_key(version),
+            ) from None
         try:
             if isinstance(found, BaseException):
                 raise found

@@ -1,13 +1,14 @@
 """The plan of a conversion: the columns of a source as stored, and its parts in groups, one for each task."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import ENCODING, Source, SourcePart
+from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart
 from smalti.errors import SchemaError, SmaltiError
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
@@ -119,7 +120,7 @@ class Job:
     groups: tuple[Group, ...]
     options: WriteOptions
     facts: Mapping[str, Any]
-    """What is known of the source, for the manifest (JSON)."""
+    """Facts about the source, for the manifest (JSON)."""
     is_exact: bool
     """True if `facts` identify the rows."""
 
@@ -140,6 +141,7 @@ def plan_job(
             url=store.url,
         )
     schema = source.schema()
+    options = dataclasses.replace(options, metadata={**_classes(schema), **(options.metadata or {})})
     begun = dataclasses.replace(
         begin_plan(store, options, _UPLOADS),
         part_word="part",
@@ -154,6 +156,12 @@ def plan_job(
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
     facts = {"sources": [{"url": source.url, **known, **({"settings": dict(settings)} if settings else {})}]}
     return Job(source, plan, groups, options, facts, identity is not None)
+
+
+def _classes(schema: pa.Schema) -> Mapping[str, Any]:
+    """Return the names of classes for the manifest, if one column holds numbers of classes."""
+    named = [field.metadata[CLASS_NAMES] for field in schema if CLASS_NAMES in (field.metadata or {})]
+    return {"classes": json.loads(named[0])} if len(named) == 1 else {}
 
 
 def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:

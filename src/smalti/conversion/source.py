@@ -13,6 +13,8 @@ import pyarrow as pa
 
 ENCODING = b"smalti.encoding"
 """Key in the metadata of a field of a source's schema: the encoding that the column has unless the caller names one."""
+CLASS_NAMES = b"smalti.class_names"
+"""Key in the metadata of a field: the names of the classes that its values are numbers of, a list as JSON."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Source(Protocol):
         """Place of the rows for messages and lineage, without credentials."""
 
     def schema(self) -> pa.Schema:
-        """Return the columns, with Arrow types; the metadata of a field may name its encoding (`ENCODING`)."""
+        """Return the columns, with Arrow types; fields may have metadata: `ENCODING`, `CLASS_NAMES`."""
 
     def parts(self) -> Sequence[SourcePart]:
         """Return the parts, in a stable order; the rows of the version are in the order of the parts.

@@ -26,7 +26,7 @@ class BlocksAhead:
 
     def __init__(self, stream: OpenStreams) -> None:
         self._stream = stream
-        self._is_needed = stream.cache.reads_without_copies
+        self._is_needed = stream.cache.parts.reads_without_copies
         self._steps: deque[Planned] = deque()
         self._here = -1
         """The last step whose blocks were fetched."""

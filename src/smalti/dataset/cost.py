@@ -58,7 +58,7 @@ class EpochCost:
     seconds: float
     """The largest of the times below: fetching, reading and computing overlap."""
     bound_by: str
-    """What takes the longest: link, store, read or compute; empty if no rate is known."""
+    """The slowest part: link, store, read or compute; empty if no rate is known."""
     seconds_by: dict[str, float]
     """The time of each whose rate is known."""
     num_bytes: int

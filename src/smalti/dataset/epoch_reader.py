@@ -68,7 +68,7 @@ class BatchForm(Enum):
 
 
 Form = Get | BatchForm
-"""How a batch is read: by column, or as a list of samples that this function reads one by one."""
+"""The way in which a batch is read: by column, or as a list of samples that this function reads one by one."""
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class EpochReader:
     """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`."""
     include_ids: bool = False
     skip_policy: SkipPolicy | None = None
-    """How many samples that cannot be read may be skipped; None to raise the error of the first."""
+    """The number of samples that cannot be read and may be skipped; None to raise the error of the first."""
     cache_limit: int | None = None
     chosen_world: World | None = None
     tracker: RunTracker = field(default_factory=RunTracker)

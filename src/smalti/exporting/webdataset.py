@@ -49,7 +49,7 @@ class MemberPlan:
 
     column: ArrowColumn
     extension: str
-    """What follows the key and a dot, such as `image.jpg`."""
+    """The name after the key and a dot, such as `image.jpg`."""
     contents: Callable[[Mapping[str, Stored]], Contents]
 
 

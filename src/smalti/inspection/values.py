@@ -108,8 +108,10 @@ def value_json(value: Any, encoding: str) -> Any:
 def _plain_json(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, np.floating):
+        value = float(str(value))  # float32 0.1 is 0.1, not 0.10000000149011612
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
         return {str(name): _plain_json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -130,6 +132,8 @@ def _plain_json(value: Any) -> Any:
 
 
 def _elements(value: np.ndarray[Any, Any]) -> Any:
+    if value.dtype.kind == "f" and value.dtype.itemsize < 8:  # as few digits as its type needs
+        value = value.astype(str).astype(np.float64)
     return value.astype(str).tolist() if value.dtype.kind in "mM" else value.tolist()
 
 
@@ -160,7 +164,7 @@ def _line(value: Any, encoding: str, limit: int | None) -> str:
         shape = f"{value.dtype.name}[{','.join(map(str, value.shape))}]"
         return f"{shape} {_elements(value)}" if value.size <= 8 else shape
     if isinstance(value, float):
-        return repr(value) if limit is None else f"{value:.6g}"
+        return repr(float(value)) if limit is None else f"{value:.6g}"
     if isinstance(value, list) and value and isinstance(value[0], Image.Image):
         sizes = ", ".join(f"{each.width}x{each.height}" for each in value[:3])
         noun = "image" if len(value) == 1 else "images"

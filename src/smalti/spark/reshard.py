@@ -232,7 +232,7 @@ class FileConversion:
     prepare: Prepare
     convert: Callable[["DataFrame | LocalFrame", WritePlan, Recipe], Answers]
     erased: Erased = "refuse"
-    """What to do with new and changed files of which samples were deleted."""
+    """The treatment of new and changed files of which samples were deleted."""
 
 
 def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: FileConversion) -> Manifest:

@@ -166,23 +166,23 @@ class OpenStreams:
 
         `at` is a slice, a list or an array of sample ids, which may be negative; others, and many, are read one by one.
         """
-        if not self.cache.may_read_blocks:
+        if not self.cache.parts.is_possible:
             return
         ids = np.arange(*at.indices(len(self))) if isinstance(at, slice) else np.asarray(at)
         is_readable = ids.ndim == 1 and ids.dtype.kind in "iu" and 1 < ids.size <= _MAX_READ_TOGETHER
         if not is_readable or ids.min() < -len(self) or ids.max() >= len(self):
             return
         for rows in self._rows_by_shard(ids % len(self)):
-            self.cache.read_parts(rows)
+            self.cache.parts.load(rows)
 
     def num_bytes_ahead(self, sample_ids: Ids) -> int:
         """Return about how many bytes `read_ahead` would fetch."""
-        return sum(map(self.cache.num_bytes_ahead, self._rows_by_shard(sample_ids)))
+        return sum(map(self.cache.parts.num_bytes_ahead, self._rows_by_shard(sample_ids)))
 
     def read_ahead(self, sample_ids: Ids) -> None:
         """Fetch the blocks of the samples that are read without a cache together; errors are left to `batch`."""
         for rows in self._rows_by_shard(sample_ids):
-            self.cache.read_ahead(rows)
+            self.cache.parts.load_ahead(rows)
 
     def _rows_by_shard(self, sample_ids: Ids) -> Iterator[dict[int, Ids]]:
         """Yield the rows of these samples by shard, of the streams' own shards and then of added columns."""

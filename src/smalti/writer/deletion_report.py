@@ -93,7 +93,7 @@ class PurgeReport:
     bucket_versions: OldVersions | None
     """None if the store does not report whether it keeps contents of removed objects."""
     tags: Mapping[str, str]
-    """What was done with tags of retired versions: removed, or moved to version N."""
+    """The treatment of tags of retired versions: removed, or moved to version N."""
     pending: tuple[PendingObjects, ...]
     """Objects of writes that may be running: they were not removed."""
     cache_files: int | None
@@ -121,7 +121,7 @@ class DeletionReport:
     url: str
     dry_run: bool
     by: str
-    """How the samples were chosen: where, ids, expression, function or positions."""
+    """The kind of choice of the samples: where, ids, expression, function or positions."""
     what: str
     """The condition, or the number of ids; the ids themselves are not in the report."""
     started: str

@@ -26,7 +26,7 @@ class Predicate(ABC):
     """A rule that chooses samples."""
 
     kind: str
-    """How it was given: where, ids, expression or function."""
+    """The form in which it was given: where, ids, expression or function."""
 
     @abstractmethod
     def columns_of(self, available: Sequence[str]) -> tuple[str, ...]:

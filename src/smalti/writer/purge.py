@@ -46,7 +46,7 @@ class PurgeOptions:
     """Options of a purge, beside the retirement of versions that hold chosen samples."""
 
     tags: Literal["refuse", "remove", "move"] = "refuse"
-    """What to do with tags of versions that have to go: refuse the call, remove them, or move them to the newest."""
+    """The treatment of tags of versions that have to go: refuse the call, remove them, or move them to the newest."""
     all_versions: bool = False
     """Retire every older version: also those without a chosen sample, and those that cannot be searched because they
     lack a column."""

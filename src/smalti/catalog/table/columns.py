@@ -229,7 +229,7 @@ def _with_nulls(values: list[Any], absent: Bools) -> list[Any]:
 
 
 PartialReading = tuple[int | None, str | None, int | None, int | None, int | None]
-"""How parts of a shard are verified: the hash of its first bytes, and the fields of its `BlockList`; numbers signed."""
+"""The hash of a shard's first bytes and the fields of its `BlockList`, which verify parts of it; numbers are signed."""
 NO_PARTIAL_READING: PartialReading = (None, None, None, None, None)
 
 

@@ -53,7 +53,7 @@ class TableContent:
     emitted: bytes | None = None
     """The bytes of the table's file, if this process created it."""
     partial: PartialColumns = NO_PARTIAL_COLUMNS
-    """How parts of the shards are verified."""
+    """The columns with which parts of the shards are verified."""
     arrow: Any = None
     """The `pyarrow.Table` that the columns are views of; None where there is none."""
     release: Callable[[], None] = lambda: None

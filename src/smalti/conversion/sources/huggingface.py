@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.conversion.sources.source_file import SourceFile
 from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
@@ -23,8 +23,6 @@ from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
-CLASS_NAMES = b"smalti.class_names"
-"""Metadata of a field: the names of its classes, as JSON."""
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
 _PART_ROWS = 50_000

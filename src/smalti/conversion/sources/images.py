@@ -4,6 +4,7 @@ The bytes of files pass through undecoded; only headers are parsed, for width an
 and resizes. Files are mixed as it mixes them, so that a shard has images of all classes.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import ENCODING, SourceOptions
+from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions
 from smalti.errors import BadImageError, SchemaError
 from smalti.images.header import probe_image
 from smalti.sources.contents import read_contents
@@ -76,7 +77,8 @@ class ImageSource:
         self._options = options
         self._folder = list_images(place, storage_options=options.storage_options)
         self._settings = {**_SETTINGS, **options.settings}
-        self._schema = _chosen(self._folder, options.columns)
+        self._classes = _classes_of(self._folder)
+        self._schema = _chosen(self._folder.encoding, self._classes, options.columns)
 
     @property
     def url(self) -> str:
@@ -107,7 +109,7 @@ class ImageSource:
         return parts
 
     def _rows(self) -> list["_Row"]:
-        files, classes = self._folder.files, self._folder.classes
+        files, classes = self._folder.files, self._classes
         if not _are_splits(self._folder):
             splits = split_files(
                 self._folder,
@@ -120,11 +122,18 @@ class ImageSource:
                 _Row(file.path, file.num_bytes, file.label, classes[file.label], splits[file.path]) for file in files
             ]
         folders = [file.path.split("/")[:2] for file in files]
-        labels = {name: label for label, name in enumerate(sorted({name for _, name in folders}))}
+        labels = {name: label for label, name in enumerate(classes)}
         return [
             _Row(file.path, file.num_bytes, labels[name], name, _SPLITS[split])
             for file, (split, name) in zip(files, folders, strict=True)
         ]
+
+
+def _classes_of(folder: ImageFolder) -> tuple[str, ...]:
+    """Return the names of the classes in the order of their numbers."""
+    if not _are_splits(folder):
+        return tuple(folder.classes)
+    return tuple(sorted({file.path.split("/")[1] for file in folder.files}))
 
 
 def _are_splits(folder: ImageFolder) -> bool:
@@ -132,14 +141,15 @@ def _are_splits(folder: ImageFolder) -> bool:
     return set(folder.classes) <= set(_SPLITS) and all(file.path.count("/") > 1 for file in folder.files)
 
 
-def _chosen(folder: ImageFolder, names: tuple[str, ...] | None) -> pa.Schema:
-    """Return the columns that are read; the image as JPEG or PNG if all files are, by their names.
+def _chosen(encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | None) -> pa.Schema:
+    """Return the columns that are read, with the encoding of the image and the names of the classes.
 
     Raises:
         SchemaError: There is no such column.
     """
     fields = {field.name: field for field in _SCHEMA}
-    fields["image"] = fields["image"].with_metadata({ENCODING: folder.encoding})
+    fields["image"] = fields["image"].with_metadata({ENCODING: encoding})
+    fields["label"] = fields["label"].with_metadata({CLASS_NAMES: json.dumps(classes)})
     for name in names or ():
         if name not in fields:
             raise SchemaError(f"`columns` names {name!r}, images have {', '.join(fields)}", column=name)

@@ -30,9 +30,9 @@ class MemberType:
 
     field: pa.Field
     ending: str
-    """What follows the key and a dot, in lower case."""
+    """The name after the key and a dot, in lower case."""
     form: str
-    """How a member's content is read: bytes, text, int, json, cast, scalar, npy or stack."""
+    """The way in which a member's content is read: bytes, text, int, json, cast, scalar, npy or stack."""
     encoding: str | None = None
     """Encoding of the arrays of npy members."""
 

@@ -8,9 +8,11 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import SchemaError, WorldMismatch
@@ -112,6 +114,21 @@ _POSITIVE = (
 )
 
 
+@dataclass(frozen=True)
+class _SimpleType:
+    accepted: type
+    title: str
+
+
+_TYPES = {
+    bool: _SimpleType(bool, "True or False"),
+    int: _SimpleType(Integral, "a whole number"),
+    float: _SimpleType(Real, "a number"),
+    str: _SimpleType(str, "text"),
+    NoneType: _SimpleType(NoneType, "None"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """The place of a run, its data, and the processes that are its ranks."""
@@ -176,13 +193,23 @@ class RunConfig:
         object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
         if self.run_storage_options is not None:
             object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
-        check_address(self.run_dir)
-        check_tracking_address(self.mlflow or "")
-        for name, is_valid, expected in self._rules():
+        for name, is_valid, expected in chain(self._types(), self._rules()):
             if not is_valid:
                 raise SchemaError(
                     f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
                 )
+        check_address(self.run_dir)
+        check_tracking_address(self.mlflow or "")
+
+    def _types(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield, for the fields of simple types, as `_rules`."""
+        for name, hint in get_type_hints(type(self)).items():
+            kinds = get_args(hint) or (hint,)
+            if set(kinds) <= set(_TYPES):
+                value = getattr(self, name)
+                is_valid = any(isinstance(value, _TYPES[kind].accepted) for kind in kinds)
+                is_valid &= bool in kinds or not isinstance(value, bool)
+                yield name, is_valid, " or ".join(_TYPES[kind].title for kind in kinds)
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
@@ -361,9 +388,7 @@ class TrainConfig(RunConfig):
         yield "milestones", all(0 < each < 1 for each in self.milestones), "fractions in (0, 1)"
         yield "precision", self.precision in PRECISIONS, f"one of {', '.join(PRECISIONS)}"
         yield from ((name, 0 <= getattr(self, name) < 1, "in [0, 1)") for name in ("warmup", "label_smoothing"))
-        is_number = isinstance(self.affinity, int | float) and not isinstance(self.affinity, bool)
-        is_part = self.affinity is None or (is_number and 0 <= self.affinity <= 1)
-        yield "affinity", is_part, "a number from 0 to 1, or None"
+        yield "affinity", self.affinity is None or 0 <= self.affinity <= 1, "a number from 0 to 1, or None"
         is_complete = not self.class_names or self.num_classes == 0 or len(self.class_names) == self.num_classes
         yield "class_names", is_complete, f"{self.num_classes} names, as `num_classes` says"
 
