@@ -23,6 +23,9 @@ seeds.settle_hypothesis()
 # Of the workers and of programs that tests start; a process cannot change its own any more.
 os.environ.setdefault("PYTHONHASHSEED", "0")
 
+# Of programs that tests start: an unbuffered one loses the rest of a long line if a signal interrupts its write.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
 # Of every JVM that tests start: none lives long enough for the second compiler to pay.
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(name, QUICK_JVM)

@@ -345,6 +345,16 @@ def test_a_damaged_list_costs_only_its_own_shard(store, opened):
     assert [call.key for call in shard_calls(store) if call.op == "fetch"] == [second.raw.basename]
 
 
+def test_a_store_that_fails_once_for_a_list_does_not_end_reading_in_blocks(store, opened):
+    key = block_file(store)
+    store.plant("get_range", key=key, times=1)
+    dataset = opened(store, download_retry=1)
+    assert is_right(dataset[17])  # its shard is fetched whole
+    requested = [call.op for call in store.calls if call.key == key]
+    assert is_right(dataset[117])
+    assert [call.op for call in store.calls if call.key == key] == [*requested, "get_range"]
+
+
 def test_blocks_of_a_weaker_hash_than_the_shard_has_are_not_used(store, tmp_path):
     manifest = load_manifest(store)
     shard = manifest.shards[0]

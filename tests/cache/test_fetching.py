@@ -6,10 +6,12 @@ import shutil
 import stat
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache.fetch import _FullDisk
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
@@ -20,6 +22,7 @@ from smalti.errors import (
     StoreTimeout,
 )
 from smalti.storage import LocalStore
+from smalti.storage.retry import Deadline
 from smalti.testing import LoggedStore, MemoryStore
 from tests.cache.conftest import DIGEST, ids
 
@@ -490,3 +493,21 @@ def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, n
         manifest = load_manifest(store)
         cache = ShardCache(Source(store, manifest.digest, manifest.shards, CacheOptions(local=str(tmp_path / "cache"))))
         assert sum(len(cache.shard(i)) for i in range(len(cache))) == manifest.rows > 0
+
+
+@pytest.mark.parametrize(
+    ("freed", "pauses"),
+    [([0, 0, 500], [0.1, 0.1, 0.0]), ([None], [None]), ([500, 0], [0.0, 0.1])],
+    ids=["copies that others need first", "no copies", "evicted files are mapped"],
+)
+def test_a_full_disk_is_waited_for_while_copies_may_still_leave_it(freed, pauses):
+    answers = iter(freed)
+    space = SimpleNamespace(free_disk=lambda *_: next(answers), are_others_fetched=lambda _: False)
+    full = _FullDisk(3, SimpleNamespace(is_ahead=False, space=space, deadline=Deadline(60.0)), seconds=60.0)
+    assert [full.pause_after_freeing(100) for _ in freed] == pauses
+
+
+def test_a_disk_that_stays_full_is_given_up_at_the_deadline():
+    space = SimpleNamespace(free_disk=lambda *_: 0, are_others_fetched=lambda _: False)
+    full = _FullDisk(3, SimpleNamespace(is_ahead=False, space=space, deadline=Deadline(60.0)), seconds=0.0)
+    assert full.pause_after_freeing(100) is None

@@ -288,7 +288,7 @@ def test_files_of_a_path_are_read_where_they_are_and_never_deleted(tmp_path, cap
 
 
 def test_paths_on_databricks_are_those_that_all_machines_see(monkeypatch):
-    from smalti.compat.petastorm.converted_folders import databricks_path
+    from smalti.compat.petastorm.spark.converted_folders import databricks_path
 
     assert databricks_path("/anything") == "/anything"
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
@@ -365,7 +365,7 @@ def test_a_write_that_fails_leaves_no_folder(spark, parent):
 END = """
 import logging, os, sys
 from smalti.compat.petastorm import register_delete_dir_handler
-from smalti.compat.petastorm.converted_folders import delete_at_exit
+from smalti.compat.petastorm.spark.converted_folders import delete_at_exit
 logging.basicConfig()
 delete_at_exit("file://" + sys.argv[1])
 if len(sys.argv) > 2:

@@ -8,8 +8,8 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from smalti.compat.petastorm import make_batch_reader, make_spark_converter
-from smalti.compat.petastorm.delta import live_files
-from smalti.compat.petastorm.sources import StoreSource
+from smalti.compat.petastorm.reading.delta import live_files
+from smalti.compat.petastorm.reading.sources import StoreSource
 from smalti.errors import CursorError, FormatError, MissingDependency, StoreNotFound
 from smalti.storage import ObjectInfo, open_store
 from tests.compat.parquet_files import url
@@ -101,7 +101,7 @@ def test_without_deltalake_the_error_names_the_package(tmp_path, monkeypatch):
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{}")
     imported = __import__
-    monkeypatch.setattr("smalti.compat.petastorm.delta.import_module", lambda name: imported("no_such_module"))
+    monkeypatch.setattr("smalti.compat.petastorm.reading.delta.import_module", lambda name: imported("no_such_module"))
     with pytest.raises(MissingDependency, match=r"pip install 'smalti\[delta\]'"):
         make_batch_reader(url(tmp_path))
 

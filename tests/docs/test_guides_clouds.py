@@ -43,7 +43,7 @@ def s3_guide(here, s3_server, s3_bucket, clean_environment):
 
 
 def test_the_guide_to_s3_leads_from_photos_to_a_trained_model(s3_guide, s3_bucket, here, capsys):
-    assert s3_guide.run_commands(capsys) == 9
+    assert len(s3_guide.run_commands(capsys)) == 9
     runs = open_store(f"s3://{s3_bucket}/runs/flowers-1")
     assert runs.exists("result.json")
     assert (here / "flowers.html").stat().st_size > 10_000
@@ -97,7 +97,7 @@ def azure_guide(here, azurite_http, container, clean_environment):
 
 
 def test_the_guide_to_azure_leads_from_photos_to_a_trained_model(azure_guide, container, capsys):
-    assert azure_guide.run_commands(capsys) == 8
+    assert len(azure_guide.run_commands(capsys)) == 8
     assert open_store(f"abfs://{container}/runs/flowers-1").exists("result.json")
 
 
@@ -121,10 +121,3 @@ def test_pods_of_azure_use_the_identity_of_their_service_account():
     assert pod["spec"]["serviceAccountName"] == account["metadata"]["name"] == "trainer"
     assert "system:serviceaccount:default:trainer" in guide.block("bash", "federated-credential")
     assert pod["metadata"]["labels"] == {"azure.workload.identity/use": "true"}
-
-
-@pytest.mark.parametrize("name", ["s3.md", "azure.md", "databricks.md", "kubernetes.md", "production.md", "slurm.md"])
-def test_each_guide_ends_with_five_questions(name):
-    questions = Guide(name).text.split("\n## Questions\n")[1]
-    assert questions.count("\n**") == 5
-    assert "\n## " not in questions

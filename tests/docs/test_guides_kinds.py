@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from smalti import load_manifest
-from tests.docs.guide_runs import follow, save_files
+from tests.docs.guide import Guide
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -20,8 +20,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_commands_about_tables_print_what_the_page_shows(folder, capsys):
-    files = save_files("tabular.md")
-    printed = follow("tabular.md", capsys)
+    guide = Guide("tabular.md")
+    files, printed = guide.write_files(folder), guide.run_commands(capsys)
     assert [each for each in files if f"python {each}" not in printed] == [
         "prepare_houses.py", "delta_source.py", "spark_houses.py",
     ]  # fmt: skip
@@ -31,8 +31,8 @@ def test_the_commands_about_tables_print_what_the_page_shows(folder, capsys):
 
 
 def test_the_commands_about_several_kinds_print_what_the_page_shows(folder, capsys):
-    files = save_files("multimodal.md")
-    printed = follow("multimodal.md", capsys)
+    guide = Guide("multimodal.md")
+    files, printed = guide.write_files(folder), guide.run_commands(capsys)
     assert [each for each in files if f"python {each}" not in printed] == ["collate_items.py"]
     first, last = re.findall(r"error (\d+\.\d)", printed["python train_items.py"])
     assert float(last) < float(first) / 4

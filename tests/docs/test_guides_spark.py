@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from smalti import StreamingDataset
-from tests.docs.guide_runs import run_program, save_files
+from tests.docs.guide import Guide, run_program
 from tests.spark.own_session import own_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.torch]
@@ -19,7 +19,7 @@ def spark():
 
 def test_the_table_is_converted_by_spark(spark, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    save_files("tabular.md")
+    Guide("tabular.md").write_files(tmp_path)
     run_program("houses.py")
     program = Path("spark_houses.py").read_text()
     assert '"houses.csv"' in program

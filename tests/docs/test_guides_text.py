@@ -1,82 +1,24 @@
 """docs/text.md and docs/own-loop.md: their programs and commands, in their order, print what the pages show."""
 
-import doctest
 import json
-import os
-import re
-import runpy
-import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-import torch
 
-from smalti.cli import main
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-STEPS = re.compile(r"^```(python|console|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
-NAMED = re.compile(r"`(\w+\.(?:py|yaml))`")
+from tests.docs.guide import Guide
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.process]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Compute in one thread: where other tests use the cores, several threads of torch wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(("name", "num_commands"), [("text", 11), ("own-loop", 8)])
+@pytest.mark.parametrize(("name", "num_commands"), [("text.md", 11), ("own-loop.md", 8)])
 def test_every_command_prints_what_the_page_shows(name, num_commands, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    page = (DOCS / f"{name}.md").read_text()
-    num_run = begin = 0
-    for step in STEPS.finditer(page):
-        kind, text = step.groups()
-        if kind != "console":
-            Path(NAMED.findall(page[begin : step.start()])[0]).write_text(text)
-        for line, expected in COMMAND.findall(text) if kind == "console" else ():
-            if "pip install" not in line:
-                printed = output_of(*shlex.split(line), capsys=capsys, monkeypatch=monkeypatch)
-                assert same(expected, printed), f"$ {line}\n{printed}"
-                num_run += 1
-        begin = step.end()
-    assert num_run == num_commands
-
-
-def output_of(program, *words, capsys, monkeypatch):
-    """Return what a command of a page prints."""
-    if program == "torchrun":
-        command = [str(Path(sys.executable).parent / program), *words]
-        path = os.pathsep.join(each for each in sys.path if each)
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-    if program == "smalti":
-        assert main(list(words)) == 0, "".join(capsys.readouterr())
-    else:
-        monkeypatch.setattr(sys, "argv", list(words))
-        try:
-            runpy.run_path(words[0], run_name="__main__")
-        except SystemExit as end:
-            assert end.code is None  # noqa: PT017 - the end that the page means
-    return capsys.readouterr().out
-
-
-def same(expected, printed):
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    return not expected or doctest.OutputChecker().check_output(expected, printed, flags)
+    guide = Guide(name)
+    guide.write_files(tmp_path)
+    assert len(guide.run_commands(capsys)) == num_commands
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_links import links_of, text_of
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 PROGRAM = REPOSITORY / "tools" / "notebooks.py"
@@ -58,22 +60,8 @@ def test_a_notebook_is_stored_whole_small_and_without_traces_of_a_machine(path):
 
 
 @each_notebook
-def test_the_links_of_a_notebook_lead_to_files_and_headings(path):
-    texts = [
-        "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "markdown"
-    ]
-    links = [link for text in texts for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    assert len(links) >= 3, "a notebook leads to the pages that have the details"
-    assert [link for link in links if not leads_somewhere(path.parent, link)] == []
-
-
-def leads_somewhere(folder, link):
-    name, _, anchor = link.partition("#")
-    target = folder / name
-    if not anchor or not target.is_file():
-        return target.exists()
-    headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
-    return anchor in {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+def test_a_notebook_links_to_the_pages_that_have_the_details(path):
+    assert sum("://" not in link for link in links_of(text_of(path))) >= 3
 
 
 def test_another_count_is_a_difference_and_another_loss_is_none():

@@ -6,6 +6,7 @@ Each file has it as if it were new: with the settings that it had at first, and 
 import atexit
 import contextlib
 
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -65,4 +66,9 @@ def stop_session():
         SparkContext._active_spark_context.stop()
 
 
-atexit.register(stop_session)
+def _stop_at_exit():
+    with contextlib.suppress(OSError, Py4JNetworkError):  # its JVM has ended before
+        stop_session()
+
+
+atexit.register(_stop_at_exit)

@@ -8,6 +8,7 @@ samples by id, and for all samples with `cache="none"`. Intended behaviour; anyt
    one afterwards. Blocks are kept in memory up to a limit, shards used last the longest; nothing is written to disk.
 3. Every request is repeated as often as that of a whole shard, and the wait for all of them has a deadline.
 4. A list that is missing or damaged is no error: its shards are then fetched whole, with one warning for each file.
+   If the store fails, the shards are fetched whole this time, and the list is requested again for the next read.
    A damaged block is an error, which the caller raises or answers by fetching the whole shard.
 """
 
@@ -272,8 +273,8 @@ class BlockReader:
 
     def _give_up_list(self, shard_id: int, error: SmaltiError | None) -> None:
         info, store = self._sources.info(shard_id), self._sources.source_of(shard_id).store
-        if info.blocks is None or isinstance(error, StoreAuthError | StoreTimeout):
-            return  # says nothing about the list
+        if info.blocks is None or (isinstance(error, StoreError) and not isinstance(error, StoreNotFound)):
+            return  # the store failed, which says nothing about the list
         place = store.url, info.blocks.file
         with self._lock:
             if isinstance(error, ChecksumMismatch):  # the other lists of the file may be right

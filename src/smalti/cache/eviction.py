@@ -220,12 +220,17 @@ class SpaceManager:
                 lock.reserve(0)
             yield
 
-    def free_disk(self, shard: int, num_bytes: int, deadline: Deadline) -> int:
-        """Evict so many bytes on a full disk, for a shard that is needed now; return how many were evicted."""
+    def free_disk(self, shard: int, num_bytes: int, deadline: Deadline) -> int | None:
+        """Evict so many bytes on a full disk, for a shard that is needed now; return how many were evicted.
+
+        None if there are no copies of other shards; 0 if all of them are needed as soon as this one.
+        """
         self.is_disk_tight = True
         step, current = self._step_of(shard)
         with self._locked(deadline, f"space for shard {shard}"):
             candidates = self._candidates(self._scan(), current, -1, but=shard)
+            if not candidates:
+                return None
             return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)
 
     def defer(self, shard: int) -> NoSpaceYet:

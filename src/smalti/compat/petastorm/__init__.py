@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "BatchReader": "batch_reader",
+    "BatchReader": "reading.batch_reader",
     "BatchedDataLoader": "pytorch",
     "DataLoader": "pytorch",
     "FilesNotAvailable": "errors",

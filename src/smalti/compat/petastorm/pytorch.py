@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import default_collate
 
 from smalti.attributes import Replaceable, setting, whole_number
-from smalti.compat.petastorm.batch_reader import BatchReader
-from smalti.compat.petastorm.columns import Columns, rows_of
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
+from smalti.compat.petastorm.reading.columns import Columns, rows_of
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.torch.ranks import Agreement
 

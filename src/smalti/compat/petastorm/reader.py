@@ -18,10 +18,10 @@ import xxhash
 
 from smalti.attributes import whole_number, whole_or_none
 from smalti.cache.files import is_held
-from smalti.compat.petastorm.batch_reader import BatchReader, ReaderOptions
-from smalti.compat.petastorm.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
-from smalti.compat.petastorm.rows import RowOptions, RowReader, kept_rows
-from smalti.compat.petastorm.sources import open_place
+from smalti.compat.petastorm.reading.batch_reader import BatchReader, ReaderOptions
+from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
+from smalti.compat.petastorm.reading.rows import RowOptions, RowReader, kept_rows
+from smalti.compat.petastorm.reading.sources import open_place
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED

@@ -14,8 +14,11 @@ from typing import Any
 from urllib.parse import quote
 
 from smalti.attributes import whole_number
-from smalti.compat.petastorm.batch_reader import BatchReader
-from smalti.compat.petastorm.converted_folders import (
+from smalti.compat.petastorm.reader import make_batch_reader
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
+from smalti.compat.petastorm.reading.parquet import ParquetSet, open_set
+from smalti.compat.petastorm.reading.sources import open_place
+from smalti.compat.petastorm.spark.converted_folders import (
     PARENT_CACHE_DIR_URL_CONF,
     ConversionOptions,
     DataFramePlan,
@@ -29,9 +32,6 @@ from smalti.compat.petastorm.converted_folders import (
     register_delete_dir_handler,
     reuse_or_write,
 )
-from smalti.compat.petastorm.parquet import ParquetSet, open_set
-from smalti.compat.petastorm.reader import make_batch_reader
-from smalti.compat.petastorm.sources import open_place
 from smalti.errors import ChecksumMismatch, MissingDependency, SmaltiError
 
 __all__ = [

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
-from smalti.compat.streaming.base import planning, progress
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
+from smalti.compat.streaming.base.engine import planning, progress
+from smalti.compat.streaming.base.engine.opening import open_samples
 from smalti.compat.streaming.base.format.base.reader import Reader
-from smalti.compat.streaming.base.opening import open_samples
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
 from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
 from smalti.compat.streaming.base.stream import Stream, streams_registry

@@ -120,7 +120,7 @@ def clean_stale_shared_memory() -> None:
     Nothing of another process is removed: its shared memory ends with it.
     """
     # What was not imported has registered nothing, and importing it takes torch.
-    opening = sys.modules.get("smalti.compat.streaming.base.opening")
+    opening = sys.modules.get("smalti.compat.streaming.base.engine.opening")
     if opening is not None:
         opening.forget_folders()
     memory = sys.modules.get("smalti.compat.streaming.base.shared.memory")

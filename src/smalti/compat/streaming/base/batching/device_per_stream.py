@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.planning import work_of
+from smalti.compat.streaming.base.engine.planning import work_of
 from smalti.compat.streaming.base.world import World
 
 

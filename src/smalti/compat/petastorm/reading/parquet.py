@@ -18,9 +18,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti.compat.petastorm import delta
 from smalti.compat.petastorm.errors import FilesNotAvailable
-from smalti.compat.petastorm.sources import FileSource, Place
+from smalti.compat.petastorm.reading import delta
+from smalti.compat.petastorm.reading.sources import FileSource, Place
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError, StoreNotFound
 
 _TAIL_BYTES = 1 << 16

@@ -22,8 +22,8 @@ from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.constant import TICK
 from smalti.compat.streaming.base.distributed import get_local_rank
+from smalti.compat.streaming.base.engine.planning import WorkReading
 from smalti.compat.streaming.base.format.base.reader import Reader
-from smalti.compat.streaming.base.planning import WorkReading
 from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.stream import Stream, readers_of
 from smalti.compat.streaming.base.world import World

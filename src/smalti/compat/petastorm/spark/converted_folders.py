@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from smalti.compat.petastorm.sources import ArrowSource, StoreSource, open_place
+from smalti.compat.petastorm.reading.sources import ArrowSource, StoreSource, open_place
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
 

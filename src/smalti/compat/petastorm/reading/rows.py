@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from smalti.compat.petastorm.columns import Columns, arrow_columns, frame_columns, taken
-from smalti.compat.petastorm.parquet import ParquetSet
+from smalti.compat.petastorm.reading.columns import Columns, arrow_columns, frame_columns, taken
+from smalti.compat.petastorm.reading.parquet import ParquetSet
 from smalti.compat.petastorm.transform import RowTransform, transform_schema
 from smalti.compat.petastorm.unischema import Unischema, stored_schema
 from smalti.errors import SchemaError, SmaltiError

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from smalti.compat.petastorm.columns import Columns, taken
 from smalti.compat.petastorm.errors import NoDataAvailableError
-from smalti.compat.petastorm.rows import RowReader
+from smalti.compat.petastorm.reading.columns import Columns, taken
+from smalti.compat.petastorm.reading.rows import RowReader
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 from smalti.cursor import Cursor, MixedStream
 from smalti.cursor.fields import mapping

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from smalti.compat.petastorm.sources import FileSource
+from smalti.compat.petastorm.reading.sources import FileSource
 from smalti.errors import FormatError, MissingDependency, StoreNotFound
 from smalti.storage import ObjectInfo
 
