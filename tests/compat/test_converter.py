@@ -19,10 +19,10 @@ from smalti.compat.petastorm import (
     NoDataAvailableError,
     SparkDatasetConverter,
     TransformSpec,
-    converted_folders,
     make_spark_converter,
     register_delete_dir_handler,
 )
+from smalti.compat.petastorm.spark import converted_folders
 from smalti.errors import ChecksumMismatch
 from tests.compat.parquet_files import flat, ids_of, write_rows
 
