@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from smalti.compat.streaming.base import opening
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.dataloader import StreamingDataLoader
 from smalti.compat.streaming.base.dataset import StreamingDataset
+from smalti.compat.streaming.base.engine import opening
 from smalti.compat.streaming.base.sampling import get_sampling
 from smalti.compat.streaming.base.stream import Stream
 from smalti.compat.streaming.base.util import clean_stale_shared_memory
