@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from examples import lightning_datamodule
-from examples.lightning_resume import Life, Line, Trainer, main, run, seen_by, write_set
+from examples.lightning_resume import KeepPlace, Life, Line, Trainer, main, run, seen_by, write_set
 from tests.frameworks.page import run_section
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -111,6 +111,21 @@ def test_set_epoch_in_train_dataloader_helps_new_loaders_and_resuming_at_an_epoc
     trainer.save_checkpoint(folder / "end.ckpt")
     Trainer(**quiet, max_epochs=3).fit(second, ckpt_path=folder / "end.ckpt")
     assert first.seen + second.seen == seen_by(folder, "whole")
+
+
+@pytest.mark.parametrize("keep_place", [False, True])
+def test_a_checkpoint_saved_after_max_steps_counts_the_epoch_as_finished(folder, keep_place):
+    callbacks = [KeepPlace()] if keep_place else []
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = Trainer(**quiet, max_steps=6, callbacks=callbacks)
+    first, second = Line(Life(folder, "first")), Line(Life(folder, "second"))
+    trainer.fit(first)
+    trainer.save_checkpoint(folder / "after.ckpt")
+    Trainer(**quiet, max_epochs=1).fit(second, ckpt_path=folder / "after.ckpt")
+    assert (len(first.seen), second.seen) == (6, [])
+    Trainer(**quiet, max_epochs=2, callbacks=callbacks).fit(second, ckpt_path=folder / "after.ckpt")
+    assert len(second.seen) == (7 if keep_place else 13)  # the rest of the epoch, or a whole one
+    assert set(flat(first.seen + second.seen)) == set(range(50))
 
 
 # ---------------------------------------------------------------------- several processes
