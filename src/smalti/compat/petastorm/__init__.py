@@ -2,8 +2,8 @@
 
 Modules, names and defaults are Petastorm's; rows are read in Smalti's order, with row groups as shards. Data sets with
 a pickled Unischema and NGram are refused: their names can be imported, and raise when used (`refused`). Torch, Spark
-and TensorFlow are imported on first use. docs/petastorm.md lists what is equal, improved and refused. Read `reader.py`
-first.
+and TensorFlow are imported on first use. docs/petastorm.md lists what is equal, improved and refused. `reading/` and
+`refused` have no counterpart in Petastorm. Read `reader.py` first.
 """
 
 from importlib import import_module

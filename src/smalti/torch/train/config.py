@@ -202,7 +202,7 @@ class RunConfig:
         check_tracking_address(self.mlflow or "")
 
     def _types(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield, for the fields of simple types, as `_rules`."""
+        """Yield the rules for types, of the fields that are numbers, text, booleans or None; as `_rules`."""
         for name, hint in get_type_hints(type(self)).items():
             kinds = get_args(hint) or (hint,)
             if set(kinds) <= set(_TYPES):
