@@ -5,10 +5,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipelines.automation.failure import build_failure_sensor
-from pipelines.jobs import build_storage_job
-from pipelines.stages import detect_resources, has_channels
-from resources.run_worker import run_bound_executor
+from smalti_dagster.automation.failure import build_failure_sensor
+from smalti_dagster.jobs import build_storage_job
+from smalti_dagster.resources.deployment import detect_resources, has_channels
+from smalti_dagster.runs.worker import run_bound_executor
 
 # Dagster's own, about the checks of every component.
 warnings.filterwarnings("ignore", message="Parameter `execution_type` of function `AssetsDefinition.__init__`")

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.home import detect_home
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY, detect_home
 
 STAGES = ("flowers/raw", "flowers/prepared", "flowers/shards", "flowers/model")
 """The assets of the demo: the data set `flowers`, with what the command line overrides for this run."""
@@ -83,7 +82,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def run_config(options: argparse.Namespace) -> dict[str, Any]:
     """The configuration of the run, as the Launchpad would show it."""
     configs: dict[str, dict[str, Any]] = {
-        "raw": {"images_per_class": options.images_per_class},
+        "raw": {"generate_options": {"per_class": options.images_per_class}},
         "prepared": {
             "image_size": options.image_size,
             **({"on_bad_image": "skip", "max_bad_share": 1.0} if options.skip_bad_images else {}),
@@ -113,9 +112,9 @@ def _run(options: argparse.Namespace) -> None:
     import dagster as dg
 
     from pipelines.definitions import defs
-    from pipelines.leftovers import end_leftovers
     from pipelines.progress import progress_logger
-    from resources.run_worker import process_tags
+    from smalti_dagster.runs.leftovers import end_leftovers
+    from smalti_dagster.runs.worker import process_tags
 
     begin = time.monotonic()
     logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
@@ -129,7 +128,7 @@ def _run(options: argparse.Namespace) -> None:
 def _summary(instance: Any, run_id: str, *, seconds: float) -> str:
     import dagster as dg
 
-    from assets.lineage import facts_of, made_in
+    from smalti_dagster.lineage import facts_of, made_in
 
     facts = {}
     for name in STAGES:

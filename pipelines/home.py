@@ -4,8 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from pipelines.stages import REPOSITORY, detect_stage
+from smalti_dagster.resources.deployment import detect_stage
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 SETTINGS = REPOSITORY / "deploy" / "sqlite" / "dagster.yaml"
 
 

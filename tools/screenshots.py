@@ -389,8 +389,7 @@ def _wide_pages(page: Page) -> Iterator[str]:
 
 def _draw(photos: Path, numbers: range) -> None:
     """Draw photos of flowers with these numbers, and a file that is none."""
-    from assets.flowers import FLOWER_CLASSES
-    from assets.flowers.drawing import draw_flower
+    from assets.drawing import FLOWER_CLASSES, draw_flower
 
     for name in FLOWER_CLASSES:
         (photos / name).mkdir(parents=True, exist_ok=True)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.declaration import Declaration, Source
-from pipelines.data_set import build_definitions
-from resources.spark import SparkResource
-from resources.storage import LocalStorage
 from smalti.sources.image_folder import list_images
 from smalti.spark import PrepareOptions, dataframe_to_mds
 from smalti.spark.prepared.reshard import Sharding, find_version, look_at, reshard_prepared
 from smalti.spark.prepared.table import prepared_files
 from smalti.spark.prepared.update import update_prepared
+from smalti_dagster.data_set import build_definitions
+from smalti_dagster.declaration import Declaration, Source
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import LocalStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def declare(folder: Path) -> Declaration:
 
 def graph_job(folder: Path, root: Path) -> dg.JobDefinition:
     """Return the job that brings the data set below a storage root up to date."""
-    resources = {"storage": LocalStorage(root=str(root)), "spark": SparkResource()}
+    resources = {"smalti_storage": LocalStorage(root=str(root)), "smalti_spark": SparkResource()}
     defs = dg.Definitions.merge(build_definitions(declare(folder)), dg.Definitions(resources=resources))
     return defs.resolve_job_def(f"{NAME}_reshard_job")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.flowers import draw_flowers
+from assets.drawing import draw_flowers
 from benchmarks.link.server import LinkServer, num_bytes_sent, rounds, rounds_to_first, shard_bytes
 from benchmarks.link_rows import LINK_ROWS
 from benchmarks.measures.linked import _end_of, _read_epoch

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from resources.storage import LocalStorage, StorageResource
+from smalti_dagster.resources.storage import LocalStorage, StorageResource
 from tests.spark.own_session import own_session
 
 

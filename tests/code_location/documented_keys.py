@@ -2,7 +2,7 @@
 
 import re
 
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 
 _ROW = re.compile(r"^\| (?P<stages>[a-z, ]+) \| (?P<keys>`[^|]+`) \|", re.MULTILINE)
 

@@ -9,15 +9,15 @@ from typing import Any
 import dagster as dg
 import numpy as np
 
-from assets.declaration import Declaration, Image, Prepare, Shards, Source, Split
-from assets.flowers import draw_flower
-from assets.lineage import CHECKED_IN, facts_of, latest
-from resources.spark import SparkResource
-from resources.storage import LocalStorage, StorageResource
-from resources.training import TrainerResource
+from assets.drawing import draw_flower
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.verify import open_checked
 from smalti.storage import open_store
+from smalti_dagster.declaration import Declaration, Image, Prepare, Shards, Source, Split
+from smalti_dagster.lineage import CHECKED_IN, facts_of, latest
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import LocalStorage, StorageResource
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.declared import declare, define
 from tests.code_location.events import op_config
 

@@ -15,11 +15,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from assets.declaration import Declaration, Drawn, Prepare, Shards, Source, Train
-from assets.stage import stage_op
-from pipelines.data_set import build_definitions
 from pipelines.definitions import deployment
-from resources.storage import StorageResource
+from smalti_dagster.data_set import build_definitions
+from smalti_dagster.declaration import Declaration, Prepare, Shards, Source, Train
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.stage import stage_op
+from tests.code_location.declared import DRAWN
 
 ROWS = 2_000
 SECONDS = 300.0
@@ -33,7 +34,7 @@ HELD = Declaration(
 )
 SQUARES = Declaration(
     name="squares",
-    source=Source(drawn=Drawn()),
+    source=DRAWN,
     train=Train(
         architecture="tests.torch.train.tiny_models:slow",
         epochs=100_000,

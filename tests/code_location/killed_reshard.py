@@ -10,9 +10,9 @@ from pathlib import Path
 
 import dagster as dg
 
-from resources.run_worker import process_tags
 from smalti.catalog.header import header_key
 from smalti.storage import LocalStore
+from smalti_dagster.runs.worker import process_tags
 from tests.code_location.graph import Graph
 
 

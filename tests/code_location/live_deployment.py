@@ -20,8 +20,8 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from pipelines.stages import REPOSITORY
-from resources.run_worker import PROCESS_TAG
+from pipelines.home import REPOSITORY
+from smalti_dagster.runs.worker import PROCESS_TAG
 from tests.storage.servers.process import free_port
 from tests.torch.train.conftest import publish_squares
 
@@ -105,7 +105,7 @@ class LiveDeployment:
         }
         command = [str(TOOLS / commands[part][0]), *commands[part][1:]]
         if part == "code server" and part in self.parts:
-            left = [sys.executable, "-m", "pipelines.leftovers"]
+            left = [sys.executable, "-m", "smalti_dagster.runs.leftovers"]
             subprocess.run(left, cwd=REPOSITORY, env=self.environment, check=True, timeout=60)
         if part == "code server":
             command += ["-a", "defs", "-d", str(REPOSITORY)]

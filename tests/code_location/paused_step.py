@@ -11,7 +11,7 @@ import time
 import dagster as dg
 import psutil
 
-from resources import run_worker
+from smalti_dagster.runs import worker as run_worker
 
 SECONDS = 60.0
 

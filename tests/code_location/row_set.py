@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from assets.declaration import Declaration
-from assets.lineage import facts_of, latest
-from resources.spark import SparkResource
-from resources.storage import StorageResource
 from smalti.dataset import StreamingDataset
 from smalti.storage import open_store
+from smalti_dagster.declaration import Declaration
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import define
 from tests.code_location.events import op_config
 

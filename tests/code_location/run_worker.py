@@ -6,10 +6,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.stages.model import build_model
-from pipelines.stages import detect_resources
-from resources.run_worker import run_bound_executor
-from resources.spark import SparkResource
+from smalti_dagster.models.model import build_model
+from smalti_dagster.resources.deployment import detect_resources
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.runs.worker import run_bound_executor
 from tests.code_location.declared import FLOWERS
 
 

@@ -9,12 +9,6 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 
-from assets.checks.shards import build_shard_checks
-from assets.declaration import Declaration
-from assets.places import prepared_of, shards_of
-from assets.stages.data import build_data
-from resources.spark import SparkResource
-from resources.storage import StorageResource
 from smalti.catalog import Draft, Manifest, new_write_id, publish
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.images import encode_jpeg
@@ -22,6 +16,12 @@ from smalti.spark.prepared.parts import SCHEMA
 from smalti.spark.prepared.table import FILES, PreparedTable, store_files
 from smalti.storage import Store
 from smalti.writer import ShardUploader
+from smalti_dagster.checks.shards import build_shard_checks
+from smalti_dagster.declaration import Declaration
+from smalti_dagster.places import prepared_of, shards_of
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.stages.data import build_data
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import materialise
 
@@ -130,7 +130,9 @@ def execute_checks(
     keys = [dg.AssetCheckKey(FLOWERS.key("shards"), name) for name in names or ALL_CHECKS]
     job = dg.define_asset_job("check_job", selection=dg.AssetSelection.checks(*keys))
     data = DATA if declared is FLOWERS else build_data(declared)
-    here = dg.Definitions(assets=[data], jobs=[job], resources={"storage": storage, "spark": SparkResource()})
+    here = dg.Definitions(
+        assets=[data], jobs=[job], resources={"smalti_storage": storage, "smalti_spark": SparkResource()}
+    )
     done = here.resolve_job_def("check_job").execute_in_process(
         instance=instance, raise_on_error=False, run_config=run_config
     )

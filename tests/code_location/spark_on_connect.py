@@ -13,7 +13,7 @@ from pathlib import Path
 import dagster as dg
 from pyspark.sql import SparkSession
 
-from resources.spark import SparkResource
+from smalti_dagster.resources.spark import SparkResource
 
 
 def wait_for(path: Path) -> None:
@@ -50,7 +50,10 @@ def main(folder: str) -> None:
     began = time.monotonic()
     with dg.DagsterInstance.ephemeral() as instance:
         done = dg.materialize(
-            [cancelled], resources={"spark": SparkResource(master=address)}, instance=instance, raise_on_error=False
+            [cancelled],
+            resources={"smalti_spark": SparkResource(master=address)},
+            instance=instance,
+            raise_on_error=False,
         )
     print(done.success)
     left = 0.0

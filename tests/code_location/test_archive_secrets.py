@@ -6,11 +6,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.flowers import draw_flower
-from assets.lineage import facts_of, latest
-from assets.stages.data import build_data
-from resources.spark import SparkResource
-from resources.storage import StorageResource
+from assets.drawing import draw_flower
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.stages.data import build_data
 from tests.code_location.declared import FLOWERS
 from tests.sources.archives import RawServer, reply, tar_bytes, whole
 
@@ -43,7 +43,7 @@ def test_a_signed_source_is_materialised_or_refused_without_showing_its_signatur
             [build_data(FLOWERS)],
             selection=[FLOWERS.key("raw")],
             instance=instance,
-            resources={"storage": storage, "spark": SparkResource()},
+            resources={"smalti_storage": storage, "smalti_spark": SparkResource()},
             run_config={"ops": {"flowers__data": {"config": {"raw": {"source": {"env": "IMAGES_URL"}}}}}},
             raise_on_error=False,
         )

@@ -5,9 +5,9 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from assets.checks.check import CheckInput
-from assets.checks.content import build_prepared_checks, build_raw_checks
-from assets.declaration import Checks, Declaration, Prepare, Shards, Source, Split
+from smalti_dagster.checks.check import CheckInput
+from smalti_dagster.checks.content import build_prepared_checks, build_raw_checks
+from smalti_dagster.declaration import Checks, Declaration, Prepare, Shards, Source, Split
 
 COLUMNS = dg.TableSchema([dg.TableColumn("id", "bigint"), dg.TableColumn("text", "string")])
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.declaration import Automation, Declaration, Partitions, Source, Watch
-from pipelines.automation.watch import build_watch_sensor
-from pipelines.data_set import DataSet, build_definitions
-from resources.storage import StorageResource
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.data_set import DataSet, build_definitions
+from smalti_dagster.declaration import Automation, Declaration, Partitions, Source, Watch
+from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import declare, define
 
 NOW = datetime(2026, 11, 23, 2, 30, tzinfo=timezone.utc)
@@ -39,7 +39,10 @@ class Conditions:
     def watch(self) -> int:
         """One tick of the watch sensor; how many data versions it has recorded."""
         with dg.build_sensor_context(
-            instance=self.instance, definitions=self.defs, cursor=self.watched, resources={"storage": self.storage}
+            instance=self.instance,
+            definitions=self.defs,
+            cursor=self.watched,
+            resources={"smalti_storage": self.storage},
         ) as context:
             found = self.sensor.evaluate_tick(context)
         assert not found.run_requests

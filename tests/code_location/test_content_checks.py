@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 from PIL import Image
 
-from assets.lineage import CHECKED_IN
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 from smalti.catalog import tags
 from smalti.storage import open_store
+from smalti_dagster.lineage import CHECKED_IN
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph
 

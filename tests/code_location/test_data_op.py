@@ -9,13 +9,13 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
-from assets.checks.check import Check, CheckInput, evaluate
-from assets.lineage import RESUME_TAG, facts_of, latest, made_in
-from assets.sources.rows_config import RowsConfig
-from assets.stage import stage_op, stage_spec
-from assets.stages.data import TAKEN_FROM, build_data
-from resources.spark import SparkResource
-from resources.storage import StorageResource
+from smalti_dagster.checks.check import Check, CheckInput, evaluate
+from smalti_dagster.lineage import RESUME_TAG, facts_of, latest, made_in
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.sources.rows_config import RowsConfig
+from smalti_dagster.stage import stage_op, stage_spec
+from smalti_dagster.stages.data import TAKEN_FROM, build_data
 from tests.code_location.declared import FLOWERS, define
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph, draw, draw_all
@@ -44,7 +44,7 @@ def test_an_asset_alone_is_made_alone_with_its_checks(
         [build_data(declared)],
         selection=[declared.key("raw")],
         instance=instance,
-        resources={"storage": storage, "spark": NoSpark()},
+        resources={"smalti_storage": storage, "smalti_spark": NoSpark()},
     )
     assert [event.asset_key for event in done.get_asset_materialization_events()] == [declared.key("raw")]
     assert [check.check_name for check in done.get_asset_check_evaluations()] == ["every_class_can_be_split"]
@@ -70,7 +70,7 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
         """Train."""
 
     op = stage_op("flowers__data", specs, [spec], config=RowsConfig, pool="spark")(data)
-    done = dg.materialize([op, model], instance=instance, resources={"storage": storage}, raise_on_error=False)
+    done = dg.materialize([op, model], instance=instance, resources={"smalti_storage": storage}, raise_on_error=False)
     assert done.success is not is_blocking
     assert [event.asset_key.path[-1] for event in done.get_asset_materialization_events()] == made
 
@@ -95,7 +95,7 @@ def test_what_several_checks_of_a_materialisation_need_is_found_once(
         yield from evaluate(context, FLOWERS, checks, storage, dict)
 
     op = stage_op("flowers__data", [spec], [each.spec for each in checks], config=RowsConfig, pool="spark")(data)
-    done = dg.materialize([op], instance=instance, resources={"storage": storage})
+    done = dg.materialize([op], instance=instance, resources={"smalti_storage": storage})
     assert [each.passed for each in done.get_asset_check_evaluations()] == [True, True]
     assert asked == ["first"]
 
@@ -227,7 +227,7 @@ def test_a_step_that_is_retried_does_not_list_the_images_again(graph: Graph) -> 
     done = dg.materialize(
         [retried],
         instance=graph.instance,
-        resources={"storage": graph.storage, "spark": AwayOnce(master="local[2]")},
+        resources={"smalti_storage": graph.storage, "smalti_spark": AwayOnce(master="local[2]")},
     )
     assert done.success
     assert [event.asset_key.path[-1] for event in done.get_asset_materialization_events()] == list(STAGES)

@@ -1,7 +1,7 @@
 """The rule that decides when a watched folder counts as changed."""
 
-from pipelines.automation.debounce import Verdict, WatchState, judge
 from smalti.sources.paged_listing import Listing
+from smalti_dagster.automation.debounce import Verdict, WatchState, judge
 
 RUN = "6f1c"
 

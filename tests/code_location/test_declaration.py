@@ -12,12 +12,12 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from assets.configuration import OVERRIDDEN, overrides, with_defaults
-from assets.declaration import Declaration
-from assets.places import expand, place_of, shards_of
-from assets.stages.model import ModelConfig, model_config
-from pipelines.data_set import DataSet, build_definitions
-from resources.storage import StorageResource
+from smalti_dagster.data_set import DataSet, build_definitions
+from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration.configuration import OVERRIDDEN, overrides, with_defaults
+from smalti_dagster.models.model import ModelConfig, model_config
+from smalti_dagster.places import expand, place_of, shards_of
+from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import define
 
 
@@ -91,9 +91,9 @@ def test_an_unknown_option_of_the_training_is_refused_when_the_declaration_is_lo
 
 
 def test_a_source_that_is_empty_leaves_the_generated_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "name: flowers\nsource: {folder: '{{ env.FLOWERS_URL }}', drawn: {images_per_class: 3}}"
+    text = "name: flowers\nsource: {folder: '{{ env.FLOWERS_URL }}', generate: 'assets.drawing:draw_flowers'}"
     monkeypatch.delenv("FLOWERS_URL", raising=False)
-    assert read(text).source.form == "drawn"
+    assert read(text).source.form == "generate"
     monkeypatch.setenv("FLOWERS_URL", "s3://bucket/flowers")
     assert (read(text).source.form, read(text).source.text) == ("folder", "s3://bucket/flowers")
 
@@ -120,7 +120,7 @@ def test_a_changed_declaration_changes_the_code_versions_of_what_it_is_about(cha
 
 def test_two_data_sets_share_no_place_and_no_name(storage: StorageResource) -> None:
     first, second = read(TABLE), read(TABLE.replace("sales", "costs"))
-    for part in ("raw", "prepared", "shards", "inventories", "drawn", "archives"):
+    for part in ("raw", "prepared", "shards", "inventories", "generated", "archives"):
         assert place_of(first, storage, part).url != place_of(second, storage, part).url
     assert shards_of(first, storage).url == f"{storage.root}/sales/shards"
     both = dg.Definitions.merge(build_definitions(first), define(second))
@@ -162,7 +162,7 @@ def test_the_declaration_and_the_component_have_the_same_fields() -> None:
 
 def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pipelines.data_set" in each]
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "smalti_dagster.data_set" in each]
     declared = read(yaml.safe_dump(yaml.safe_load(block)["attributes"]))
     assert declared.train is not None
     assert declared.train.function == "pipelines.defs.digits.train:train_digits"

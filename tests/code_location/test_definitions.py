@@ -11,11 +11,11 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import defs
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
 FIELDS = {
-    "raw": {"source", "images_per_class", "seed"},
+    "raw": {"source", "generate_options"},
     "prepared": {
         "image_size", "quality", "validation_fraction", "test_fraction", "fixed_splits", "on_bad_image",
         "max_bad_share", "seed",
@@ -153,14 +153,14 @@ def test_dg_validates_the_declarations_and_knows_their_component(tmp_path: Path)
     done = run_tool("dg", "check", "yaml", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run_tool("dg", "list", "components", "--json", home=tmp_path)
-    assert "pipelines.data_set.DataSet" in done.stdout, done.stdout + done.stderr
+    assert "smalti_dagster.data_set.DataSet" in done.stdout, done.stdout + done.stderr
 
 
 LOAD = """
 import json, sys, time
 from pathlib import Path
 import dagster as dg
-from pipelines import data_set
+from smalti_dagster import data_set
 from pipelines.definitions import deployment  # which loads the shipped sets: what each location imports once
 begin = time.process_time()  # whatever else this machine does
 if sys.argv[1] == "twenty":
@@ -174,12 +174,12 @@ heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.clou
 print(json.dumps({"seconds": time.process_time() - begin, "heavy": heavy,
                   "assets": len(defs.resolve_asset_graph().get_all_asset_keys())}))
 """
-ROWS = """type: pipelines.data_set.DataSet
+ROWS = """type: smalti_dagster.data_set.DataSet
 attributes:
   name: set{number}
   source: {{table: lake.table{number}}}
 """
-IMAGES = """type: pipelines.data_set.DataSet
+IMAGES = """type: smalti_dagster.data_set.DataSet
 attributes:
   name: set{number}
   source: {{manifest: s3://bucket/set{number}/labels.csv}}
@@ -197,7 +197,7 @@ def test_twenty_declared_sets_load_in_three_seconds_more_than_none_and_import_no
         (root / module / "__init__.py").touch()
     (root / "pyproject.toml").write_text(
         '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "twenty"\n'
-        'defs_module = "twenty.defs"\nregistry_modules = ["pipelines.data_set"]\n'
+        'defs_module = "twenty.defs"\nregistry_modules = ["smalti_dagster.data_set"]\n'
     )
     for number in range(1, 21):
         folder = root / "twenty" / "defs" / f"set{number}"

@@ -14,10 +14,10 @@ from pipelines.definitions import defs
 from pipelines.demo import explain, main, parse, run_config
 from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
-from pipelines.leftovers import end_leftovers
 from pipelines.progress import progress_logger
-from resources.run_worker import HOST_TAG, PROCESS_TAG, process_tags
 from smalti.errors import BadImageError, SmaltiError
+from smalti_dagster.runs.leftovers import end_leftovers
+from smalti_dagster.runs.worker import HOST_TAG, PROCESS_TAG, process_tags
 
 
 @dg.asset

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
 
-from pipelines.home import prepare_home
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY, prepare_home
 
 DEPLOY = REPOSITORY / "deploy"
 BY_VARIABLE = {
@@ -148,7 +147,7 @@ def test_daemon_and_webserver_ask_the_code_server_where_the_image_starts_it() ->
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text()
     [command] = re.findall(r"^CMD (.*)$", dockerfile, re.MULTILINE)
     cleaned, served = json.loads(command)[2].split(" && ")
-    assert cleaned == "python -m pipelines.leftovers"
+    assert cleaned == "python -m smalti_dagster.runs.leftovers"
     assert served == "exec dagster api grpc -h 0.0.0.0 -p 4000 -m pipelines.definitions -a defs"
 
 

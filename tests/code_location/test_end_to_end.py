@@ -11,15 +11,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.configuration import OVERRIDDEN
-from assets.lineage import DATA_SET_TAG, TRAINS_TAG, facts_of, latest
-from assets.reports.pictures import INLINE_LIMIT
-from assets.shard_tags import CHECKED
 from pipelines.definitions import defs
-from pipelines.stages import REPOSITORY
-from resources.storage import LocalStorage
+from pipelines.home import REPOSITORY
 from smalti.catalog import load_manifest, tags
 from smalti.storage import open_store
+from smalti_dagster.declaration.configuration import OVERRIDDEN
+from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG, facts_of, latest
+from smalti_dagster.reports.pictures import INLINE_LIMIT
+from smalti_dagster.resources.storage import LocalStorage
+from smalti_dagster.shard_tags import CHECKED
 from tests.code_location.documented_keys import documented_keys
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.torch, pytest.mark.process, pytest.mark.timeout(400)]
@@ -167,15 +167,17 @@ def test_automatic_training_does_not_follow_a_run_that_overrode_the_declared_sou
     demo: Demo, opened: dg.DagsterInstance
 ) -> None:
     """The demo draws fewer flowers than are declared."""
-    storage = {"storage": LocalStorage(root=str(demo.data))}
+    storage = {"smalti_storage": LocalStorage(root=str(demo.data))}
     with dg.build_sensor_context(instance=opened, definitions=defs, resources=storage) as context:
         message = str(defs.resolve_sensor_def("flowers_train_sensor").evaluate_tick(context).skip_message)
-    assert f"was made from drawn flowers ({PER_CLASS} of each class, seed 0)" in message
-    assert "the declaration says drawn flowers (160 of each class, seed 0)" in message
+    assert f"was made from generated images (per_class={PER_CLASS})" in message
+    assert "the declaration says generated images (per_class=160)" in message
 
 
 def test_what_the_demo_overrides_is_shown_as_such(opened: dg.DagsterInstance) -> None:
-    assert facts(opened, "raw")[OVERRIDDEN] == {"images_per_class": {"declared": 160, "in this run": PER_CLASS}}
+    assert facts(opened, "raw")[OVERRIDDEN] == {
+        "generate_options": {"declared": {"per_class": 160}, "in this run": {"per_class": PER_CLASS}}
+    }
     assert facts(opened, "prepared")[OVERRIDDEN] == {"image_size": {"declared": 96, "in this run": 32}}
     assert facts(opened, "model")[OVERRIDDEN] == {"epochs": {"declared": 30, "in this run": 1}}
     assert OVERRIDDEN not in facts(opened, "shards")
@@ -192,7 +194,7 @@ def test_the_same_again_is_no_new_version(demo: Demo) -> None:
 def test_other_images_are_a_new_version_and_the_former_ones_the_same_shards_again(demo: Demo, tmp_path: Path) -> None:
     store = open_store(demo.data / "flowers" / "shards")
     before = load_manifest(store)
-    photo = next((demo.data / "flowers" / "drawn").rglob("daisy/*.jpg"))
+    photo = next((demo.data / "flowers" / "generated").rglob("daisy/*.jpg"))
     for name in ("oaks", "firs"):
         (tmp_path / name).mkdir()
         for number in range(4):

@@ -14,12 +14,12 @@ from dagster._core.scheduler.instigation import (
 )
 from dagster_shared.error import SerializableErrorInfo
 
-from assets.declaration import Automation, Notify
-from pipelines.automation.failure import build_failure_sensor
 from pipelines.definitions import defs
-from resources.notifications import DeliveryError, NotificationsResource
-from resources.storage import StorageResource
 from smalti.errors import SchemaError, SmaltiError, StoreTimeout
+from smalti_dagster.automation.failure import build_failure_sensor
+from smalti_dagster.declaration import Automation, Notify
+from smalti_dagster.resources.notifications import DeliveryError, NotificationsResource
+from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import declare
 from tests.code_location.events import end, new_run
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of
@@ -50,7 +50,7 @@ class Ticks:
             instance=self.instance,
             cursor=self.cursor,
             definitions=self.definitions,
-            resources={"notifications": self.resource},
+            resources={"smalti_notifications": self.resource},
             last_sensor_start_time=started,
         ) as context:
             result = self.sensor.evaluate_tick(context)

@@ -13,13 +13,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.home import prepare_home
-from pipelines.leftovers import end_leftovers
-from pipelines.stages import REPOSITORY
-from resources.spark import SparkResource
+from pipelines.home import REPOSITORY, prepare_home
 from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.runs.leftovers import end_leftovers
 from tests.code_location.documented_keys import documented_keys
 from tests.code_location.events import end, materialise
 from tests.code_location.graph import Graph, draw, draw_all
@@ -50,7 +49,7 @@ def names(graph: Graph) -> set[str]:
 
 
 def trainings(graph: Graph) -> list[dg.RunRequest]:
-    defs, storage = graph.defs(), {"storage": graph.storage}
+    defs, storage = graph.defs(), {"smalti_storage": graph.storage}
     with dg.build_sensor_context(instance=graph.instance, definitions=defs, resources=storage) as context:
         return list(defs.resolve_sensor_def("flowers_train_sensor").evaluate_tick(context).run_requests or [])
 

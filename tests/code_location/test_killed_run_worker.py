@@ -16,7 +16,7 @@ import pytest
 import yaml
 from dagster._daemon.monitoring.concurrency import execute_concurrency_slots_iteration
 
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 from tests.code_location.live_deployment import processes_with, wait_until
 from tests.torch.train.conftest import publish_squares
 
@@ -127,5 +127,5 @@ def test_the_steps_record_nothing_after_the_run_s_end(killed: Killed) -> None:
 
 
 def test_the_slots_of_its_pools_are_free_again(killed: Killed) -> None:
-    assert killed.held == {"spark": 1, "training": 1}
-    assert killed.still_held == {"spark": 0, "training": 0}
+    assert killed.held == {"smalti_spark": 1, "training": 1}
+    assert killed.still_held == {"smalti_spark": 0, "training": 0}

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 import yaml
 
-from pipelines.stages import REPOSITORY
-from resources.lifetime import watch_run
-from resources.storage import StorageResource
-from resources.training import TrainerResource
+from pipelines.home import REPOSITORY
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.resources.training import TrainerResource
+from smalti_dagster.runs.lifetime import watch_run
 
 
 class Ends:

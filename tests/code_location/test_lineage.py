@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.lineage import upstream
+from smalti_dagster.lineage import upstream
 from tests.code_location.events import materialise, new_run
 
 

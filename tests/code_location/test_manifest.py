@@ -9,17 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.declaration import Checks, Declaration, Image, Prepare, Source, Watch
-from assets.flowers import draw_flower
-from assets.lineage import facts_of, latest
-from assets.sources.manifest import list_manifest
-from assets.stages.data import build_data
-from pipelines.automation.watch import build_watch_sensor
-from resources.spark import SparkResource
-from resources.storage import StorageResource
+from assets.drawing import draw_flower
 from smalti.catalog import load_manifest
 from smalti.errors import SmaltiError, StoreNotFound
 from smalti.spark import ImageFolder
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.declaration import Checks, Declaration, Image, Prepare, Source, Watch
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.sources.manifest import list_manifest
+from smalti_dagster.stages.data import build_data
 from tests.code_location.declared import define
 from tests.spark.own_session import own_session
 
@@ -137,14 +137,14 @@ def test_a_changed_label_is_seen_by_the_sensor(
     instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
 ) -> None:
     declared = scans(tmp_path, "ill", "well")
-    resources = {"storage": storage, "spark": SparkResource()}
+    resources = {"smalti_storage": storage, "smalti_spark": SparkResource()}
     found = dg.materialize(
         [build_data(declared)], selection=[declared.key("raw")], instance=instance, resources=resources
     )
     assert found.success
     sensor = build_watch_sensor(declared, Watch(quiet_seconds=0))
-    with dg.build_sensor_context(instance=instance, resources={"storage": storage}) as context:
+    with dg.build_sensor_context(instance=instance, resources={"smalti_storage": storage}) as context:
         assert "nothing changed" in str(sensor.evaluate_tick(context).skip_message)
     scans(tmp_path, "ill", "ill")
-    with dg.build_sensor_context(instance=instance, resources={"storage": storage}) as context:
+    with dg.build_sensor_context(instance=instance, resources={"smalti_storage": storage}) as context:
         assert "the content changed" in str(sensor.evaluate_tick(context).skip_message)

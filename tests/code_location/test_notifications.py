@@ -13,8 +13,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from pipelines.stages import detect_resources, has_channels
-from resources.notifications import Channels, DeliveryError, Message, NotificationsResource
+from smalti_dagster.resources.deployment import detect_resources, has_channels
+from smalti_dagster.resources.notifications import Channels, DeliveryError, Message, NotificationsResource
 
 MESSAGE = Message("flowers: <model> failed", "Mend the cause & go on.", "http://ui/runs/1", {"run": "1", "step": "s"})
 SECRET = "T0CANARY"
@@ -194,11 +194,11 @@ def test_the_environment_configures_the_channels_and_secrets_stay_references() -
         "SMALTI_SMTP_PASSWORD": SECRET,
         "SMALTI_UI_URL": "http://ui/",
     }
-    made = detect_resources(environ)["notifications"]
+    made = detect_resources(environ)["smalti_notifications"]
     assert SECRET not in repr(made)
     assert made.channels().names() == ["webhook", "slack", "email"]
     assert list(made.channels().email) == ["a@example.com", "b@example.com"]
     assert made.link_to("1") == "http://ui/runs/1"
     assert made.error_texts
     assert (has_channels(environ), has_channels({})) == (True, False)
-    assert detect_resources({})["notifications"].channels().names() == []
+    assert detect_resources({})["smalti_notifications"].channels().names() == []

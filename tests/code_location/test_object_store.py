@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Drawn, Image, Prepare, Source, Train
-from assets.lineage import facts_of, latest
-from assets.stages.model import build_model
-from pipelines.stages import detect_resources
-from resources.spark import SparkResource
-from resources.storage import S3Storage
+from smalti_dagster.declaration import Image, Prepare, Source, Train
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.models.model import build_model
+from smalti_dagster.resources.deployment import detect_resources
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import S3Storage
 from tests.code_location.declared import FLOWERS, declare, define
 from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of
@@ -55,7 +55,9 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
     url, client = bucket
     storage = S3Storage(root="s3://lake/root", endpoint_url=url, **KEYS)
     declared = declare(
-        source=Source(drawn=Drawn(images_per_class=2)), prepare=Prepare(image=Image(size=16)), train=Train()
+        source=Source(generate="assets.drawing:draw_flowers", generate_options={"per_class": 2}),
+        prepare=Prepare(image=Image(size=16)),
+        train=Train(),
     )
     defs = define(declared, storage=storage, spark=SparkResource(master="local[2,2]"))
     for version in (1, 1):
@@ -68,7 +70,7 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
     found = keys_of(client)
     assert {key.rsplit("/", maxsplit=1)[0].split("/")[2] for key in found} == {
         "checks",
-        "drawn",
+        "generated",
         "inventories",
         "prepared",
         "shards",

@@ -9,20 +9,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
-from assets.lineage import facts_of, latest
-from assets.sources.inventory import inventories_of, save_inventory
-from assets.sources.partitions import read_partitions
-from assets.stage import RunPartitions
-from pipelines.automation.schedules import build_reshard_schedule
-from pipelines.automation.watch import build_watch_sensor
-from pipelines.data_set import DataSet, build_definitions
-from resources.spark import SparkResource
-from resources.storage import LocalStorage
 from smalti.catalog import history
 from smalti.dataset import StreamingDataset
 from smalti.errors import StoreNotFound
 from smalti.storage import open_store
+from smalti_dagster.automation.schedules import build_reshard_schedule
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.data_set import DataSet, build_definitions
+from smalti_dagster.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import LocalStorage
+from smalti_dagster.sources.inventory import inventories_of, save_inventory
+from smalti_dagster.sources.partitions import read_partitions
+from smalti_dagster.stage import RunPartitions
 from tests.code_location.declared import define
 from tests.code_location.events import op_config
 from tests.code_location.graph import draw
@@ -221,7 +221,7 @@ def check_requests(instance: dg.DagsterInstance, storage: LocalStorage, tmp_path
 
     def tick(cursor: str | None) -> Any:
         with dg.build_sensor_context(
-            instance=instance, cursor=cursor, resources={"storage": storage}, definitions=define(sets.declared)
+            instance=instance, cursor=cursor, resources={"smalti_storage": storage}, definitions=define(sets.declared)
         ) as context:
             return sensor.evaluate_tick(context)
 
@@ -237,7 +237,7 @@ def check_requests(instance: dg.DagsterInstance, storage: LocalStorage, tmp_path
     put(tmp_path / "photos", "old", 3)
     put(tmp_path / "photos", "latest", 1)
     schedule = build_reshard_schedule(sets.declared, "0 3 * * *")
-    ticks = {"instance": instance, "resources": {"storage": storage}, "scheduled_execution_time": TICK}
+    ticks = {"instance": instance, "resources": {"smalti_storage": storage}, "scheduled_execution_time": TICK}
     with dg.build_schedule_context(**ticks) as context:
         assert requests(schedule.evaluate_tick(context)) == [("old", "latest")]
     sets.run("old", "latest")

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.lineage import CHECKED_IN, CONTENT, Passes, content_digest, passes_of
+from smalti_dagster.lineage import CHECKED_IN, CONTENT, Passes, content_digest, passes_of
 
 PASSES = Passes(
     (

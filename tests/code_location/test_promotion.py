@@ -7,16 +7,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.checks.check import CheckInput
-from assets.checks.model import build_model_checks
-from assets.lineage import facts_of, latest
-from assets.shard_tags import PROMOTED, move_tag, promoted_model
-from assets.stages.promotion import BEFORE, FORMER, build_promotion
-from resources.storage import StorageResource
 from smalti.catalog import Manifest, tags, vacuum
 from smalti.cli import main
 from smalti.errors import CommitConflict, StoreError
 from smalti.testing import MemoryStore
+from smalti_dagster.checks.check import CheckInput
+from smalti_dagster.checks.model import build_model_checks
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.models.promotion import BEFORE, FORMER, build_promotion
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.shard_tags import PROMOTED, move_tag, promoted_model
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, publish_rows, rows_of, shards
@@ -61,7 +61,7 @@ class Models:
         done = dg.materialize(
             [PROMOTION],
             instance=self.instance,
-            resources={"storage": self.storage},
+            resources={"smalti_storage": self.storage},
             run_config={"ops": {"flowers__promoted": {"config": {"run": run}}}},
             raise_on_error=False,
         )

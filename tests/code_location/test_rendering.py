@@ -12,15 +12,15 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.reports.curves import curve_picture, curve_teaser
-from assets.reports.evaluation import show_confusion
-from assets.reports.gallery import captioned, gallery, image_teaser, samples_per_class, thumbnails
-from assets.reports.pictures import INLINE_LIMIT, block_bars, class_bars, confusion_map, histograms
-from assets.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
-from assets.reports.tables import MAX_TABLE_ROWS, table, table_of_ends, table_of_facts
 from smalti.images import Pixels, decode_rgb, encode_jpeg
 from smalti.inspection.distributions import Histogram
 from smalti.spark.profile import ImageSizes
+from smalti_dagster.reports.curves import curve_picture, curve_teaser
+from smalti_dagster.reports.evaluation import show_confusion
+from smalti_dagster.reports.gallery import captioned, gallery, image_teaser, samples_per_class, thumbnails
+from smalti_dagster.reports.pictures import INLINE_LIMIT, block_bars, class_bars, confusion_map, histograms
+from smalti_dagster.reports.shown import show_classes, show_images, show_sizes, shown_again, throughput
+from smalti_dagster.reports.tables import MAX_TABLE_ROWS, table, table_of_ends, table_of_facts
 
 _DATA = re.compile(r"!\[([^\]]*)\]\(data:([a-z+/]+)(;base64)?,([^)]+)\)")
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -3,12 +3,12 @@
 import dagster as dg
 import pytest
 
-from assets.checks.check import CheckInput
-from assets.checks.rotation import SLOTS, Period, rotate, slot_of
-from assets.checks.shards import build_shard_checks
-from assets.lineage import facts_of, latest
-from assets.stage import plain
-from resources.storage import StorageResource
+from smalti_dagster.checks.check import CheckInput
+from smalti_dagster.checks.rotation import SLOTS, Period, rotate, slot_of
+from smalti_dagster.checks.shards import build_shard_checks
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.stage import plain
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import new_run
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of, shards

@@ -8,13 +8,13 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from assets.configuration import OVERRIDDEN
-from assets.declaration import Prepare, Shards, Source, Split
-from assets.lineage import run_tags
-from assets.shard_tags import CHECKED
-from resources.spark import SparkResource
-from resources.storage import StorageResource
 from smalti.catalog import history, load_manifest, tags
+from smalti_dagster.declaration import Prepare, Shards, Source, Split
+from smalti_dagster.declaration.configuration import OVERRIDDEN
+from smalti_dagster.lineage import run_tags
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.shard_tags import CHECKED
 from tests.code_location.declared import define
 from tests.code_location.documented_keys import documented_keys
 from tests.code_location.row_set import Rows, write

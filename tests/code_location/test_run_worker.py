@@ -12,9 +12,9 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import defs
-from pipelines.stages import REPOSITORY
-from resources import run_worker
-from resources.run_worker import PROCESS_TAG, is_alive, process_tags
+from pipelines.home import REPOSITORY
+from smalti_dagster.runs import worker as run_worker
+from smalti_dagster.runs.worker import PROCESS_TAG, is_alive, process_tags
 from tests.code_location import paused_step
 
 

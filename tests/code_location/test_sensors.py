@@ -9,25 +9,25 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Automation, Source, Watch
-from assets.lineage import DATA_SET_TAG, TRAINS_TAG
-from assets.shard_tags import advance
-from assets.sources.rows_config import rows_config
-from assets.sources.unchanged import watched_digest
-from pipelines.automation.schedules import build_reshard_schedule
-from pipelines.automation.training import build_train_sensor
-from pipelines.automation.watch import build_watch_sensor
-from pipelines.data_set import build_definitions
 from pipelines.definitions import defs
-from resources.storage import StorageResource
 from smalti.catalog import Manifest, rollback
 from smalti.spark import list_images
+from smalti_dagster.automation.schedules import build_reshard_schedule
+from smalti_dagster.automation.training import build_train_sensor
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.data_set import build_definitions
+from smalti_dagster.declaration import Automation, Source, Watch
+from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.shard_tags import advance
+from smalti_dagster.sources.rows_config import rows_config
+from smalti_dagster.sources.unchanged import watched_digest
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, rows_of, shards
 from tests.code_location.watching import Watcher
 
-DRAWN = "drawn flowers (160 of each class, seed 0)"
+DRAWN = "generated images (per_class=160)"
 """Description of the declared source."""
 
 SUCCESS, FAILURE, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED
@@ -61,7 +61,7 @@ def training_tick(
     with dg.build_sensor_context(
         instance=instance,
         definitions=defs,
-        resources={"storage": storage},
+        resources={"smalti_storage": storage},
         cursor=cursor,
         last_sensor_start_time=started,
     ) as context:
@@ -304,7 +304,7 @@ def test_it_does_not_train_on_a_version_of_another_source_than_is_declared(
     publish_checked(instance, storage, 1, source="/other/photos")
     tick = training_tick(instance, storage)
     assert not tick.run_requests
-    assert "was made from /other/photos, and the declaration says drawn flowers" in str(tick.skip_message)
+    assert "was made from /other/photos, and the declaration says generated images" in str(tick.skip_message)
     publish_checked(instance, storage, 2)
     assert len(training_tick(instance, storage).run_requests) == 1
 
@@ -337,7 +337,7 @@ def watcher(instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Pa
 def test_a_set_that_is_drawn_has_no_folder_to_watch_before_the_first_run(
     instance: dg.DagsterInstance, storage: StorageResource
 ) -> None:
-    with dg.build_sensor_context(instance=instance, definitions=defs, resources={"storage": storage}) as context:
+    with dg.build_sensor_context(instance=instance, definitions=defs, resources={"smalti_storage": storage}) as context:
         tick = build_watch_sensor(FLOWERS, Watch()).evaluate_tick(context)
     assert not tick.run_requests
     assert "launch flowers_reshard_job once" in str(tick.skip_message)
@@ -454,7 +454,7 @@ def test_a_table_is_watched_by_the_files_of_its_log(
     materialise(instance, "raw", facts, new_run(instance, status=SUCCESS))
     sensor, messages = build_watch_sensor(declared, Watch(quiet_seconds=0)), []
     for _ in range(2):
-        with dg.build_sensor_context(instance=instance, resources={"storage": storage}) as context:
+        with dg.build_sensor_context(instance=instance, resources={"smalti_storage": storage}) as context:
             messages.append(str(sensor.evaluate_tick(context).skip_message))
         (tmp_path / "table" / log / "1.json").write_text("{}")
     assert "nothing changed" in messages[0]

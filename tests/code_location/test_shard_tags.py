@@ -6,20 +6,20 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.checks.drift import class_shares, class_shift, column_losses
-from assets.checks.shards import build_shard_checks
-from assets.checks.sums import find_losses
-from assets.declaration import Checks, Source, Stage
-from assets.runs import awaits_retry
-from assets.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
-from assets.stages.model import build_model
-from resources.storage import StorageResource
-from resources.training import TrainerResource
 from smalti.catalog import Manifest, tag, tags
 from smalti.catalog.tags import tag_bytes
 from smalti.errors import StoreError
 from smalti.storage.store import Tagged
 from smalti.testing import MemoryStore
+from smalti_dagster.checks.drift import class_shares, class_shift, column_losses
+from smalti_dagster.checks.shards import build_shard_checks
+from smalti_dagster.checks.sums import find_losses
+from smalti_dagster.declaration import Checks, Source, Stage
+from smalti_dagster.models.model import build_model
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.resources.training import TrainerResource
+from smalti_dagster.runs.steps import awaits_retry
+from smalti_dagster.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run, op_config
 from tests.code_location.shard_sets import (
@@ -367,7 +367,10 @@ def test_a_training_keeps_its_version_by_a_tag_until_it_succeeds(
     _seen.clear()
     trainer = Trainer(run_root="runs", place=storage.url("flowers/shards"), fails=fails)
     done = dg.materialize(
-        [MODEL], instance=instance, resources={"storage": storage, "trainer": trainer}, raise_on_error=False
+        [MODEL],
+        instance=instance,
+        resources={"smalti_storage": storage, "smalti_trainer": trainer},
+        raise_on_error=False,
     )
     assert done.success is not fails
     assert _seen == [{f"training-{done.run_id}": 1}]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from resources.signals import held_signals, stopped_by_signals
+from smalti_dagster.runs.signals import held_signals, stopped_by_signals
 
 
 class Cancelled(BaseException):

@@ -12,15 +12,15 @@ import sqlalchemy
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
-from assets.sources.rows_config import rows_config
-from assets.sources.unchanged import UNCHANGED_WHILE, certain_state
-from assets.stage import StageInput
-from assets.stages.running import run_stage
-from assets.stages.source import WATCHED, last_read, look, observe, recorded_versions
-from resources.databricks.compute import DatabricksResource
-from resources.storage import StorageResource
 from smalti.errors import StoreNotFound
+from smalti_dagster.declaration import Automation, Declaration, Notify, Partitions, Source, Watch
+from smalti_dagster.resources.databricks.compute import DatabricksResource
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.sources.rows_config import rows_config
+from smalti_dagster.sources.unchanged import UNCHANGED_WHILE, certain_state
+from smalti_dagster.stage import StageInput
+from smalti_dagster.stages.running import run_stage
+from smalti_dagster.stages.source import WATCHED, last_read, look, observe, recorded_versions
 from tests.code_location.declared import declare, define
 
 

@@ -6,8 +6,10 @@ import re
 import dagster as dg
 import pytest
 
-from pipelines.stages import REPOSITORY, STAGES, detect_resources
-from resources.storage import (
+from pipelines.home import REPOSITORY
+from smalti.storage import LocalStore
+from smalti_dagster.resources.deployment import STAGES, detect_resources
+from smalti_dagster.resources.storage import (
     AzureSasToken,
     AzureStorage,
     FsspecStorage,
@@ -18,18 +20,20 @@ from resources.storage import (
     StorageResource,
     VolumesStorage,
 )
-from smalti.storage import LocalStore
 
 
 def test_the_default_needs_no_environment_at_all() -> None:
     resources = detect_resources({})
-    assert (type(resources["storage"]), resources["storage"].root) == (LocalStorage, str(REPOSITORY / "data"))
-    assert resources["trainer"].run_dir("one") == str(REPOSITORY / "data" / "runs" / "one")
-    assert isinstance(resources["storage"].store("shards"), LocalStore)
+    assert (type(resources["smalti_storage"]), resources["smalti_storage"].root) == (
+        LocalStorage,
+        str(REPOSITORY / "data"),
+    )
+    assert resources["smalti_trainer"].run_dir("one") == str(REPOSITORY / "data" / "runs" / "one")
+    assert isinstance(resources["smalti_storage"].store("shards"), LocalStore)
 
 
 def test_a_relative_root_is_made_absolute_because_steps_may_run_elsewhere() -> None:
-    assert detect_resources({"SMALTI_ROOT": "somewhere"})["storage"].url("a").startswith("/")
+    assert detect_resources({"SMALTI_ROOT": "somewhere"})["smalti_storage"].url("a").startswith("/")
 
 
 @pytest.mark.parametrize("name", ["staging", "production"])
@@ -58,7 +62,7 @@ def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
     ],
 )
 def test_the_backend_follows_from_the_scheme_of_the_root(root: str, kind: type[StorageResource]) -> None:
-    assert type(detect_resources({"SMALTI_ROOT": root})["storage"]) is kind
+    assert type(detect_resources({"SMALTI_ROOT": root})["smalti_storage"]) is kind
 
 
 def test_a_root_that_cannot_be_written_is_refused() -> None:
@@ -67,7 +71,10 @@ def test_a_root_that_cannot_be_written_is_refused() -> None:
 
 
 def test_stages_with_the_same_root_keep_their_data_apart() -> None:
-    roots = {name: detect_resources({"SMALTI_STAGE": name, "SMALTI_ROOT": "s3://b"})["storage"].root for name in STAGES}
+    roots = {
+        name: detect_resources({"SMALTI_STAGE": name, "SMALTI_ROOT": "s3://b"})["smalti_storage"].root
+        for name in STAGES
+    }
     assert roots == {
         "local": "s3://b",
         "staging": "s3://b/stage-staging",
@@ -131,7 +138,7 @@ def test_azure_is_reached_by_the_variables_of_the_docs(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     environment = {"SMALTI_ROOT": "abfs://c/p", **variables}
-    storage = detect_resources(environment)["storage"]
+    storage = detect_resources(environment)["smalti_storage"]
     assert options_in_a_step(storage) == options
 
 
@@ -142,7 +149,7 @@ def test_an_azure_root_that_names_no_account_says_which_variable_is_missing() ->
 
 def test_every_variable_of_a_stage_is_one_that_docs_storage_names() -> None:
     """But those of Google's project and of Smalti itself."""
-    code = (REPOSITORY / "resources" / "environment.py").read_text()
+    code = (REPOSITORY / "src" / "smalti_dagster" / "resources" / "environment.py").read_text()
     docs = (REPOSITORY / "docs" / "storage.md").read_text()
     named = set(re.findall(r"\b(?:AWS|AZURE|DATABRICKS|GOOGLE|GCS|OCI|S3)_[A-Z_]+\b", code))
     assert len(named) >= 10
@@ -156,7 +163,7 @@ def test_secrets_stay_references_until_a_run_needs_them(monkeypatch: pytest.Monk
         "AWS_ACCESS_KEY_ID": "canary-id",
         "AWS_SECRET_ACCESS_KEY": "canary-secret",
     }
-    storage = detect_resources(environment)["storage"]
+    storage = detect_resources(environment)["smalti_storage"]
     assert "canary" not in repr(storage) + json.dumps(storage.model_dump(), default=str)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, environment[name])
@@ -219,7 +226,7 @@ def test_credentials_go_to_addresses_of_the_same_service_only() -> None:
 
 def test_training_runs_are_kept_below_the_root_unless_a_variable_says_where() -> None:
     def run_dir(**environ: str) -> str:
-        found: str = detect_resources(environ)["trainer"].run_dir("flowers/1")
+        found: str = detect_resources(environ)["smalti_trainer"].run_dir("flowers/1")
         return found
 
     assert run_dir(SMALTI_ROOT="/mnt/lake") == "/mnt/lake/runs/flowers/1"

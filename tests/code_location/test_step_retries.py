@@ -7,12 +7,12 @@ import dagster as dg
 import pytest
 from pydantic import PrivateAttr
 
-from assets.faults import STORE_RETRIES
-from assets.stages.model import build_model
-from resources.storage import LocalStorage, StorageResource
-from resources.training import TrainerResource
 from smalti.catalog import tags, vacuum
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout, TrainingError
+from smalti_dagster.faults import STORE_RETRIES
+from smalti_dagster.models.model import build_model
+from smalti_dagster.resources.storage import LocalStorage, StorageResource
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of, shards
@@ -56,7 +56,7 @@ def train(
     trainer = Trainer(run_root="runs", place=storage.url("flowers/shards"))
     trainer._faults, seen = list(faults), trainer._seen
     selection = dg.AssetSelection.assets(FLOWERS.key("model")).without_checks()
-    resources = {"storage": storage, "trainer": dg.ResourceDefinition.hardcoded_resource(trainer)}
+    resources = {"smalti_storage": storage, "smalti_trainer": dg.ResourceDefinition.hardcoded_resource(trainer)}
     done = dg.materialize(
         [MODEL],
         selection=selection,

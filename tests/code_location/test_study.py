@@ -8,12 +8,18 @@ from urllib.parse import unquote
 import dagster as dg
 import pytest
 
-from assets.declaration import Train, Tuning
-from assets.lineage import facts_of, latest
-from assets.reports.tuning import StudyReport, coordinates_picture, history_picture, importances_picture, show_study
-from assets.stages.model import study_key
-from resources.storage import StorageResource
-from resources.training import TrainerResource
+from smalti_dagster.declaration import Train, Tuning
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.models.model import study_key
+from smalti_dagster.reports.tuning import (
+    StudyReport,
+    coordinates_picture,
+    history_picture,
+    importances_picture,
+    show_study,
+)
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.declared import declare, define
 from tests.code_location.shard_sets import make_version, rows_of
 

@@ -6,19 +6,19 @@ import dagster as dg
 import numpy as np
 import pytest
 
-from assets.checks.metric import require_same_figures, worsening
-from assets.declaration import Checks, Declaration, Source, Split, Train
-from assets.lineage import facts_of, latest
-from assets.places import shards_of
-from assets.shard_tags import promoted_model
-from assets.stages.promotion import build_promotion
-from assets.stages.task_model import _named_model, build_task_model
-from resources.storage import StorageResource
-from resources.training import TrainerResource
 from smalti.catalog import Draft, new_write_id, publish
 from smalti.errors import CatalogError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.writer import ShardUploader
+from smalti_dagster.checks.metric import require_same_figures, worsening
+from smalti_dagster.declaration import Checks, Declaration, Source, Split, Train
+from smalti_dagster.lineage import facts_of, latest
+from smalti_dagster.models.promotion import build_promotion
+from smalti_dagster.models.task_model import _named_model, build_task_model
+from smalti_dagster.places import shards_of
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.resources.training import TrainerResource
+from smalti_dagster.shard_tags import promoted_model
 from tests.code_location.documented_keys import documented_keys
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -69,7 +69,7 @@ class Sales:
         done = dg.materialize(
             [build_task_model(DECLARED, TRAIN)],
             instance=self.instance,
-            resources={"storage": self.storage, "trainer": self.trainer},
+            resources={"smalti_storage": self.storage, "smalti_trainer": self.trainer},
             run_config={"ops": {DECLARED.model_op: {"config": config}}},
         )
         found = latest(self.instance, DECLARED.key("model"))
@@ -77,7 +77,9 @@ class Sales:
         return {**facts_of(found), "checks": {each.check_name: each for each in done.get_asset_check_evaluations()}}
 
     def promote(self) -> dg.ExecuteInProcessResult:
-        return dg.materialize([build_promotion(DECLARED)], instance=self.instance, resources={"storage": self.storage})
+        return dg.materialize(
+            [build_promotion(DECLARED)], instance=self.instance, resources={"smalti_storage": self.storage}
+        )
 
 
 def test_a_model_of_rows_is_trained_reported_compared_and_promoted(

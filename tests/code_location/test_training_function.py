@@ -7,14 +7,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Train
-from assets.lineage import facts_of
-from assets.stages.training_function import FunctionReport
 from examples.launch_pytorch import train
-from pipelines.data_set import build_definitions
-from resources.storage import LocalStorage
-from resources.training import TrainerResource
 from smalti.errors import StoreTimeout
+from smalti_dagster.data_set import build_definitions
+from smalti_dagster.declaration import Train
+from smalti_dagster.lineage import facts_of
+from smalti_dagster.models.training_function import FunctionReport
+from smalti_dagster.resources.storage import LocalStorage
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.declared import declare, define
 from tests.code_location.shard_sets import make_version, rows_of
 from tests.code_location.test_declaration import TABLE, read

@@ -9,14 +9,14 @@ from urllib.parse import unquote
 import dagster as dg
 import pytest
 
-from assets.reports.evaluation import by_class, confused_pairs, kept_curves, show_curves, show_most_wrong
-from assets.reports.pictures import INLINE_LIMIT
-from assets.reports.training import TrainingReport
-from assets.stages.model import ModelConfig, chance_level
-from assets.stages.training import Launcher
-from resources.training import TrainerResource
 from smalti.dataset import StreamingDataset
 from smalti.storage import LocalStore
+from smalti_dagster.models.model import ModelConfig, chance_level
+from smalti_dagster.models.training import Launcher
+from smalti_dagster.reports.evaluation import by_class, confused_pairs, kept_curves, show_curves, show_most_wrong
+from smalti_dagster.reports.pictures import INLINE_LIMIT
+from smalti_dagster.reports.training import TrainingReport
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.shard_sets import publish_rows, rows_of
 
 START = {

@@ -6,10 +6,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.stages.model import build_model
-from resources.storage import S3Storage
-from resources.training import TrainerResource
 from smalti.storage import open_store
+from smalti_dagster.models.model import build_model
+from smalti_dagster.resources.storage import S3Storage
+from smalti_dagster.resources.training import TrainerResource
 from tests.canary import has_secret, watching
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import op_config
@@ -48,7 +48,7 @@ def test_the_storages_secret_is_in_no_event_file_checkpoint_or_command_line_of_a
         done = dg.materialize(
             [model],
             instance=instance,
-            resources={"storage": referred, "trainer": trainer},
+            resources={"smalti_storage": referred, "smalti_trainer": trainer},
             run_config=op_config({"model": {"epochs": 1, "batch_size": 4, "image_size": 32}}),
             selection=[model],
         )

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Prepare, Source, Split
-from assets.sources.unchanged import UNCHANGED_WHILE
-from resources.storage import StorageResource
+from smalti_dagster.declaration import Prepare, Source, Split
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.sources.unchanged import UNCHANGED_WHILE
 from tests.code_location.row_set import NoSpark, Rows, write
 from tests.spark.own_session import own_session
 

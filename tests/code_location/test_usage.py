@@ -6,9 +6,9 @@ import time
 
 import dagster as dg
 
-from assets.stage import stage_op
-from resources.storage import StorageResource
-from resources.usage import Usage, sampled_usage
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.runs.usage import Usage, sampled_usage
+from smalti_dagster.stage import stage_op
 
 MB_OF_CHILD = 60
 CHILD = f"x = bytearray({MB_OF_CHILD} << 20); print(flush=True); input()"
@@ -57,7 +57,7 @@ def test_each_materialisation_has_its_own_time_and_memory(
         took.append(time.monotonic() - begin)
         yield dg.MaterializeResult(asset_key="third", metadata={"seconds": 77.0})
 
-    done = dg.materialize([make], instance=instance, resources={"storage": storage})
+    done = dg.materialize([make], instance=instance, resources={"smalti_storage": storage})
     said = [event.materialization.metadata for event in done.get_asset_materialization_events()]
     assert said[0]["seconds"].value >= 0.4
     assert said[1]["seconds"].value <= took[0] + 0.05, "rounded, and without the seconds of the first"
@@ -75,5 +75,5 @@ def test_an_event_of_a_run_that_is_over_is_not_recorded(instance: dg.DagsterInst
         context.instance.report_run_canceled(context.run)
         yield dg.MaterializeResult(asset_key="second")
 
-    done = dg.materialize([make], instance=instance, resources={"storage": storage}, raise_on_error=False)
+    done = dg.materialize([make], instance=instance, resources={"smalti_storage": storage}, raise_on_error=False)
     assert [event.asset_key.to_user_string() for event in done.get_asset_materialization_events()] == ["first"]

@@ -14,15 +14,15 @@ import dagster as dg
 import moto.server
 import pytest
 
-from assets.declaration import Partitions, Source
-from pipelines.automation import watch
-from pipelines.automation.partitions import request_partitions
-from pipelines.automation.watch import SEEN_TAG
-from resources.storage import S3Storage, StorageResource
 from smalti.errors import StoreError
 from smalti.sources import message_queue
 from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
+from smalti_dagster.automation import watch
+from smalti_dagster.automation.partitions import request_partitions
+from smalti_dagster.automation.watch import SEEN_TAG
+from smalti_dagster.declaration import Partitions, Source
+from smalti_dagster.resources.storage import S3Storage, StorageResource
 from tests.code_location.declared import declare
 from tests.code_location.events import end, new_run
 from tests.code_location.watching import SUCCESS, Watcher

@@ -6,13 +6,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.declaration import Automation, Declaration, Source, Watch
-from assets.lineage import DATA_SET_TAG, READS_TAG, reads
-from assets.stages.source import file_mark, watched_fact
-from pipelines.automation.watch import build_watch_sensor
 from pipelines.definitions import defs
-from resources.storage import StorageResource
 from smalti.spark import list_images
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.declaration import Automation, Declaration, Source, Watch
+from smalti_dagster.lineage import DATA_SET_TAG, READS_TAG, reads
+from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.stages.source import file_mark, watched_fact
 from tests.code_location.declared import declare
 from tests.code_location.events import end, materialise, new_run
 
@@ -61,7 +61,10 @@ class Watcher:
     def evaluate(self, *, cursor: str | None = None) -> dg.SensorResult:
         """One evaluation, of which nothing is kept: the daemon died, or evaluates the same tick again."""
         with dg.build_sensor_context(
-            instance=self.instance, definitions=defs, cursor=cursor or self.cursor, resources={"storage": self.storage}
+            instance=self.instance,
+            definitions=defs,
+            cursor=cursor or self.cursor,
+            resources={"smalti_storage": self.storage},
         ) as context:
             return self.sensor.evaluate_tick(context)
 

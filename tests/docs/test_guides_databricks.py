@@ -7,10 +7,10 @@ import pytest
 import yaml
 from databricks.sdk.service.jobs import JobSettings
 
-from assets.flowers import draw_flower
-from resources.databricks.compute import DatabricksResource
-from resources.databricks.settings import read_databricks
+from assets.drawing import draw_flower
 from smalti.storage import open_store
+from smalti_dagster.resources.databricks.compute import DatabricksResource
+from smalti_dagster.resources.databricks.settings import read_databricks
 from tests.docs.guide import Guide, check_all_shell_blocks
 from tests.spark.conftest import spark
 from tests.spark.photos import put
@@ -46,7 +46,7 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
     rows.createOrReplaceTempView("measurements")
     spark.conf.set("spark.databricks.workspaceUrl", "dbc-1.cloud.databricks.com")
     secrets = SimpleNamespace(get=lambda scope, key: f"{scope}/{key}")
-    names = {"spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
+    names = {"smalti_spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
     for mark in CELLS:
         exec(guide.block("python", mark), names)
     shown = capsys.readouterr().out

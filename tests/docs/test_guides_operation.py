@@ -14,11 +14,11 @@ import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
 
-from pipelines.data_set import DataSet, build_definitions
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 from smalti.cli import main
 from smalti.torch.train import launch
 from smalti.torch.train.run.events import read_lines
+from smalti_dagster.data_set import DataSet, build_definitions
 from tests.docs.guide import Guide, check_all_shell_blocks, torchrun_options
 
 TOOLS = Path(sys.executable).parent
@@ -202,7 +202,7 @@ def test_the_override_of_the_containers_passes_the_schema_of_compose(production)
 
 def test_the_declared_example_has_the_schedule_and_sensors_of_the_table(production, monkeypatch):
     declared = yaml.safe_load(production.block("yaml", "# pipelines/defs/scans/defs.yaml"))
-    assert declared["type"] == "pipelines.data_set.DataSet"
+    assert declared["type"] == "smalti_dagster.data_set.DataSet"
     monkeypatch.setenv("VISION_SLACK", "https://hooks.slack.com/services/x")
     found = build_definitions(DataSet.resolve_from_yaml(yaml.safe_dump(declared["attributes"])))
     names = {each.name for each in [*found.schedules, *found.sensors]}

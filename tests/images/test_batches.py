@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.errors import BadImageError, SchemaError
 from smalti.images import DecodeImages, decode_batch, decode_rgb, encode_jpeg, resize_square
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.errors import BadImageError
 from smalti.images import decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
 from smalti.images.header import exif_orientation

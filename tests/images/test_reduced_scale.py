@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.images import decode_batch, decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
 from smalti.images.header import ImageHeader
 from smalti.images.pixels import scaled_size

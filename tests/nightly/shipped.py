@@ -10,10 +10,10 @@ from pathlib import Path
 import dagster as dg
 from pyspark.sql import SparkSession
 
-from assets.declaration import Declaration, Prepare, Source, Split
-from resources.spark import SparkResource
-from resources.storage import LocalStorage
 from smalti.dataset import StreamingDataset
+from smalti_dagster.declaration import Declaration, Prepare, Source, Split
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import LocalStorage
 from tests.code_location.declared import define
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 
 SECONDS = 120
 TOOLS = Path(sys.executable).parent

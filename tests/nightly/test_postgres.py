@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.stages import REPOSITORY
+from pipelines.home import REPOSITORY
 from tests.nightly.postgres import postgres
 
 SECONDS = 150

@@ -7,11 +7,11 @@ import dagster as dg
 import pytest
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorTick
 
-from assets.lineage import TRAINS_TAG, VERSION_TAG, evaluations
-from assets.shard_tags import checked_version, promoted_model
 from smalti.catalog.header import Header
 from smalti.catalog.reading import find_newest
 from smalti.storage import open_store
+from smalti_dagster.lineage import TRAINS_TAG, VERSION_TAG, evaluations
+from smalti_dagster.shard_tags import checked_version, promoted_model
 from tests.code_location.graph import draw, draw_all
 from tests.code_location.live_deployment import LOCATION, LiveDeployment, deployed, wait_until
 

@@ -11,7 +11,7 @@ pytest.importorskip("playwright", reason="playwright is not installed: pip insta
 
 from playwright.sync_api import expect
 
-from assets.flowers import draw_flowers
+from assets.drawing import draw_flowers
 from tools.screenshots import (
     browser,
     cancel_run,

@@ -15,7 +15,7 @@ import boto3
 import moto.server
 from playwright.sync_api import expect
 
-from assets.flowers import draw_flowers
+from assets.drawing import draw_flowers
 from smalti.catalog import load_manifest
 from smalti.catalog.tags import version_of_tag
 from smalti.storage import open_store
@@ -27,7 +27,7 @@ SECONDS = 400.0
 KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "SECRETTESTSECRET"}
 NOT_COPIED = (".*", "data", "docs", "benchmarks", "tests", "build", "__pycache__")
 SCANS = """
-type: pipelines.data_set.DataSet
+type: smalti_dagster.data_set.DataSet
 
 attributes:
   name: scans

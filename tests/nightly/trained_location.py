@@ -9,7 +9,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.declaration import (
+from smalti_dagster.automation.training import build_train_sensor
+from smalti_dagster.data_set import build_definitions
+from smalti_dagster.declaration import (
     Automation,
     Checks,
     Declaration,
@@ -21,9 +23,7 @@ from assets.declaration import (
     Train,
     Watch,
 )
-from pipelines.automation.training import build_train_sensor
-from pipelines.data_set import build_definitions
-from pipelines.stages import detect_resources
+from smalti_dagster.resources.deployment import detect_resources
 
 DECLARED = Declaration(
     name="photos",

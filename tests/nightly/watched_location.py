@@ -4,12 +4,12 @@ import os
 
 import dagster as dg
 
-from assets.declaration import Automation, Declaration, Source, Watch
-from assets.stages.data import build_data
-from assets.stages.source import build_source
-from pipelines.automation.watch import build_watch_sensor
-from resources.spark import SparkResource
-from resources.storage import LocalStorage
+from smalti_dagster.automation.watch import build_watch_sensor
+from smalti_dagster.declaration import Automation, Declaration, Source, Watch
+from smalti_dagster.resources.spark import SparkResource
+from smalti_dagster.resources.storage import LocalStorage
+from smalti_dagster.stages.data import build_data
+from smalti_dagster.stages.source import build_source
 
 WATCH = Watch(quiet_seconds=1, interval_seconds=1)
 DECLARED = Declaration(
@@ -20,6 +20,6 @@ defs = dg.Definitions(
     assets=[build_source(DECLARED), build_data(DECLARED)],
     jobs=[dg.define_asset_job("watched_reshard_job", selection=dg.AssetSelection.assets(DECLARED.key("raw")))],
     sensors=[build_watch_sensor(DECLARED, WATCH)],
-    resources={"storage": LocalStorage(root=os.environ["SMALTI_ROOT"]), "spark": SparkResource()},
+    resources={"smalti_storage": LocalStorage(root=os.environ["SMALTI_ROOT"]), "smalti_spark": SparkResource()},
     executor=dg.in_process_executor,
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from tests.spark.own_session import own_session
 from tests.spark.photos import put
 

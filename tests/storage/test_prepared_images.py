@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.catalog import vacuum, verify
 from smalti.errors import StoreNotFound
 from smalti.sources.image_folder import list_images

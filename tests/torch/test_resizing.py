@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.images import DecodeImages, decode_batch, decode_rgb
 from smalti.images import resize_square as resize_with_pillow
 from smalti.torch import resize_square

@@ -11,14 +11,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from resources.databricks.code import build_wheel
-from resources.databricks.compute import DatabricksResource
-from resources.databricks.entry import Lease, prepare, resolve_secrets
-from resources.databricks.messages import remove_left
-from resources.databricks.open_job import PAGE
-from resources.databricks.settings import cluster_environment
 from smalti.storage.databricks.api import FilesApi
 from smalti.storage.databricks.workspace import Workspace as Open
+from smalti_dagster.resources.databricks.code import build_wheel
+from smalti_dagster.resources.databricks.compute import DatabricksResource
+from smalti_dagster.resources.databricks.entry import Lease, prepare, resolve_secrets
+from smalti_dagster.resources.databricks.messages import remove_left
+from smalti_dagster.resources.databricks.open_job import PAGE
+from smalti_dagster.resources.databricks.settings import cluster_environment
 from tests.code_location.databricks.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -54,7 +54,7 @@ def materialise(spark: DatabricksResource, function: str, instance: dg.DagsterIn
         result, metadata = spark.run(context, f"{STAGES}:{function}", arguments)
         return dg.MaterializeResult(metadata={"result": dg.MetadataValue.json(result), **metadata})
 
-    return dg.materialize([made], resources={"spark": spark}, instance=instance, raise_on_error=False)
+    return dg.materialize([made], resources={"smalti_spark": spark}, instance=instance, raise_on_error=False)
 
 
 def failure_of(done: Any) -> dg.DagsterEvent:
@@ -99,7 +99,7 @@ def test_functions_of_a_step_share_one_job_which_ends_with_the_step_and_throttle
         return dg.MaterializeResult(metadata={"sum": two["sum"]})
 
     workspace.fail_with = [429, 503]
-    done = dg.materialize([made], resources={"spark": compute(workspace)}, instance=instance)
+    done = dg.materialize([made], resources={"smalti_spark": compute(workspace)}, instance=instance)
     assert done.asset_materializations_for_node("made")[0].metadata["sum"].value == 7
     assert len(workspace.submitted) == 1  # although the first requests were refused
     assert workspace.look(100)["state"]["result_state"] == "SUCCESS"

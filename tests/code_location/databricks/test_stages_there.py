@@ -11,12 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.declaration import Declaration, Prepare, Source
-from pipelines.stages import detect_resources
-from resources.databricks.compute import DatabricksResource
-from resources.databricks.open_job import PAGE
-from resources.databricks.settings import read_databricks
-from resources.storage import FsspecStorage, LocalStorage, S3Storage
+from smalti_dagster.declaration import Declaration, Prepare, Source
+from smalti_dagster.resources.databricks.compute import DatabricksResource
+from smalti_dagster.resources.databricks.open_job import PAGE
+from smalti_dagster.resources.databricks.settings import read_databricks
+from smalti_dagster.resources.deployment import detect_resources
+from smalti_dagster.resources.storage import FsspecStorage, LocalStorage, S3Storage
 from tests.code_location.databricks.there import NOTES, compute, content
 from tests.code_location.databricks.workspace import Workspace
 from tests.code_location.declared import declare, define
@@ -188,7 +188,7 @@ def test_one_variable_makes_a_deployment_run_on_databricks_with_references_to_se
         "SMALTI_ROOT": "s3://lake", "AWS_SECRET_ACCESS_KEY": CANARY, "AWS_REGION": "eu-west-1",
         "SMALTI_DATABRICKS": str(settings),
     }  # fmt: skip
-    spark = detect_resources(environ)["spark"]
+    spark = detect_resources(environ)["smalti_spark"]
     assert isinstance(spark, DatabricksResource)
     assert spark.environment == {
         "AWS_REGION": "eu-west-1", "AWS_SECRET_ACCESS_KEY": "{{secrets/keys/AWS_SECRET_ACCESS_KEY}}", "X": "y"

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from assets.declaration import Partitions, Prepare, Shards, Source
-from resources.databricks.compute import DatabricksResource
 from smalti.catalog import load_manifest
 from smalti.storage import open_store
+from smalti_dagster.declaration import Partitions, Prepare, Shards, Source
+from smalti_dagster.resources.databricks.compute import DatabricksResource
 from tests.code_location.databricks.workspace import Workspace
 from tests.code_location.declared import declare
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.catalog import load_manifest, vacuum, verify
 from smalti.catalog.sidecars import (
     SampleRun,

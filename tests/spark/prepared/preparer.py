@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions, prepare_file
 from smalti.spark.prepared.parts import write_prepared_rows

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from assets.flowers import draw_flower
+from assets.drawing import draw_flower
 from smalti.catalog import load_manifest, verify
 from smalti.errors import BadImageError, StoreNotFound
 from smalti.images import decode_rgb, probe_image

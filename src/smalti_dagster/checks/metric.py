@@ -1,0 +1,105 @@
+"""The checks of a model of any task: its main figure on rows that were held out, alone and beside the promoted model's.
+
+The task says which figure that is, and whether a higher one is better.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from smalti.catalog import Manifest
+from smalti.torch.train.config import TASKS
+from smalti_dagster.checks.check import Check, CheckInput
+from smalti_dagster.checks.promoted import HELD_OUT, ComparedFigure, about_model
+from smalti_dagster.declaration import Declaration
+from smalti_dagster.places import Place
+from smalti_dagster.stage import Facts
+
+
+def build_metric_checks(declared: Declaration) -> list[Check]:
+    """Return the checks of the model of a task other than image classification."""
+    checks = []
+    if (limit := declared.checks.metric_limit) is not None:
+        text = f"The held-out main figure is {limit:g} or better."
+        spec = dg.AssetCheckSpec("metric_is_good_enough", asset=declared.key("model"), description=text)
+        checks.append(Check(spec, _metric_is_good_enough))
+    if (most := declared.checks.max_metric_loss) is not None:
+        text = f"The main figure is at most {most:.2%} worse than the promoted model's, on the same rows."
+        spec = dg.AssetCheckSpec("metric_has_not_worsened", asset=declared.key("model"), description=text)
+        checks.append(Check(spec, _MAIN_FIGURE.compare))
+    return checks
+
+
+def _metric_is_good_enough(step: CheckInput) -> dg.AssetCheckResult:
+    facts, limit = step.facts, float(step.declared.checks.metric_limit or 0.0)
+    value, rows = float(facts["main_value"]), int(facts["held_out_rows"])
+    is_good = value >= limit if facts["higher_is_better"] else value <= limit
+    return dg.AssetCheckResult(
+        passed=rows > 0 and is_good,
+        metadata={str(facts["main_metric"]): value, "limit": limit, "held_out_rows": rows, **about_model(step)},
+    )
+
+
+def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
+    """Return by which share of the figure before one is worse; below 0 if it is better."""
+    change = before - now if higher_is_better else now - before
+    if before == 0:
+        return 0.0 if change <= 0 else float("inf")
+    return change / abs(before)
+
+
+def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
+
+    Of a shipped task the options count that say what its figures are of. Of a user's, which the library does not know,
+    all options count.
+
+    Raises:
+        ValueError: they are not; the message names the difference.
+    """
+    if "task" not in before or "task" not in now:  # made before models said so
+        return
+    task = str(now["task"])
+    if before["task"] != task:
+        raise ValueError(f"its task is {before['task']}, and not {task}")
+    then, options = dict(before.get("task_options") or {}), dict(now.get("task_options") or {})
+    names = TASKS[task].data_options if task in TASKS else sorted(then.keys() | options.keys())
+    for name in names:
+        if then.get(name) != options.get(name):
+            raise ValueError(
+                f"its task option `{name}` is {then.get(name)!r}, and not {options.get(name)!r}: promote a model with "
+                "the same one to compare with"
+            )
+
+
+def _recorded(promoted: Facts, facts: Facts) -> float:
+    figure = str(facts["main_metric"])
+    if promoted.get("main_metric") != figure:
+        raise ValueError(f"its main figure is {promoted.get('main_metric', 'accuracy')}, and not {figure}")
+    require_same_figures(promoted, facts)
+    return float(promoted["main_value"])
+
+
+def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:
+    from smalti.torch.train.trainer.scoring import measure_saved_task
+
+    metrics = measure_saved_task(
+        model.url,
+        data.url,
+        version=version.version,
+        split=HELD_OUT,
+        model_options=model.storage_options,
+        data_options=data.storage_options,
+    )
+    return metrics[str(facts["main_metric"])]
+
+
+def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
+    facts, most = step.facts, step.declared.checks.max_metric_loss or 0.0
+    value = float(facts["main_value"])
+    passed = worsening(before, value, higher_is_better=bool(facts["higher_is_better"])) <= most
+    return passed, {str(facts["main_metric"]): value, "that_of_the_promoted_model": before, "most": most}
+
+
+_MAIN_FIGURE = ComparedFigure("rows", _recorded, _measured, _judged)

@@ -1,0 +1,206 @@
+"""The sections of a declaration about the data: their source, partitions, split, preparation and storage."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field, model_validator
+
+from smalti_dagster.declaration.values import Share, require_import_path
+
+PARTITION = "{partition}"
+"""Stands for the key of a partition in the address of its images."""
+
+MANIFESTS = (".csv", ".parquet")
+"""Endings of the names of manifests."""
+
+_KINDS = ("folder", "manifest", "table", "sql", "dataframe")
+
+
+class Source(dg.Model, dg.Resolvable):
+    """The place of the raw data: one of `folder`, `manifest`, `table`, `sql`, `dataframe`, `generate`.
+
+    `generate` may stand beside another one, and is used while that one is empty. `{{ env.NAME }}` is replaced by a
+    variable of the environment when the declaration is loaded, and shown in the UI. `${NAME}` is replaced when a run
+    reads the source, and shown as it stands: use it for addresses that hold a secret.
+    """
+
+    folder: str | None = Field(
+        default=None,
+        description="Folder or archive (.tgz, .tar, .zip) with one sub-folder per class: path, s3://, gs://, abfs://, "
+        "dbfs:/Volumes/..., https:// for archives.",
+    )
+    manifest: str | None = Field(
+        default=None, description="CSV or Parquet file with a row for each image: a path relative to it, and a label."
+    )
+    path_column: str = Field(default="path", description="Of the manifest.")
+    label_column: str = Field(default="label", description="Of the manifest.")
+    table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
+    format: Literal["delta", "iceberg", "parquet", "orc", "csv", "json", "text"] | None = Field(
+        default=None, description="Of a table given by its address; a name in the catalogue needs none."
+    )
+    options: dict[str, str] = Field(
+        default={}, description='Of Spark\'s reader of a table given by its address, such as {header: "true"} of CSV.'
+    )
+    sql: str | None = Field(default=None, description="A query of Spark SQL.")
+    dataframe: str | None = Field(
+        default=None, description="module:function, called with the Spark session; returns a DataFrame."
+    )
+    version: str | None = Field(
+        default=None,
+        description="Of rows: module:function without arguments that needs no Spark; returns a text, another one "
+        "whenever the rows are others, or None. While it is the same, no rows are read.",
+    )
+    generate: str | None = Field(
+        default=None,
+        description="module:function, called with an empty folder (a pathlib.Path) and `generate_options`: writes one "
+        "sub-folder of images per class into it. Called once for each function and options.",
+    )
+    generate_options: dict[str, Any] = Field(default={}, description="Further arguments of that function, by name.")
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> "Source":
+        given = [name for name in _KINDS if getattr(self, name)]
+        if len(given) > 1 or not (given or self.generate):
+            choices = f"{', '.join(_KINDS)}, generate"
+            raise ValueError(f"give exactly one of {choices} as the source, found {', '.join(given) or 'none'}")
+        if self.manifest and not self.manifest.endswith(MANIFESTS):
+            raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
+        if self.generate:
+            require_import_path("generate", self.generate)
+        if self.generate_options and not self.generate:
+            raise ValueError("`generate_options` are arguments of the function that `generate` names: give both")
+        if self.dataframe:
+            require_import_path("dataframe", self.dataframe)
+        if self.version:
+            require_import_path("version", self.version)
+        if self.version and self.kind == "images":
+            raise ValueError("`version` needs a source of rows (table, sql, dataframe)")
+        if self.options and self.format is None:
+            raise ValueError("`options` are those of the reader of a table given by its address: give its `format`")
+        return self
+
+    @property
+    def form(self) -> str:
+        """The field that holds the source."""
+        return next((name for name in _KINDS if getattr(self, name)), "generate")
+
+    @property
+    def text(self) -> str:
+        """The value of that field; empty for a generated set."""
+        return str(getattr(self, self.form)) if self.form != "generate" else ""
+
+    @property
+    def kind(self) -> Literal["images", "rows"]:
+        """`images` for folders, manifests and generated sets, `rows` for tables, queries and DataFrames."""
+        return "rows" if self.form in ("table", "sql", "dataframe") else "images"
+
+
+_WINDOWS: dict[str, Callable[..., dg.PartitionsDefinition[str]]] = {
+    "hour": dg.HourlyPartitionsDefinition,
+    "day": dg.DailyPartitionsDefinition,
+    "week": dg.WeeklyPartitionsDefinition,
+    "month": dg.MonthlyPartitionsDefinition,
+}
+
+
+class Partitions(dg.Model, dg.Resolvable):
+    """Partitions of the source: a run reads its own, and the shard set holds those that were read so far.
+
+    The address of images holds `{partition}`, such as `s3://lake/photos/day={partition}`; rows have a column.
+    """
+
+    by: Literal["hour", "day", "week", "month", "key"] = Field(
+        description="Windows of time, or keys that are found in the source (images) or added in the UI (rows)."
+    )
+    start: str | None = Field(
+        default=None, description="Key of the first window: 2026-11-01, or 2026-11-01-00:00 of hours. Not of keys."
+    )
+    timezone: str = Field(default="UTC", description="Of the windows.")
+    column: str | None = Field(
+        default=None, description="Rows only: column that holds the key of each row, as text or date."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_start(self) -> "Partitions":
+        if (self.by == "key") != (self.start is None):
+            raise ValueError("`start` is the first window of time: give it unless partitions are by `key`")
+        try:
+            if self.start is not None:
+                self.definition("").get_first_partition_key()
+        except ValueError as error:
+            raise ValueError(f"`start` must be like 2026-11-01, of hours 2026-11-01-00:00: {error}") from error
+        return self
+
+    def definition(self, name: str) -> dg.PartitionsDefinition[str]:
+        """Return Dagster's definition of the partitions of a data set."""
+        if self.start is None:
+            return dg.DynamicPartitionsDefinition(name=f"{name}_partitions")
+        return _WINDOWS[self.by](start_date=self.start, timezone=self.timezone)
+
+
+class Split(dg.Model, dg.Resolvable):
+    """The split of the rows: by a stable hash into shares, or by a column."""
+
+    validation: Share = 0.2
+    test: Share = Field(default=0.0, description="Share that is kept for a test after training.")
+    fixed: bool = Field(
+        default=False,
+        description="Images only: a hash of its path alone decides the split of a file, so that none changes it when "
+        "others come or go, and shares are met on average; always so with `test`, and of rows.",
+    )
+    key: str | None = Field(
+        default=None, description="Rows only: column that is hashed, so that equal values stay together; else all."
+    )
+    column: str | None = Field(default=None, description="Rows only: column with the name of the split, not shares.")
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _leaves_training_rows(self) -> "Split":
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
+        return self
+
+
+class Image(dg.Model, dg.Resolvable):
+    """Images decoded, rotated upright, cropped to a square, scaled and encoded as JPEG."""
+
+    size: int = Field(default=96, ge=8, le=4096, description="Side of the square in pixels.")
+    quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
+    on_bad_image: Literal["fail", "skip"] = Field(
+        default="skip",
+        description="Of files that are no images. skip: leave them out, up to `checks.max_bad_share`; fail: stop if "
+        "there is one.",
+    )
+
+
+class Prepare(dg.Model, dg.Resolvable):
+    """The preparation of each row before it is stored: `image`, or a function of the user's."""
+
+    image: Image | None = None
+    function: str | None = Field(
+        default=None, description="module:function over Arrow or pandas batches, as `dataframe_to_mds(transform=...)`."
+    )
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> "Prepare":
+        if (self.image is None) == (self.function is None):
+            raise ValueError("give exactly one of `image` and `function` in `prepare`")
+        if self.function is not None:
+            require_import_path("function", self.function)
+        return self
+
+
+class Shards(dg.Model, dg.Resolvable):
+    """Storage of rows; see docs/types.md and docs/format.md."""
+
+    columns: dict[str, str | None] | None = Field(
+        default=None, description="Encoding by column, null for that of its type; by default all columns."
+    )
+    nulls: dict[str, str | dict[str, Any]] = Field(
+        default={}, description="Rows only: null policy by column: reject, mask or {default: value}."
+    )
+    compression: str = Field(default="", description="zstd, zstd:<level> or auto (if it helps); none by default.")
+    hashes: list[str] = Field(default=["xxh3_64"], description="Checksums of every shard.")
+    size_limit: str = Field(default="16mb", description="Largest shard before compression.")
+    target: str = Field(default="", description="Address of the shard set; by default below the storage root.")

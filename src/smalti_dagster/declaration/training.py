@@ -1,0 +1,98 @@
+"""The sections of a declaration about its model: training, tracking of trainings, and tuning."""
+
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import Field, field_validator
+
+from smalti.errors import SchemaError
+from smalti.torch.train.config import IMAGES, TASKS
+from smalti.torch.tuning.space import parse_space
+from smalti_dagster.declaration.values import IMPORT_PATH, require_import_path
+
+
+def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
+    return str(context.resolve_value(value, as_type=str))
+
+
+class Tracking(dg.Model, dg.Resolvable):
+    """Records of each training beside those of Dagster."""
+
+    tensorboard: bool = Field(default=False, description="Write TensorBoard's event files into the run's folder.")
+    mlflow: str = Field(
+        default="",
+        description="Address of an MLflow tracking server, or `environment` for that of MLFLOW_TRACKING_URI.",
+    )
+    experiment: str = Field(default="", description="Of MLflow; by default the data set's name.")
+
+
+class Tuning(dg.Model, dg.Resolvable):
+    """A study of hyperparameters: trainings with different values, of which the best is found."""
+
+    space: dict[str, Any] = Field(
+        description="By field of the training, such as learning_rate: a list of choices, or {low: 0.001, high: 0.1, "
+        "log: true}, or {low: 1, high: 9, step: 2}."
+    )
+    metric: str = Field(default="accuracy", description="Figure of the held-out samples to compare trials by.")
+    direction: Literal["maximize", "minimize"] = "maximize"
+    trials: int = Field(default=20, ge=1, description="Of a study.")
+    hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
+    parallel: int = Field(default=1, ge=1, description="Trials at once.")
+    sampler: Literal["tpe", "random"] = Field(default="tpe", description="tpe learns from the trials before.")
+    pruner: Literal["median", "hyperband", "none"] = Field(
+        default="median", description="Ends trials that are worse than others were at the same epoch."
+    )
+
+    @field_validator("space")
+    @classmethod
+    def _is_a_space(cls, space: dict[str, Any]) -> dict[str, Any]:
+        try:
+            parse_space(space)
+        except SchemaError as error:
+            raise ValueError(str(error)) from error
+        return space
+
+
+class Train(dg.Model, dg.Resolvable):
+    """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
+
+    task: str = Field(
+        default=IMAGES,
+        description="image-classification; of rows language-model or tabular-regression; or module:Class of a task of "
+        "your own (docs/training.md).",
+    )
+    task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
+    function: str | None = Field(
+        default=None,
+        description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "
+        "its `context.config`.",
+    )
+    # `model` is a method of dg.Resolvable; only the YAML has that name.
+    architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
+        default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
+    )
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
+    launcher: Literal["default", "inline", "processes", "spark-local", "spark"] = Field(
+        default="default", description="Which processes train; default: the deployment's own launcher."
+    )
+    num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
+    cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
+    tracking: Tracking = Tracking()
+    options: dict[str, float | int | str | bool | list[str] | dict[str, Any]] = Field(
+        default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."
+    )
+
+    @field_validator("function")
+    @classmethod
+    def _is_an_import_path(cls, function: str | None) -> str | None:
+        if function is not None:
+            require_import_path("train.function", function)
+        return function
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_task(cls, task: str) -> str:
+        if task not in TASKS and not IMPORT_PATH.fullmatch(task):
+            raise ValueError(f"`task` must be one of {', '.join(TASKS)}, or module:Class, found {task!r}")
+        return task

@@ -1,0 +1,30 @@
+"""The choices of a run about a source of rows."""
+
+import dagster as dg
+from pydantic import Field
+
+from smalti.storage.redact import redact
+from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration.configuration import with_defaults
+from smalti_dagster.places import expand
+
+
+class RowsConfig(dg.Config):
+    """The source of the rows."""
+
+    form: str = Field(default="table", description="table, sql or dataframe.")
+    source: str = Field(
+        default="",
+        description="table: name in the catalogue, or address if the declaration has a format; sql: a query; "
+        "dataframe: module:function.",
+    )
+
+    @property
+    def described(self) -> str:
+        """Return the source as a text without secrets; equal for configurations that read the same place."""
+        return f"{self.form} {redact(expand(self.source))}"
+
+
+def rows_config(declared: Declaration) -> type[RowsConfig]:
+    """Return the configuration with the values of a declaration."""
+    return with_defaults(RowsConfig, form=declared.source.form, source=declared.source.text)
