@@ -6,5 +6,6 @@ first, then `stages` and `models`.
 """
 
 from smalti_dagster.data_set import DataSet
+from smalti_dagster.deployment import Deployment
 
-__all__ = ["DataSet"]
+__all__ = ["DataSet", "Deployment"]

@@ -1,8 +1,10 @@
 """DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
 
+import re
 from typing import Any
 
 import dagster as dg
+from pydantic import BaseModel, Field
 
 from smalti.torch.train.config import IMAGES
 from smalti_dagster.automation.failure import build_failure_sensor
@@ -22,13 +24,35 @@ from smalti_dagster.stages.data import build_data
 from smalti_dagster.stages.source import build_source, is_watchable
 
 
-class DataSetScaffolder(dg.Scaffolder):
-    """The file that `dg scaffold defs smalti_dagster.data_set.DataSet NAME` writes: a name, and a source to replace."""
+class DataSetParameters(BaseModel):
+    """Parameters of `dg scaffold defs smalti_dagster.DataSet`."""
 
-    def scaffold(self, request: dg.ScaffoldRequest) -> None:
+    name: str = Field(default="", description="Name of the data set; by default that of the folder.")
+    folder: str = Field(default="", description="Folder or archive of images with one sub-folder per class.")
+    table: str = Field(default="", description="Name of a table in the Spark catalogue, or address of its folder.")
+    format: str = Field(default="", description="Of a table given by its address: delta, parquet, csv, ...")
+
+
+class DataSetScaffolder(dg.Scaffolder[DataSetParameters]):
+    """The file that `dg scaffold defs smalti_dagster.DataSet NAME` writes: a name, and a source.
+
+    Without a source, the file has one to replace: a declaration is valid before its source is there.
+    """
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[DataSetParameters]:
+        """Return the parameters that the command takes as options or JSON."""
+        return DataSetParameters
+
+    def scaffold(self, request: dg.ScaffoldRequest[DataSetParameters]) -> None:
         """Write the `defs.yaml` of a new data set."""
-        source = {"folder": "s3://bucket/a-folder-with-one-sub-folder-per-class"}
-        dg.scaffold_component(request, {"name": request.target_path.name, "source": source})
+        given = request.params or DataSetParameters()
+        if given.table:
+            source = {"table": given.table, **({"format": given.format} if given.format else {})}
+        else:
+            source = {"folder": given.folder or "s3://bucket/a-folder-with-one-sub-folder-per-class"}
+        name = re.sub(r"[^a-z0-9_]", "_", (given.name or request.target_path.name).lower())
+        dg.scaffold_component(request, {"name": name, "source": source})
 
 
 @dg.scaffold_with(DataSetScaffolder)

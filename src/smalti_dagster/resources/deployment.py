@@ -1,5 +1,6 @@
-"""The resources that the environment says, where a project defines none: `SMALTI_STAGE` names one of the
-table below (default: local), and `SMALTI_ROOT` says where its data are.
+"""The resources that follow from the environment, where a project defines none.
+
+`SMALTI_STAGE` names a stage of the table below (default: local), and `SMALTI_ROOT` says where its data are.
 
 The kind of storage follows from the scheme of `SMALTI_ROOT`: a path, s3://bucket/prefix, gs://bucket/prefix,
 abfs://container/prefix, oci://bucket@namespace/prefix, dbfs:/Volumes/catalog/schema/volume. Its credentials are read
