@@ -34,7 +34,7 @@ demo: $(READY)  ## the whole job on a small drawn example, or on SOURCE=<folder,
 	@$(BIN)/python -m pipelines.demo $(if $(SOURCE),--source "$(SOURCE)") $(ARGS)
 
 ui: $(READY)    ## Dagster's UI on http://127.0.0.1:3000 (PORT=... for another port)
-	@$(BIN)/python -m smalti_dagster.runs.leftovers
+	@$(BIN)/python -m pipelines.home
 	@$(BIN)/dagster dev -h 127.0.0.1 -p $(PORT) -w workspace.yaml
 
 test: $(READY)  ## every test, with the same cases each time

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import dagster as dg
 
+from resources import resources_of_stage
 from smalti_dagster.automation.failure import build_failure_sensor
 from smalti_dagster.jobs import build_storage_job
-from smalti_dagster.resources.deployment import detect_resources, has_channels
+from smalti_dagster.resources.deployment import has_channels
 from smalti_dagster.runs.worker import run_bound_executor
 
 # Dagster's own, about the checks of every component.
@@ -17,7 +18,7 @@ warnings.filterwarnings("ignore", message="Parameter `execution_type` of functio
 def deployment() -> dg.Definitions:
     """Return what all data sets share."""
     return dg.Definitions(
-        resources=detect_resources(),
+        resources=resources_of_stage(),
         sensors=[build_failure_sensor(is_on=has_channels())],
         # One step at a time, each in a fresh process: two Spark drivers or trainers at once would fight for the
         # machine.

@@ -1,4 +1,7 @@
-"""The home of Dagster's own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it."""
+"""The home of Dagster's own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it.
+
+`python -m pipelines.home` does so before the UI starts, and ends the runs of processes that are gone.
+"""
 
 import os
 import shutil
@@ -25,3 +28,10 @@ def prepare_home(home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
         shutil.copyfile(SETTINGS, home / "dagster.yaml")
+
+
+if __name__ == "__main__":
+    from smalti_dagster.runs import leftovers
+
+    detect_home()
+    leftovers.main()

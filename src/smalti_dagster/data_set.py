@@ -30,7 +30,7 @@ class DataSetParameters(BaseModel):
     name: str = Field(default="", description="Name of the data set; by default that of the folder.")
     folder: str = Field(default="", description="Folder or archive of images with one sub-folder per class.")
     table: str = Field(default="", description="Name of a table in the Spark catalogue, or address of its folder.")
-    format: str = Field(default="", description="Of a table given by its address: delta, parquet, csv, ...")
+    table_format: str = Field(default="", description="Of a table given by its address: delta, parquet, csv, ...")
 
 
 class DataSetScaffolder(dg.Scaffolder[DataSetParameters]):
@@ -48,7 +48,7 @@ class DataSetScaffolder(dg.Scaffolder[DataSetParameters]):
         """Write the `defs.yaml` of a new data set."""
         given = request.params or DataSetParameters()
         if given.table:
-            source = {"table": given.table, **({"format": given.format} if given.format else {})}
+            source = {"table": given.table, **({"format": given.table_format} if given.table_format else {})}
         else:
             source = {"folder": given.folder or "s3://bucket/a-folder-with-one-sub-folder-per-class"}
         name = re.sub(r"[^a-z0-9_]", "_", (given.name or request.target_path.name).lower())

@@ -153,7 +153,7 @@ def test_dg_validates_the_declarations_and_knows_their_component(tmp_path: Path)
     done = run_tool("dg", "check", "yaml", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run_tool("dg", "list", "components", "--json", home=tmp_path)
-    assert "smalti_dagster.data_set.DataSet" in done.stdout, done.stdout + done.stderr
+    assert "smalti_dagster.DataSet" in done.stdout, done.stdout + done.stderr
 
 
 LOAD = """
@@ -174,12 +174,12 @@ heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.clou
 print(json.dumps({"seconds": time.process_time() - begin, "heavy": heavy,
                   "assets": len(defs.resolve_asset_graph().get_all_asset_keys())}))
 """
-ROWS = """type: smalti_dagster.data_set.DataSet
+ROWS = """type: smalti_dagster.DataSet
 attributes:
   name: set{number}
   source: {{table: lake.table{number}}}
 """
-IMAGES = """type: smalti_dagster.data_set.DataSet
+IMAGES = """type: smalti_dagster.DataSet
 attributes:
   name: set{number}
   source: {{manifest: s3://bucket/set{number}/labels.csv}}

@@ -202,7 +202,7 @@ def test_the_override_of_the_containers_passes_the_schema_of_compose(production)
 
 def test_the_declared_example_has_the_schedule_and_sensors_of_the_table(production, monkeypatch):
     declared = yaml.safe_load(production.block("yaml", "# pipelines/defs/scans/defs.yaml"))
-    assert declared["type"] == "smalti_dagster.data_set.DataSet"
+    assert declared["type"] == "smalti_dagster.DataSet"
     monkeypatch.setenv("VISION_SLACK", "https://hooks.slack.com/services/x")
     found = build_definitions(DataSet.resolve_from_yaml(yaml.safe_dump(declared["attributes"])))
     names = {each.name for each in [*found.schedules, *found.sensors]}

@@ -27,7 +27,7 @@ SECONDS = 400.0
 KEYS = {"aws_access_key_id": "AKIDTEST", "aws_secret_access_key": "SECRETTESTSECRET"}
 NOT_COPIED = (".*", "data", "docs", "benchmarks", "tests", "build", "__pycache__")
 SCANS = """
-type: smalti_dagster.data_set.DataSet
+type: smalti_dagster.DataSet
 
 attributes:
   name: scans

@@ -40,7 +40,7 @@ def compute(workspace: Workspace, **settings: Any) -> DatabricksResource:
         "token": workspace.token,
         "cluster": {"spark_version": "17.3.x-scala2.13", "num_workers": 1},
         "environment": {"AWS_SECRET_ACCESS_KEY": "{{secrets/keys/AWS_SECRET_ACCESS_KEY}}"},
-        "packages": ["smalti", "resources", STAGES.rpartition(".")[0]],
+        "packages": ["smalti", "smalti_dagster", STAGES.rpartition(".")[0]],
         "poll_seconds": 0.2,
     }
     return DatabricksResource(**{**given, **settings})

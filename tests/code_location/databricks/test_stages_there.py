@@ -164,7 +164,7 @@ def test_what_the_cluster_would_miss_is_refused_without_a_job(
 ) -> None:
     monkeypatch.setenv("LAKE_KEY", "0")
     before = len(workspace.submitted)
-    spark = compute(workspace, packages=["smalti", "assets", "resources", "pipelines"])
+    spark = compute(workspace, packages=["smalti", "smalti_dagster"])
     job = job_of(declare(train=None, **declared), storage=LocalStorage(root=str(tmp_path)), spark=spark)
     assert said in failed_with(job, instance)
     assert len(workspace.submitted) == before

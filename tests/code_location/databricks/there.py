@@ -15,7 +15,7 @@ NOTES = declare(
     train=None,
     source=Source(dataframe="tests.code_location.databricks.stages:documents_by_day"),
     partitions=Partitions(by="key", column="day"),
-    prepare=Prepare(function="pipelines.defs.tokens.text:tokenize"),
+    prepare=Prepare(function="assets.tokens:tokenize"),
     shards=Shards(columns={"tokens": "ndarray:int32:128"}),
 )
 """Documents of two days, packed by the shipped tokenizer."""
@@ -28,7 +28,7 @@ def compute(workspace: Workspace, **settings: Any) -> DatabricksResource:
         "host": workspace.url,
         "token": workspace.token,
         "cluster": {"spark_version": "17.3.x-scala2.13", "num_workers": 1},
-        "packages": ["smalti", "assets", "resources", "pipelines", "tests.code_location.databricks"],
+        "packages": ["smalti", "smalti_dagster", "assets", "pipelines", "tests.code_location.databricks"],
         "environment": {"AWS_SECRET_ACCESS_KEY": "{{secrets/keys/AWS_SECRET_ACCESS_KEY}}"},
         "poll_seconds": 0.2,
     }
