@@ -46,7 +46,8 @@ class DataSetScaffolder(dg.Scaffolder[DataSetParameters]):
 
     def scaffold(self, request: dg.ScaffoldRequest[DataSetParameters]) -> None:
         """Write the `defs.yaml` of a new data set."""
-        given = request.params or DataSetParameters()
+        params: DataSetParameters | None = request.params
+        given = params if params is not None else DataSetParameters()
         if given.table:
             source = {"table": given.table, **({"format": given.table_format} if given.table_format else {})}
         else:

@@ -93,7 +93,8 @@ def _storage(given: Mapping[str, Any]) -> StorageResource:
         )
     found = storage_at(root, str(fields.pop("stage", "local")))
     known = {name: getattr(found, name) for name in type(found).model_fields if name not in fields}
-    return _build(type(found), "storage", {**known, **fields})
+    made: StorageResource = _build(type(found), "storage", {**known, **fields})
+    return made
 
 
 def _build(kind: type[Any], section: str, fields: Mapping[str, Any]) -> Any:

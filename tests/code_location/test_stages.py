@@ -7,6 +7,7 @@ import dagster as dg
 import pytest
 
 from pipelines.home import REPOSITORY
+from resources import resources_of_stage
 from smalti.storage import LocalStore
 from smalti_dagster.resources.deployment import STAGES, detect_resources
 from smalti_dagster.resources.storage import (
@@ -23,7 +24,7 @@ from smalti_dagster.resources.storage import (
 
 
 def test_the_default_needs_no_environment_at_all() -> None:
-    resources = detect_resources({})
+    resources = resources_of_stage({})
     assert (type(resources["smalti_storage"]), resources["smalti_storage"].root) == (
         LocalStorage,
         str(REPOSITORY / "data"),

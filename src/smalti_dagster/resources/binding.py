@@ -82,7 +82,7 @@ def with_resources(function: Callable[..., Any]) -> Callable[..., Any]:
     bound.__annotations__ = {name: hint for name, hint in hints.items() if name not in names and name != _CONTEXT}
     if takes_context and _CONTEXT in hints:
         bound.__annotations__[_CONTEXT] = hints[_CONTEXT]
-    del bound.__wrapped__  # type: ignore[attr-defined]  # Dagster would look at its parameters
+    del bound.__wrapped__  # Dagster would look at its parameters
     return bound
 
 

@@ -238,7 +238,7 @@ def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_equal_code_gives_an_equal_wheel() -> None:
-    assert build_wheel(["resources"]) == build_wheel(["resources"])
-    assert build_wheel(["resources"]).version != build_wheel(["resources", "pipelines"]).version
+    assert build_wheel(["assets"]) == build_wheel(["assets"])
+    assert build_wheel(["assets"]).version != build_wheel(["assets", "pipelines"]).version
     with pytest.raises(ValueError, match="there is no package"):
         build_wheel(["no_such_package"])

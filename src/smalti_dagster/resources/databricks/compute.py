@@ -38,7 +38,7 @@ class DatabricksResource(ComputeResource):
     libraries: list[str] = Field(default=[], description="Further requirements for pip, such as s3fs.")
     packages: list[str] = Field(
         default=["smalti", "smalti_dagster"],
-        description="Packages that are sent to the cluster: these two, and those of the functions that declarations name.",
+        description="Packages that are sent to the cluster; add those of functions that declarations name.",
     )
     start_seconds: int = Field(default=1800, gt=0, description="How long a run may wait for its cluster.")
     run_seconds: int = Field(default=86400, gt=0, description="How long a run may take, waiting included.")
