@@ -1,4 +1,4 @@
-"""What the stages of this deployment use: storage, Spark, trainer and notifications, by the keys of Smalti.
+"""Resources of the stages of this deployment: storage, Spark, trainer and notifications, by the keys of Smalti.
 
 `SMALTI_STAGE` names the stage, and the variables of docs/storage.md say the rest. A project with fixed places returns
 its own resources here, such as `S3Storage(root="s3://bucket/prefix", region_name="eu-central-1")` as `smalti_storage`.

@@ -54,7 +54,7 @@ def materialise(spark: DatabricksResource, function: str, instance: dg.DagsterIn
         result, metadata = spark.run(context, f"{STAGES}:{function}", arguments)
         return dg.MaterializeResult(metadata={"result": dg.MetadataValue.json(result), **metadata})
 
-    return dg.materialize([made], resources={"smalti_spark": spark}, instance=instance, raise_on_error=False)
+    return dg.materialize([made], resources={"spark": spark}, instance=instance, raise_on_error=False)
 
 
 def failure_of(done: Any) -> dg.DagsterEvent:
@@ -99,7 +99,7 @@ def test_functions_of_a_step_share_one_job_which_ends_with_the_step_and_throttle
         return dg.MaterializeResult(metadata={"sum": two["sum"]})
 
     workspace.fail_with = [429, 503]
-    done = dg.materialize([made], resources={"smalti_spark": compute(workspace)}, instance=instance)
+    done = dg.materialize([made], resources={"spark": compute(workspace)}, instance=instance)
     assert done.asset_materializations_for_node("made")[0].metadata["sum"].value == 7
     assert len(workspace.submitted) == 1  # although the first requests were refused
     assert workspace.look(100)["state"]["result_state"] == "SUCCESS"
