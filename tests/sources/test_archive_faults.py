@@ -284,7 +284,7 @@ HOSTILE = {
     "a size beyond all disks": ("tar", bad_pax_tar(size="9" * 30), "damaged|larger than the limit"),
     "a name of 2 MiB": ("tar", tar_bytes({"p/" + "x" * 2**21: b"1"}, "w"), "damaged"),
     "nothing at all": ("zip", zip_bytes({}), "holds no file"),
-    "a tar of nothing": ("tar", tar_bytes({}, "w"), "holds nothing"),
+    "a tar of nothing": ("tar", tar_bytes({}, "w"), "holds no file"),
 }  # fmt: skip
 
 
