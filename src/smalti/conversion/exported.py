@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from smalti.errors import ChecksumMismatch, FormatError, StoreNotFound
 from smalti.format import load_strict
@@ -31,7 +31,7 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
         data = store.get(RECORD)
     except StoreNotFound:
         return None
-    record = load_strict(data, where=store.locate(RECORD))
+    record: object = load_strict(data, where=store.locate(RECORD))
     if isinstance(record, dict) and record.get("complete") is False:
         raise FormatError(
             f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
@@ -44,7 +44,7 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
             "damaged: copy it again, or export again to another folder",
             key=RECORD,
         )
-    return record
+    return cast("Mapping[str, Any]", record)
 
 
 def _is_entry(entry: Any) -> bool:

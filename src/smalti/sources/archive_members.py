@@ -309,7 +309,7 @@ class _TarStream:
             if self.num_extensions:
                 raise tarfile.ReadError("its end follows a header of long names") from None
             return None
-        return cast("_StrictHeader", header)
+        return header
 
     def tell(self) -> int:
         """Return the number of bytes that were read."""
