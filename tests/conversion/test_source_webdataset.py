@@ -50,6 +50,7 @@ def test_members_that_are_no_samples_are_left_out_counted_and_named(tmp_path, ca
         [
             ("._1.txt", b"macOS"),
             ("dir/a.b/._1.TXT", b"macOS"),
+            ("dir/a.b/.1.txt", b"hidden"),
             (".DS_Store", b"macOS"),
             ("__MACOSX/dir/._1.txt", b"macOS"),
             (info("dir", type=tarfile.DIRTYPE), b""),
@@ -62,7 +63,7 @@ def test_members_that_are_no_samples_are_left_out_counted_and_named(tmp_path, ca
         ],
     )
     assert read(tmp_path / "a.tar") == [{"txt": "one", "cls": 7}, {"txt": "", "cls": -1}]
-    assert "a.tar: 6 members are no part of a sample and were left out, such as '._1.txt'" in caplog.text
+    assert "a.tar: 7 members are no part of a sample and were left out, such as '._1.txt'" in caplog.text
 
 
 def test_names_with_underscores_are_samples_except_at_the_start_as_webdataset_reads_them(tmp_path):
@@ -85,6 +86,16 @@ def test_joined_tars_are_refused_and_the_advice_gives_all_samples(tmp_path):
     (folder / "all.tar").unlink()
     write_tar(folder / "again.tar", members)
     assert len(read(folder)) == 4
+
+
+def test_a_part_names_the_sample_of_each_row_of_its_last_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(webdataset, "_BATCH_ROWS", 2)
+    members = [(f"{key}.bin", b"x") for key in "abc"]
+    (part,) = source_of(write_tar(tmp_path / "many.tar", members)).parts()
+    names = []
+    for batch in part.batches():
+        names += [part.origin(len(names) + number) for number in range(batch.num_rows)]
+    assert names == ["many.tar, sample 'a'", "many.tar, sample 'b'", "many.tar, sample 'c'"]
 
 
 def test_a_compressed_tar_is_read_whatever_its_name_is(tmp_path):

@@ -31,7 +31,7 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
         data = store.get(RECORD)
     except StoreNotFound:
         return None
-    record: object = load_strict(data, where=store.locate(RECORD))
+    record: Any = load_strict(data, where=store.locate(RECORD))
     if isinstance(record, dict) and record.get("complete") is False:
         raise FormatError(
             f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",

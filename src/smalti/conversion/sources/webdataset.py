@@ -1,8 +1,8 @@
 """Tar files of WebDataset: each sample is a run of members with one key, each column an ending.
 
 1. A member `a/b/0017.image.jpg` has the key `a/b/0017` and the ending `image.jpg`, in lower case, as `webdataset` reads
-   it. Members that are no part of a sample (names without an ending or in `__meta__/`, metadata of macOS and Windows)
-   are left out, counted and logged.
+   it. Members that are no part of a sample (names without an ending, hidden or in `__meta__/`, metadata of macOS and
+   Windows) are left out, counted and logged.
 2. The ending's last part decides the type: jpg and png images, cls whole numbers, txt text, json, npy arrays; other
    contents stay bytes. Pickles are never unpickled. The first sample has the columns, unless the tar files were
    exported by Smalti, whose record has them with their types.
@@ -15,7 +15,7 @@
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.sources.archive_members import Member, is_system_file, read_members
 
 _ENDINGS = (".tar", ".tgz")
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:$|/)")
 _MAX_SAMPLE = 1 << 30
 """Most bytes of the members of a sample, which are in memory together."""
@@ -126,11 +126,17 @@ class TarPart:
     after: SourceFile | None
     """The file that follows, whose first sample must not continue the last one of this file."""
     layout: _Layout
+    _keys: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """Keys of the rows of the batch that was yielded last, by number of the row in this part."""
 
     @property
     def name(self) -> str:
         """Name of the file."""
         return self.file.key
+
+    def origin(self, row: int) -> str:
+        """Return the file and the key of a row of the batch that was yielded last."""
+        return f"{self.file.key}, sample {self._keys.get(row, '')!r:.200}"
 
     @property
     def num_bytes(self) -> int:
@@ -148,6 +154,7 @@ class TarPart:
         rows: list[list[bytes | None]] = []
         num_bytes = 0
         last = ""
+        self._keys.clear()
         for key, sample in samples_of(self.file):
             last = key
             keys.append(key)
@@ -182,6 +189,9 @@ class TarPart:
         return row
 
     def _batch(self, keys: Sequence[str], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
+        begin = max(self._keys, default=-1) + 1
+        self._keys.clear()
+        self._keys.update(enumerate(keys, begin))
         arrays = []
         for each, contents in zip(self.layout.types, zip(*rows, strict=True), strict=True):
             try:
@@ -309,6 +319,8 @@ def _check_member(file: SourceFile, member: Member, key: str, ending: str, num_b
         )
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise FormatError(f"{what} has an unsafe name; do not use this file", member=name)
+    if not ending:
+        raise FormatError(f"{what} ends with a dot, and has no ending that names its column; rename it", member=name)
     if not ending.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in ending):
         raise FormatError(f"{what} has an ending that is not UTF-8; rename it and pack it again", member=name)
     if num_bytes > _MAX_SAMPLE:
