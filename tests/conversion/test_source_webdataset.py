@@ -1,6 +1,9 @@
 """Tar files of WebDataset as a source: samples, types, incomplete samples, and hostile files."""
 
 import io
+import re
+import shutil
+import subprocess
 import tarfile
 
 import numpy as np
@@ -86,6 +89,35 @@ def test_joined_tars_are_refused_and_the_advice_gives_all_samples(tmp_path):
     (folder / "all.tar").unlink()
     write_tar(folder / "again.tar", members)
     assert len(read(folder)) == 4
+
+
+def tar_program(folder, *arguments):
+    """Run GNU tar in a folder; skip the test without one."""
+    if shutil.which("tar") is None:
+        pytest.skip("needs GNU tar")
+    if subprocess.run(["tar", *arguments], cwd=folder, check=False, capture_output=True).returncode:
+        pytest.skip("needs GNU tar")
+
+
+ADVICE = {
+    "pack the files again without the option `-b`": (["-b", "256"], []),
+    "by `tar --dereference --hard-dereference`": ([], ["--dereference", "--hard-dereference"]),
+}
+
+
+@pytest.mark.parametrize("advice", ADVICE)
+def test_a_tar_that_was_packed_as_the_error_advises_is_read(tmp_path, advice):
+    packed, packed_again = ADVICE[advice]
+    for number in (1, 2):
+        (tmp_path / f"{number}.cls").write_text(str(number))
+    (tmp_path / "3.cls").hardlink_to(tmp_path / "1.cls")
+    (tmp_path / "4.cls").symlink_to("2.cls")
+    files = [f"{number}.cls" for number in ((1, 2) if packed else (1, 2, 3, 4))]
+    tar_program(tmp_path, *packed, "-cf", "a.tar", *files)
+    with pytest.raises(FormatError, match=re.escape(advice)):
+        read(tmp_path / "a.tar")
+    tar_program(tmp_path, *packed_again, "-cf", "a.tar", *files)
+    assert [row["cls"] for row in read(tmp_path / "a.tar")] == [1, 2, 1, 2][: len(files)]
 
 
 def test_a_part_names_the_sample_of_each_row_of_its_last_batch(tmp_path, monkeypatch):
