@@ -14,13 +14,14 @@ from PIL import Image
 
 from smalti.catalog import load_manifest, verify
 from smalti.conversion import convert
-from smalti.errors import CatalogError, FormatError, SchemaError, StoreError
+from smalti.errors import CatalogError, ChecksumMismatch, FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.exporting import export
 from smalti.exporting.webdataset import header
 from smalti.writer import MDSWriter
 from tests.shard_sets import write_set
 from tests.typed_sets import write_typed_set
 
+SIZE_LIMITS = {"webdataset": 40_000, "parquet": 1000}
 MASKED = {"age": "mask", "name": "mask", "box": "mask"}
 
 
@@ -193,6 +194,108 @@ def test_an_export_that_was_interrupted_is_not_taken_for_whole_and_continues(tmp
     again = export(tmp_path / "set", out, format="webdataset", size_limit=20_000)
     assert (again.num_reused, again.num_bytes) == (report.num_files, report.num_bytes)
     assert len(members(out)) == 300
+
+
+def exported(tmp_path, format):
+    """Export 100 samples to five files or more, and return the folder and its files."""
+    write_set(tmp_path / "set", 100)
+    out = tmp_path / "out"
+    export(tmp_path / "set", out, format=format, size_limit=SIZE_LIMITS[format])
+    paths = sorted(out.glob("part-*"))
+    assert len(paths) > 4
+    return out, paths
+
+
+@pytest.mark.parametrize("format", ["webdataset", "parquet"])
+def test_an_export_that_lacks_a_file_is_not_converted_and_the_advice_reads_the_rest(tmp_path, format):
+    out, paths = exported(tmp_path, format)
+    paths[1].unlink()
+    with pytest.raises(
+        StoreNotFound, match=rf"1 of the {len(paths)} files of this export are missing, such as part-00001-"
+    ):
+        convert(out, tmp_path / "back", processes=1)
+    for name in ("_smalti_export.json", "_SUCCESS"):  # a copy without them, and the folder of a split, have the numbers
+        (out / name).unlink()
+    with pytest.raises(
+        StoreNotFound, match=rf"1 of the {len(paths)} files of this export are missing, such as part-00001-"
+    ):
+        convert(out, tmp_path / "back", processes=1)
+    assert 0 < convert(out / "part-*", tmp_path / "back", processes=1).rows < 100
+
+
+@pytest.mark.parametrize("format", ["webdataset", "parquet"])
+def test_a_file_of_another_size_than_the_record_says_is_not_converted_and_is_written_again(tmp_path, format):
+    out, paths = exported(tmp_path, format)
+    whole = paths[2].read_bytes()
+    paths[2].write_bytes(whole + bytes(512))
+    for place in (out, out / "part-*", paths[2]):
+        with pytest.raises(ChecksumMismatch, match=rf"{paths[2].name}: expected {len(whole)} bytes"):
+            convert(place, tmp_path / "back", processes=1)
+    (out / "_SUCCESS").unlink()  # as if the export had been killed before
+    report = export(tmp_path / "set", out, format=format, size_limit=SIZE_LIMITS[format])
+    assert (report.num_reused, report.num_files) == (len(paths) - 1, len(paths))
+    assert paths[2].read_bytes() == whole
+    assert (out / "_SUCCESS").exists()
+    assert convert(out, tmp_path / "back", processes=1).rows == 100
+
+
+@pytest.mark.parametrize("format", ["webdataset", "parquet"])
+def test_other_files_in_the_folder_of_an_export_are_left_out_and_named(tmp_path, format, caplog):
+    out, paths = exported(tmp_path, format)
+    other = out / f"aaa{paths[0].suffix}"
+    other.write_bytes(paths[0].read_bytes())
+    assert convert(out, tmp_path / "back", processes=1).rows == 100
+    assert (
+        f"1 files are not of this export by its _smalti_export.json and were left out, such as {other.name}"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"files": None}, {"files": [1]}, {"files": [{"name": "a"}]}, {"complete": None}, {"members": None},
+        {"members": {}}, {"members": {"id": 1}}, {"schema": "x"}, {"schema": None}, {"stored": []},
+        {"stored": {"id": 1}},
+    ],
+)  # fmt: skip
+def test_a_damaged_record_of_an_export_is_an_error_of_the_tree(tmp_path, damage):
+    write_set(tmp_path / "set", 3)
+    export(tmp_path / "set", tmp_path / "out", format="webdataset")
+    path = tmp_path / "out" / "_smalti_export.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises((FormatError, SchemaError)):
+        convert(tmp_path / "out", tmp_path / "back", processes=1)
+
+
+def set_of_two_schemas(folder, first, second):
+    """Write a set whose index was put together of two sets with these columns."""
+    (folder / "both").mkdir(parents=True)
+    shards = []
+    for number, columns in enumerate((first, second)):
+        with MDSWriter(out=str(folder / f"{number}"), columns=columns, hashes=[]) as writer:
+            writer.write(dict.fromkeys(columns, 1))
+        (shard,) = json.loads((folder / f"{number}" / "index.json").read_text())["shards"]
+        (folder / "both" / f"{number}.mds").write_bytes(
+            (folder / f"{number}" / shard["raw_data"]["basename"]).read_bytes()
+        )
+        shard["raw_data"]["basename"] = f"{number}.mds"
+        shards.append(shard)
+    (folder / "both" / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    return folder / "both"
+
+
+@pytest.mark.parametrize(
+    "second", [{"a": "int", "c": "int"}, {"a": "int"}, {"a": "int", "b": "int", "c": "int"}, {"a": "int", "b": "int32"}]
+)
+@pytest.mark.parametrize("format", ["webdataset", "parquet"])
+def test_shards_of_other_columns_are_refused_and_common_columns_can_be_exported(tmp_path, second, format):
+    both = set_of_two_schemas(tmp_path, {"a": "int", "b": "int"}, second)
+    with pytest.raises(SchemaError, match=r"1\.mds has the columns a \(int\).* and the set a \(int\), b \(int\)"):
+        export(both, tmp_path / "out", format=format)
+    with pytest.raises(SchemaError, match=r"1\.mds has the columns"):
+        convert(both, tmp_path / "converted", processes=1)
+    assert export(both, tmp_path / "out", format=format, columns=["a"]).num_samples == 2
 
 
 def test_an_incomplete_export_of_parquet_is_not_converted(tmp_path):

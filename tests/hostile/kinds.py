@@ -1,5 +1,6 @@
 """All families of cases, by name."""
 
+from tests.hostile.archive_kinds import Archives
 from tests.hostile.harness import Kind
 from tests.hostile.index_kinds import Indexes
 from tests.hostile.manifest_kinds import Manifests
@@ -18,6 +19,7 @@ KINDS: dict[str, Kind] = {
         Shards(),
         TextShards(),
         PackedFiles(),
+        Archives(),
         Pictures(),
     )
 }

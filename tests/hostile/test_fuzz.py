@@ -23,6 +23,7 @@ COUNTS = {
     "shard": 35_000,
     "text-shard": 10_000,
     "packed": 5_000,
+    "archive": 20_000,
     "picture": 8_000,
 }
 RUN_SECONDS = 150

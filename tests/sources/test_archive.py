@@ -81,7 +81,7 @@ def test_a_damaged_archive_is_refused(tmp_path, into, suffix, damage):
     pack_zip(path, files) if suffix == "zip" else tar(path, files)
     data = path.read_bytes()
     path.write_bytes({"text": b"<html>404 not found</html>", "cut": data[: len(data) // 2], "empty": b""}[damage])
-    with pytest.raises(FormatError, match="damaged or not an archive"):
+    with pytest.raises(FormatError, match="is damaged"):
         fetch_archive(str(path), into)
     assert_clean(into)
 
@@ -121,8 +121,8 @@ def test_an_archive_is_downloaded(server, into):
 def test_a_missing_url_and_a_truncated_download_raise_different_errors(server, into):
     with pytest.raises(StoreNotFound, match="no such file"):
         fetch_archive(f"{server}/missing.tgz", into)
-    with pytest.raises(StoreError, match=r"expected \d+ bytes, received \d+"):
-        fetch_archive(f"{server}/short.tgz", into)
+    with pytest.raises(StoreError, match=r"short\.tgz cannot be fetched \(.*(broke at byte|Not enough data)"):
+        fetch_archive(f"{server}/short.tgz", into, limits=ArchiveLimits(download_timeout=1))
     assert_clean(into)
 
 
@@ -133,4 +133,4 @@ def test_a_download_has_a_deadline(server, into):
 
 def test_an_unreachable_server_is_named_in_the_error(into):
     with pytest.raises(StoreError, match=r"127\.0\.0\.1:9/x\.tgz cannot be fetched"):
-        fetch_archive("http://127.0.0.1:9/x.tgz", into)
+        fetch_archive("http://127.0.0.1:9/x.tgz", into, limits=ArchiveLimits(download_timeout=1))

@@ -2,10 +2,11 @@
 
 import errno
 import gzip
-import http.client
 import io
 import os
 import re
+import subprocess
+import sys
 import tarfile
 import time
 import zipfile
@@ -15,8 +16,6 @@ import pytest
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 from smalti.sources.archive import ArchiveLimits, fetch_archive
-from smalti.sources.archive_download import TimedSocket
-from smalti.storage.retry import TransferDeadline
 from tests.sources.archives import RawServer, assert_clean, member, redirect, reply, tar_bytes, whole, zip_bytes
 from tests.storage.servers.certificates import make_certificate
 
@@ -32,15 +31,15 @@ def into(tmp_path):
 
 BROKEN = {
     "no status line": (b"what is this\r\n\r\n", StoreError, "what is this"),
-    "nothing": (b"", StoreError, "without response"),
-    "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length .*'many'"),
-    "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length .*'-1'"),
-    "fewer bytes than declared": (reply(TGZ, "Content-Length: 100000"), StoreError, "expected 100000 bytes, received"),
-    "chunks that break off": (
-        reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead"
+    "nothing": (b"", StoreError, "disconnected"),
+    "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length: many"),
+    "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length: -1"),
+    "fewer bytes than declared": (
+        reply(TGZ, "Content-Length: 100000"), StoreError, "broke at byte|Not enough data|not complete within"
     ),
-    "chunks of no size": (reply(b"zz\r\n", "Transfer-Encoding: chunked"), StoreError, "IncompleteRead|invalid"),
-    "headers without end": (reply(b"", *[f"X-{n}: 1" for n in range(200)]), StoreError, "100 headers"),
+    "chunks that break off": (reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "Not enough|broke"),
+    "chunks of no size": (reply(b"zz\r\n", "Transfer-Encoding: chunked"), StoreError, "chunk size"),
+    "headers without end": (reply(b"", *[f"X-{n}: 1" for n in range(200)]), StoreError, "Too many headers"),
     "a part of it": (reply(b"1", "Content-Length: 1", status="206 Partial"), StoreError, "status 200, found 206"),
     "no such file": (reply(b"", "Content-Length: 0", status="410 Gone"), StoreNotFound, "no such file"),
     "a refusal": (reply(b"", "Content-Length: 0", status="403 Forbidden"), StoreAuthError, "sign it again"),
@@ -48,9 +47,9 @@ BROKEN = {
     "a page": (whole(b"<html>log in</html>"), FormatError, "not an archive"),
     "half of it, without a length": (reply(TGZ[:-30]), FormatError, "damaged"),
     "a redirect with a body beyond all memory": (
-        reply(b"", "Location: /y.tgz", "Content-Length: " + "9" * 30, status="302 Found"), StoreNotFound, "no such file"
+        reply(b"", "Location: /y.tgz", "Content-Length: " + "9" * 18, status="302 Found"), StoreNotFound, "no such file"
     ),
-    "a redirect to itself": (redirect("/x.tgz"), StoreError, "infinite loop"),
+    "a redirect to itself": (redirect("/x.tgz"), StoreError, "perhaps in a loop"),
 }  # fmt: skip
 
 
@@ -59,7 +58,7 @@ def test_every_broken_response_is_a_typed_error_that_names_the_archive(into, fau
     answer, kind, text = BROKEN[fault]
     with RawServer({"/x.tgz": answer}) as server:
         with pytest.raises(kind, match=text) as caught:
-            fetch_archive(f"{server.url}/x.tgz", into)
+            fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(download_timeout=1))
         assert f"{server.url}/x.tgz" in str(caught.value)
     assert_clean(into)
 
@@ -80,6 +79,37 @@ def test_an_address_without_a_server_is_a_typed_error(into, address):
         fetch_archive(address, into)
 
 
+HALF = len(TGZ) // 2
+REST = f"Content-Range: bytes {HALF}-{len(TGZ) - 1}/{len(TGZ)}"
+
+
+@pytest.mark.parametrize(
+    ("second", "is_whole"),
+    [
+        (
+            reply(TGZ[HALF:], REST, f"Content-Length: {len(TGZ) - HALF}", 'ETag: "1"', status="206 Partial Content"),
+            True,
+        ),
+        (reply(TGZ, f"Content-Length: {len(TGZ)}", 'ETag: "1"'), True),
+        (reply(TGZ, f"Content-Length: {len(TGZ)}", 'ETag: "2"'), False),
+    ],
+    ids=["the rest", "all of it again", "another file"],
+)
+def test_a_download_that_breaks_off_continues_if_the_file_is_the_same(into, second, is_whole):
+    answers = [reply(TGZ[:HALF], f"Content-Length: {len(TGZ)}", 'ETag: "1"'), second]
+
+    def answer(write):
+        write(answers.pop(0))
+        time.sleep(0.1 if answers else 0)  # so that the first half has arrived when the connection ends
+
+    with RawServer({"/x.tgz": answer}) as server:
+        if is_whole:
+            assert (fetch_archive(f"{server.url}/x.tgz", into) / "daisy" / "1.jpg").read_bytes() == b"one"
+        else:
+            with pytest.raises(StoreError, match=rf"changed while it was read, at byte {HALF}"):
+                fetch_archive(f"{server.url}/x.tgz", into)
+
+
 def test_non_ascii_addresses_are_encoded_as_browsers_do(into):
     with RawServer({"/caf%C3%A9%20x.tgz": whole(TGZ)}) as server:
         assert fetch_archive(f"{server.url}/caf\N{LATIN SMALL LETTER E WITH ACUTE} x.tgz", into).name == "photos"
@@ -91,10 +121,9 @@ def test_non_ascii_addresses_are_encoded_as_browsers_do(into):
 
 @pytest.mark.parametrize("target", ["ftp://127.0.0.1:9/x.tgz", "file:///etc/passwd", "data:,x", "gopher://host/x.tgz"])
 def test_a_redirect_to_another_protocol_is_not_followed(into, target):
-    with RawServer({"/x.tgz": redirect(target)}) as server:
-        with pytest.raises(StoreError, match=r"which is not followed|is not allowed") as caught:
-            fetch_archive(f"{server.url}/x.tgz", into)
-        assert target.split(":")[0] in str(caught.value)
+    message = r"x\.tgz cannot be fetched \(.* which is not followed"
+    with RawServer({"/x.tgz": redirect(target)}) as server, pytest.raises(StoreError, match=message):
+        fetch_archive(f"{server.url}/x.tgz", into)
     assert_clean(into)
 
 
@@ -109,60 +138,32 @@ def certificate(tmp_path_factory):
     return make_certificate(tmp_path_factory.mktemp("certificates"))
 
 
-def test_https_is_verified_and_never_redirected_to_http(into, certificate, monkeypatch):
+@pytest.mark.process
+def test_https_is_verified_and_never_redirected_to_http(into, certificate):
+    program = """if True:
+        import pathlib, sys
+        from smalti.sources.archive import fetch_archive
+        from smalti.errors import StoreError
+        print(fetch_archive(sys.argv[1] + "/x.tgz", pathlib.Path(sys.argv[2])).name)
+        try:
+            fetch_archive(sys.argv[1] + "/y.tgz", pathlib.Path(sys.argv[2]))
+        except StoreError as error:
+            print(error.message)
+    """
     with RawServer({"/x.tgz": whole(TGZ), "/y.tgz": redirect("http://127.0.0.1:9/x.tgz")}, certificate) as server:
         with pytest.raises(StoreError, match=r"x\.tgz cannot be fetched \(.*CERTIFICATE_VERIFY_FAILED"):
             fetch_archive(f"{server.url}/x.tgz", into)
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
-        assert fetch_archive(f"{server.url}/x.tgz", into).name == "photos"
-        with pytest.raises(StoreError, match=r"from https:// to http://127\.0\.0\.1:9/x\.tgz, which is not followed"):
-            fetch_archive(f"{server.url}/y.tgz", into)
+        done = subprocess.run(
+            [sys.executable, "-c", program, server.url, str(into)],
+            env={**os.environ, "SSL_CERT_FILE": str(certificate.authority)},
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+    name, message = done.stdout.splitlines()[:2]
+    assert name == "photos"
+    assert "from https:// to http://127.0.0.1:9/x.tgz, which is not followed" in message
 
 
 # ---------------------------------------------------------------- deadlines
-
-
-class SlowSocket:
-    """A socket that delivers one byte per half second of a fake clock, without end."""
-
-    def __init__(self, line):
-        self.now, self.sent, self.timeouts = 1000.0, 0, []
-        self._line = line
-
-    def makefile(self, mode, buffering):
-        assert (mode, buffering) == ("rb", 0)
-        return self
-
-    def settimeout(self, seconds):
-        self.timeouts.append(seconds)
-
-    def readinto(self, buffer):
-        self.now += 0.5
-        buffer[:1] = self._line[self.sent % len(self._line)].to_bytes(1, "little")
-        self.sent += 1
-        return 1
-
-    def close(self):
-        pass
-
-
-def read_all(answer):
-    answer.begin()
-    while answer.read1(2**20):
-        pass
-
-
-@pytest.mark.parametrize("line", [b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 2**16, b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2**16])
-def test_one_byte_per_half_second_ends_at_the_timeout_in_headers_and_in_content(line):
-    """A timeout of the socket alone restarts with each byte."""
-    slow = SlowSocket(line)
-    deadline = TransferDeadline(60.0, None, lambda: slow.now, what="the archive")
-    answer = http.client.HTTPResponse(TimedSocket(slow, deadline))
-    with pytest.raises(StoreTimeout, match=r"the archive: .*download_timeout"):
-        read_all(answer)
-    assert slow.sent == 120
-    assert slow.timeouts[:2] == [60.0, 59.5]
-    assert slow.timeouts[-1] == 0.5
 
 
 @pytest.mark.parametrize("part", ["headers", "content", "nothing"])
@@ -198,7 +199,7 @@ def test_endless_headers_time_out_at_any_speed(into, begin, line):
 
     with RawServer({"/x.tgz": flood}) as server, pytest.raises(StoreError) as caught:
         fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(download_timeout=0.3))
-    if "got more than 100" not in str(caught.value):  # newer patch releases of Python count the headers themselves
+    if "Too many headers" not in str(caught.value):
         assert isinstance(caught.value, StoreTimeout)
         assert re.search(r"x\.tgz: .*download_timeout", str(caught.value))
     assert_clean(into)
@@ -218,9 +219,9 @@ def test_limits_hold_for_archives_on_a_store_too(into, tmp_path):
     assert fetch_archive("memory://archives/x.tgz", into).name == "photos"
 
 
-def test_an_archive_whose_declared_size_is_too_large_is_not_transferred(into):
+def test_an_archive_that_is_too_large_is_not_transferred_to_its_end(into):
     with (
-        RawServer({"/x.tgz": reply(b"", "Content-Length: 1000001")}) as server,
+        RawServer({"/x.tgz": whole(bytes(5_000_000))}) as server,
         pytest.raises(FormatError, match="larger than the limit of 1,000,000 bytes"),
     ):
         fetch_archive(f"{server.url}/x.tgz", into, limits=ArchiveLimits(max_bytes=1_000_000))
@@ -284,7 +285,7 @@ HOSTILE = {
     "a size beyond all disks": ("tar", bad_pax_tar(size="9" * 30), "damaged|larger than the limit"),
     "a name of 2 MiB": ("tar", tar_bytes({"p/" + "x" * 2**21: b"1"}, "w"), "damaged"),
     "nothing at all": ("zip", zip_bytes({}), "holds no file"),
-    "a tar of nothing": ("tar", tar_bytes({}, "w"), "holds nothing"),
+    "a tar of nothing": ("tar", tar_bytes({}, "w"), "holds no file"),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from smalti.conversion.exported import exported_files, read_export
 from smalti.errors import SmaltiError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, open_store
 from smalti.storage.redact import redact_address
@@ -32,6 +33,8 @@ class SourceFiles:
     """Address that was asked for, without secrets."""
     pattern: str = ""
     """Pattern that the keys match; a single key for one file; empty for all files."""
+    export: Mapping[str, Any] | None = None
+    """Record of the export that these files are; None if they are none."""
 
     @property
     def num_bytes(self) -> int:
@@ -68,7 +71,8 @@ def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -
     Files are left out if they or a folder of theirs begin with `.` or `_`, as Spark does.
 
     Raises:
-        StoreNotFound: There is no file.
+        StoreNotFound: There is no file, or one of an export by Smalti is missing.
+        FormatError: It is an export by Smalti that is not complete, or a file of it has another size.
         StoreError: The store cannot be listed.
     """
     if isinstance(place, Store):
@@ -95,7 +99,8 @@ def _found(store: Store, pattern: str, shown: str) -> SourceFiles:
     files = _list(store, pattern)
     if not files:
         raise StoreNotFound(f"{shown}: there are no files; expected a file, a folder of files or a pattern", url=shown)
-    return SourceFiles(store, files, shown, pattern)
+    export = read_export(store)
+    return SourceFiles(store, exported_files(store, files, export, is_all=not pattern), shown, pattern, export)
 
 
 def _list(store: Store, pattern: str) -> tuple[ObjectInfo, ...]:

@@ -31,8 +31,12 @@ def fingerprint_of(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> dict[str, int]:
-    """Put the record, or find the one of an earlier attempt; return the files that exist already, with their sizes.
+def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> tuple[dict[str, int], bool]:
+    """Put the record, or find the one of an earlier attempt.
+
+    Returns:
+        The files that exist already, with their sizes, and whether that is the whole export. A file whose size is not
+        that of a complete record is not one of them: another program has changed it.
 
     Raises:
         CatalogError: The target holds something else.
@@ -43,7 +47,7 @@ def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> 
         _require_empty(store)
         try:
             store.put_if_absent(RECORD, _encode(facts, plans, {}, is_complete=False))
-            return {}
+            return {}, False
         except StoreExists:  # another process, or this one before a lost reply
             known = read_record(store)
     if known is None or known.get("fingerprint") != facts["fingerprint"]:
@@ -53,8 +57,14 @@ def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> 
             f"{store.url} holds another export ({source}), of another version or with other options; {_ADVICE}",
             url=store.url,
         )
-    names = {plan.key for plan in plans}
-    return {item.key: item.num_bytes for item in store.list() if item.key in names}
+    present = {item.key: item.num_bytes for item in store.list()}
+    recorded = {entry["name"]: entry.get("bytes") for entry in known["files"]}
+    sizes = {
+        plan.key: present[plan.key]
+        for plan in plans
+        if plan.key in present and recorded.get(plan.key) in {None, present[plan.key]}
+    }
+    return sizes, bool(known["complete"]) and len(sizes) == len(plans) and SUCCESS in present
 
 
 def complete(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan], sizes: Mapping[str, int]) -> None:

@@ -132,10 +132,10 @@ def export(  # noqa: PLR0913 -- the options of one call
     suffix, overhead = _layout(writer)
     plans = plan_files(spans_of(found), suffix, limit, overhead)
     facts = _facts(found, writer, limit)
-    sizes = record.begin(target, facts, plans)
+    sizes, is_complete = record.begin(target, facts, plans)
     reused = len(sizes)
     missing = [plan for plan in plans if plan.key not in sizes]
-    if missing or not (record.read_record(target) or {}).get("complete"):
+    if not is_complete:
         sizes |= _write_all(writer, missing, workers, lambda done: on_file and on_file(reused + done, len(plans)))
         record.complete(target, facts, plans, sizes)
     return ExportReport(

@@ -1,7 +1,8 @@
 """Unpacking of archives of images (.tgz, .tar.gz, .tar, .zip) from a path or URL into a local folder.
 
 1. The archive is downloaded to a temporary file below the target's parent, with a deadline and a size limit.
-2. Regular files and hard links are unpacked; names that leave the folder are refused, bytes and members are limited.
+2. Regular files and hard links are unpacked, but no metadata of macOS and Windows; names that leave the folder are
+   refused, bytes and members are limited.
 3. The folder appears by one rename after the whole archive was read and its checksums were compared. It contains a note
    of its source, by which a second call finds it and is a no-op.
 """
@@ -12,6 +13,7 @@ import logging
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from smalti.errors import FormatError, SmaltiError, StoreError
 from smalti.sources.archive_download import ArchiveSource, describe_archive, is_archive, too_large
-from smalti.sources.archive_members import Member, read_members
+from smalti.sources.archive_members import Member, is_system_file, read_members
 
 __all__ = ["FLOWER_PHOTOS", "ArchiveLimits", "describe_archive", "fetch_archive", "is_archive"]
 
@@ -79,9 +81,9 @@ def _unpack_source(source: ArchiveSource, digest: str, work: Path, target: Path,
     with source.opened(
         work / "archive", max_bytes=limits.max_bytes, download_timeout=limits.download_timeout
     ) as archive:
-        num_skipped = _unpack(source, read_members(source.shown, archive, is_zip=source.is_zip), unpacked, limits)
-    if num_skipped:
-        _log.warning("%s: %d members are links or devices, and were not unpacked", source.shown, num_skipped)
+        skipped = _unpack(source, read_members(source.shown, archive, is_zip=source.is_zip), unpacked, limits)
+    for kind, count in skipped.items():
+        _log.warning("%s: %d members are %s, and were not unpacked", source.shown, count, kind)
     (unpacked / _NOTE).write_text(json.dumps({"source": source.shown, "sha256": digest, "fetched": time.time()}))
     try:
         unpacked.rename(target)
@@ -103,9 +105,9 @@ def _disk_errors(source: ArchiveSource, into: Path) -> Iterator[None]:
         ) from error
 
 
-def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> int:
-    """Write the files; return the number of members that were skipped, such as symbolic links."""
-    left, written, num_skipped = limits.max_bytes, 0, 0
+def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> Counter[str]:
+    """Write the files; return the number of members that were skipped, by what they are."""
+    left, written, skipped = limits.max_bytes, 0, Counter[str]()
     for count, member in enumerate(members):
         if count >= limits.max_files:
             raise FormatError(
@@ -115,15 +117,18 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
         left -= member.num_bytes
         if left < 0:
             raise too_large(f"{source.shown} unpacked", limits.max_bytes)
-        if member.content is not None or member.linked:
+        if is_system_file(member.name):
+            if not member.is_folder:
+                skipped["metadata of macOS or Windows"] += 1
+        elif member.content is not None or member.linked:
             with _name_errors(source, member):
                 left -= _write(source, member, folder)
             written += 1
         elif not member.is_folder:
-            num_skipped += 1
+            skipped["links or devices"] += 1
     if not written:
         raise FormatError(f"{source.shown} holds no file; expected images in folders by class", source=source.shown)
-    return num_skipped
+    return skipped
 
 
 def _write(source: ArchiveSource, member: Member, folder: Path) -> int:

@@ -86,6 +86,7 @@ _BY_STATUS = {
     404: Kind.MISSING,
     408: Kind.TIMEOUT,
     409: Kind.TRANSIENT,
+    410: Kind.MISSING,
     412: Kind.EXISTS,
     416: Kind.PAST_END,
     429: Kind.TRANSIENT,

@@ -255,8 +255,7 @@ class FsspecStore(Store):
                     raise_clean(self._changed(key, at), error, self._known_secrets())
                 attempts.failed(error)
                 if at and not tag:
-                    # Without a tag the rest might be of another content.
-                    raise_clean(self._changed(key, at), error, self._known_secrets())
+                    raise_clean(self._unmarked(key, at), error, self._known_secrets())
             else:
                 return
             finally:
@@ -265,6 +264,14 @@ class FsspecStore(Store):
 
     def _changed(self, key: str, at: int) -> StoreError:
         return StoreError(f"{self.locate(key)} changed while it was read, at byte {at}", key=key, url=self.url)
+
+    def _unmarked(self, key: str, at: int) -> StoreError:
+        return StoreError(
+            f"{self.locate(key)}: the connection broke at byte {at}, and without an ETag the rest may be of other "
+            "content; read it again",
+            key=key,
+            url=self.url,
+        )
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""

@@ -124,6 +124,7 @@ _HTTPS = Scheme(
     maker="smalti.storage.backends.web:make",
     parse_address="smalti.storage.backends.web:parse_address",
     endpoint="smalti.storage.backends.web:server_of",
+    reader="smalti.storage.backends.web:web_reader",
     is_read_only=True,
     credentials_help=(
         "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"

@@ -74,7 +74,7 @@ class ArrowReader:
         """Return the reader of a set; fetches the first shards if only their arrays say how many axes they have.
 
         Raises:
-            SchemaError: there is no such column, or one has no form in Arrow.
+            SchemaError: there is no such column, one has no form in Arrow, or shards have different columns.
             SmaltiError: a shard cannot be read.
         """
         logical = dict(found.manifest.logical)
@@ -82,6 +82,7 @@ class ArrowReader:
             logical |= each.entry.logical
         chosen = None if names is None else tuple(names)
         plain = cls(found.store, found.columns, logical, chosen, as_stored)
+        plain._check_columns(found)
         unclear = [] if as_stored else plain._of_unknown_axes()
         reader = replace(plain, first_arrays=plain._first_arrays(spans_of(found), unclear)) if unclear else plain
         _ = reader.columns
@@ -130,6 +131,33 @@ class ArrowReader:
                     stored |= shard.gather(rows, [name for name in shard.info.schema.names if name in wanted])
                 yield span.first_row + begin - span.begin, stored
 
+    def _check_columns(self, found: ShardSet) -> None:
+        """Check that all shards have the columns to read, and no others if all are read.
+
+        Raises:
+            SchemaError: one does not, as in an index that was put together of two sets.
+        """
+        names = self.encodings if self.names is None else {*self.names, *(name + MASK_SUFFIX for name in self.names)}
+        wanted = {name: encoding for name, encoding in self.encodings.items() if name in names}
+        known: set[tuple[int, ...]] = set()
+        for span in spans_of(found):
+            schemas = tuple(id(shard.schema) for shard in span.shards)
+            if schemas in known:
+                continue
+            known.add(schemas)
+            columns: dict[str, str] = {}
+            for shard in span.shards:
+                columns |= shard.schema.columns()
+            others = {name for name in wanted if columns.get(name) != wanted[name]}
+            others |= set() if self.names is not None or found.stored_names is not None else set(columns) - set(wanted)
+            if others:
+                raise SchemaError(
+                    f"{self.store.locate(span.shards[0].raw.basename)} has the columns {_listed(columns)}, and the set "
+                    f"{_listed(wanted)}: {', '.join(sorted(others))} differ. Name columns that are the same in all "
+                    "shards in `columns`, or write the rows with one schema",
+                    column=min(others),
+                )
+
     def _of_unknown_axes(self) -> list[str]:
         """Return the columns of arrays whose encoding does not say how many axes they have."""
         names = self.encodings if self.names is None else self.names
@@ -156,6 +184,10 @@ class ArrowReader:
             if len(found) == len(names):
                 break
         return found
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({encoding})" for name, encoding in columns.items())
 
 
 def _first_valid(shard: Any, mask: str, columns: Mapping[str, str]) -> int | None:

@@ -4,6 +4,7 @@ Readers return stored bytes; a TransformSpec decodes them with these classes. Im
 """
 
 import io
+import zipfile
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.compat.petastorm.unischema import UnischemaField
+from smalti.format.npy import read_npy
 
 
 class DataframeColumnCodec(ABC):
@@ -53,7 +55,7 @@ class NdarrayCodec(_BinaryCodec):
 
     def decode(self, unischema_field: UnischemaField, value: Any) -> Any:  # noqa: ARG002 -- Petastorm's signature
         """Return the array; a pickled one is refused with a ValueError."""
-        return np.load(io.BytesIO(value), allow_pickle=False)
+        return read_npy(value).copy()
 
 
 class CompressedNdarrayCodec(_BinaryCodec):
@@ -65,10 +67,13 @@ class CompressedNdarrayCodec(_BinaryCodec):
         np.savez_compressed(file, arr=_checked(unischema_field, value))
         return bytearray(file.getvalue())
 
-    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:  # noqa: ARG002 -- Petastorm's signature
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
         """Return the array; a pickled one is refused with a ValueError."""
-        with np.load(io.BytesIO(value), allow_pickle=False) as file:
-            return file["arr"]
+        try:
+            with zipfile.ZipFile(io.BytesIO(value)) as file:
+                return read_npy(file.read("arr.npy")).copy()
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ValueError(f"{unischema_field.name}: no .npz file with an array: {error}") from error
 
 
 class CompressedImageCodec(_BinaryCodec):

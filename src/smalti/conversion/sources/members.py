@@ -1,8 +1,7 @@
 """The types of tar members: from the content of a member to a value of its column."""
 
-import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.errors import FormatError, SchemaError, StoreNotFound
-from smalti.format import load_strict, parse_encoding
+from smalti.conversion.exported import RECORD
+from smalti.errors import FormatError, SchemaError
+from smalti.format import parse_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
+from smalti.format.npy import read_npy
 from smalti.format.reading.arrow import LOGICAL, STORED_AS, decode_schema, fixed_lists_of
-from smalti.storage import Store
 
-RECORD = "_smalti_export.json"
-"""The record that `smalti.exporting` puts beside its files."""
 _ENCODINGS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "json": "json", "jsn": "json"}
 _INTEGERS = frozenset({"cls", "cls2", "index", "inx", "id", "count"})
 _TEXTS = frozenset({"txt", "text", "transcript"})
@@ -70,8 +68,8 @@ def member_type(ending: str, content: bytes) -> MemberType:
 
 def _npy_type(ending: str, content: bytes) -> MemberType:
     try:
-        array = _load(content)
-    except (ValueError, OSError, EOFError) as error:
+        array = read_npy(content)
+    except ValueError as error:
         raise SchemaError(f"the member .{ending} of the first sample is no npy file of numbers: {error}") from error
     if array.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"the member .{ending} of the first sample has type {array.dtype}, which cannot be stored")
@@ -85,38 +83,25 @@ def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: A
     return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, "npy", encoding)
 
 
-def exported_types(store: Store) -> list[MemberType] | None:
-    """Return the columns of tar files that Smalti exported to this store; None if it has no record of an export.
+def exported_types(export: Mapping[str, Any] | None) -> list[MemberType] | None:
+    """Return the columns of tar files that Smalti exported; None without a record of such an export.
 
     Raises:
-        FormatError: The export is not complete, or its record is damaged.
+        FormatError: The record is damaged.
         SchemaError: The record's schema cannot be read.
     """
-    record = require_complete_export(store)
-    if record is None or "members" not in record:
+    if export is None or "members" not in export:
         return None
-    schema = decode_schema(str(record.get("schema")))
-    members, stored = record["members"], record.get("stored", {})
-    return [_exported(field, members[field.name].lower(), stored.get(field.name, {})) for field in schema]
-
-
-def require_complete_export(store: Store) -> dict[str, Any] | None:
-    """Return the record of an export by Smalti; None if the store has none.
-
-    Raises:
-        FormatError: The export is not complete, or its record is damaged.
-    """
+    schema = decode_schema(str(export.get("schema")))
+    members, stored = export["members"], export.get("stored", {})
     try:
-        data = store.get(RECORD)
-    except StoreNotFound:
-        return None
-    record = load_strict(data, where=store.locate(RECORD))
-    if not isinstance(record, dict) or not record.get("complete"):
+        return [_exported(field, members[field.name].lower(), stored.get(field.name, {})) for field in schema]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise FormatError(
-            f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
-            url=store.url,
-        )
-    return record
+            f"{RECORD}: expected the members and encodings of all columns ({str(error)[:200]}); it is damaged: copy it "
+            "again, or export again to another folder",
+            key=RECORD,
+        ) from error
 
 
 def _exported(field: pa.Field, ending: str, stored: dict[str, Any]) -> MemberType:
@@ -168,14 +153,10 @@ def _json(kind: MemberType, contents: Contents) -> pa.Array:
     return pa.array(values, kind.field.type)
 
 
-def _load(content: bytes) -> Any:
-    return np.load(io.BytesIO(content), allow_pickle=False)
-
-
 def _scalar(kind: MemberType, contents: Contents) -> pa.Array:
     values = []
     for content in contents:
-        array = None if content is None else _load(content)
+        array = None if content is None else read_npy(content)
         if array is not None and array.ndim:
             raise ValueError(f"expected an array without axes, found shape {array.shape}")
         values.append(None if array is None else array[()])
@@ -187,7 +168,7 @@ def _npy(kind: MemberType, contents: Contents) -> pa.Array:
     dtype = codec.dtype if isinstance(codec, NdArray) else None
     stored = []
     for content in contents:
-        array = None if content is None else _load(content)
+        array = None if content is None else read_npy(content)
         if array is not None and array.dtype.kind in "bmM":  # logical types are stored as their numbers
             array = array.view(np.uint8 if array.dtype.kind == "b" else np.int64)
             array = array if dtype is None else array.astype(dtype)
@@ -200,7 +181,7 @@ def _stack(kind: MemberType, contents: Contents) -> pa.Array:
     codec = parse_encoding(str(kind.encoding))
     if not isinstance(codec, NdArray) or codec.shape is None:
         raise SchemaError(f"{kind.encoding!r} is no encoding of arrays of one shape")
-    arrays = [_load(content) for content in contents if content is not None]
+    arrays = [read_npy(content) for content in contents if content is not None]
     for array in arrays:
         codec.encode(array)  # checks type and shape
     block = np.stack(arrays) if arrays else np.empty((0, *codec.shape), codec.dtype)

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from smalti.conversion.files import SourceFiles, list_files, open_random
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources.members import require_complete_export
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.storage import Store
 from smalti.writer.tables.kinds import plain_type
@@ -53,7 +52,6 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
     found = list_files(place, options.storage_options).having(_SUFFIXES)
     if not found.pattern:
         _refuse_tables(found)
-    require_complete_export(found.store)
     return ParquetSource(found, options)
 
 

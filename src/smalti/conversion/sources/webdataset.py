@@ -1,21 +1,22 @@
 """Tar files of WebDataset: each sample is a run of members with one key, each column an ending.
 
 1. A member `a/b/0017.image.jpg` has the key `a/b/0017` and the ending `image.jpg`, in lower case, as `webdataset` reads
-   it; other members (folders, names without an ending or with `__meta__`) are left out.
+   it. Members that are no part of a sample (names without an ending, hidden or in `__meta__/`, metadata of macOS and
+   Windows) are left out, counted and logged.
 2. The ending's last part decides the type: jpg and png images, cls whole numbers, txt text, json, npy arrays; other
    contents stay bytes. Pickles are never unpickled. The first sample has the columns, unless the tar files were
    exported by Smalti, whose record has them with their types.
 3. A sample without one of the columns, or with another ending, is an error that names it. The setting `missing` of
    "null" makes absent members nulls; `columns` chooses endings, and others are then left out.
 4. Members of a sample are neighbours: a key that returns in a file is an error, and so is a file whose last
-   sample continues in the next file. Nothing is unpacked to disk; links and sparse members are refused.
+   sample continues in the next file. Nothing is unpacked to disk; links are refused.
 """
 
+import logging
 import re
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,25 +27,24 @@ from smalti.conversion.sources.source_file import (
     SourceFile,
     each_file,
     find_files,
-    read_exactly,
-    read_some,
     without_compression,
 )
 from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.sources.archive_members import Member, is_system_file, read_members
 
 _ENDINGS = (".tar", ".tgz")
-_NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:$|/)")
-_MAX_MEMBER = (1 << 32) - 1
-_MAX_EXTENDED = 1 << 20
-"""Longest extended header that is read: names of a megabyte are damage or malice."""
-_REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
-_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_LONG = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_MAX_SAMPLE = 1 << 30
+"""Most bytes of the members of a sample, which are in memory together."""
+_MAX_MEMBERS = 10_000
+"""Most members of a sample: each is a column."""
 _BATCH_BYTES = 32 << 20
 _BATCH_ROWS = 10_000
 Sample = dict[str, bytes]
 """Ending to content."""
+
+_log = logging.getLogger(__name__)
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
@@ -67,7 +67,7 @@ def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
         raise ValueError(f"the `settings` of tar files are missing, found {sorted(given)}")
     if missing not in ("error", "null"):
         raise ValueError(f"`missing`: expected 'error' or 'null', found {missing!r}")
-    types = exported_types(found.store)
+    types = exported_types(found.export)
     is_exported = types is not None
     if types is None:
         types = _types_of_first(each_file(found))
@@ -126,11 +126,17 @@ class TarPart:
     after: SourceFile | None
     """The file that follows, whose first sample must not continue the last one of this file."""
     layout: _Layout
+    _keys: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """Keys of the rows of the batch that was yielded last, by number of the row in this part."""
 
     @property
     def name(self) -> str:
         """Name of the file."""
         return self.file.key
+
+    def origin(self, row: int) -> str:
+        """Return the file and the key of a row of the batch that was yielded last."""
+        return f"{self.file.key}, sample {self._keys.get(row, '')!r:.200}"
 
     @property
     def num_bytes(self) -> int:
@@ -148,6 +154,7 @@ class TarPart:
         rows: list[list[bytes | None]] = []
         num_bytes = 0
         last = ""
+        self._keys.clear()
         for key, sample in samples_of(self.file):
             last = key
             keys.append(key)
@@ -182,6 +189,9 @@ class TarPart:
         return row
 
     def _batch(self, keys: Sequence[str], rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
+        begin = max(self._keys, default=-1) + 1
+        self._keys.clear()
+        self._keys.update(enumerate(keys, begin))
         arrays = []
         for each, contents in zip(self.layout.types, zip(*rows, strict=True), strict=True):
             try:
@@ -229,7 +239,8 @@ def samples_of(file: SourceFile) -> Iterator[tuple[str, Sample]]:
         FormatError: It is no whole tar file, or a key returns.
     """
     seen: set[int] = set()
-    for key, sample in _groups(file):
+    left_out = _LeftOut()
+    for key, sample in _groups(file, left_out):
         mark = hash(key)
         if mark in seen:
             raise FormatError(
@@ -239,109 +250,86 @@ def samples_of(file: SourceFile) -> Iterator[tuple[str, Sample]]:
             )
         seen.add(mark)
         yield key, sample
+    if left_out.count:
+        _log.warning(
+            "%s: %d members are no part of a sample and were left out, such as %r",
+            file.url,
+            left_out.count,
+            left_out.first,
+        )
 
 
-def _groups(file: SourceFile) -> Iterator[tuple[str, Sample]]:
-    current, sample = "", Sample()
-    for name, content in members_of(file):
-        match = _NAME.fullmatch(name)
-        if match is None or _META.search(name):
-            continue
-        key, ending = match[1], match[2].lower()
+def _groups(file: SourceFile, left_out: "_LeftOut | None" = None) -> Iterator[tuple[str, Sample]]:
+    current, sample, num_bytes = "", Sample(), 0
+    for member, key, ending in _members_of(file, left_out or _LeftOut()):
         if sample and key != current:
             yield current, sample
-            sample = {}
+            sample, num_bytes = {}, 0
         current = key
+        num_bytes += member.num_bytes
+        _check_member(file, member, key, ending, num_bytes)
         if ending in sample:
             raise FormatError(f"{file.url}: sample {key!r:.200} has two members .{ending}", key=key)
-        sample[ending] = content
+        if len(sample) == _MAX_MEMBERS:
+            raise FormatError(f"{file.url}: sample {key!r:.200} has more than {_MAX_MEMBERS:,} members", key=key)
+        sample[ending] = b"".join(member.content or ())
     if sample:
         yield current, sample
 
 
-def members_of(file: SourceFile) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each regular member of a tar file.
+@dataclass
+class _LeftOut:
+    """The members of a tar file that are no part of a sample."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, name: str) -> None:
+        """Count a member."""
+        self.count += 1
+        self.first = self.first or name
+
+
+def _members_of(file: SourceFile, left_out: _LeftOut) -> Iterator[tuple[Member, str, str]]:
+    """Yield the members that are a part of a sample, with its key and their ending.
 
     Raises:
-        FormatError: It is no whole tar file, or has members that cannot be read safely.
+        FormatError: It is no whole tar file.
     """
-    with file.open() as stream:
-        extended: dict[str, str] = {}
-        while (info := _next_header(stream, file)) is not None:
-            if info.type in _EXTENDED or info.type in _LONG:
-                text = _content(stream, info, file, _MAX_EXTENDED)
-                if info.type != tarfile.XGLTYPE:
-                    extended |= _extension(info, text, file)
+    with file.open_stored() as stream:
+        for member in read_members(file.url, stream, is_zip=False):
+            if member.is_folder:
                 continue
-            name = extended.get("path", info.name)
-            info.size = _size_of(extended.get("size"), info.size, file)
-            is_sparse = any(key.startswith("GNU.sparse") for key in extended)
-            extended = {}
-            if info.type == tarfile.DIRTYPE:
-                continue
-            _check_member(info, name, file, is_sparse=is_sparse)
-            yield name, _content(stream, info, file, _MAX_MEMBER)
+            match = _NAME.fullmatch(member.name)
+            if match is None or _META.match(member.name) or is_system_file(member.name):
+                left_out.add(member.name)
+            else:
+                yield member, match[1], match[2].lower()
 
 
-def _next_header(stream: BinaryIO, file: SourceFile) -> tarfile.TarInfo | None:
-    """Return the next header; None at the end of the archive."""
-    block = read_some(stream, tarfile.BLOCKSIZE, file.url)
-    if not block:
-        raise FormatError(f"{file.url}: it has no end mark; it was cut short, or is no tar file: fetch it again")
-    if len(block) == tarfile.BLOCKSIZE and not any(block):
-        return None
-    try:
-        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except (tarfile.HeaderError, ValueError) as error:
-        raise FormatError(f"{file.url}: it is no tar file, or is damaged: {error}") from error
-
-
-def _content(stream: BinaryIO, info: tarfile.TarInfo, file: SourceFile, limit: int) -> bytes:
-    if not 0 <= info.size <= limit:
-        raise FormatError(f"{file.url}: member {info.name!r:.200} of {info.size} bytes; at most {limit} are read")
-    what = f"{file.url}, member {info.name!r:.200}"
-    content = read_exactly(stream, info.size, what)
-    read_exactly(stream, -info.size % tarfile.BLOCKSIZE, what)
-    return content
-
-
-def _extension(info: tarfile.TarInfo, text: bytes, file: SourceFile) -> dict[str, str]:
-    """Return the fields of an extended header (of POSIX, or GNU's for long names)."""
-    if info.type == tarfile.GNUTYPE_LONGNAME:
-        return {"path": text.rstrip(b"\0").decode("utf-8", "surrogateescape")}
-    if info.type == tarfile.GNUTYPE_LONGLINK:
-        return {}
-    fields: dict[str, str] = {}
-    while text:
-        digits, blank, _ = text.partition(b" ")
-        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
-        record = text[len(digits) + 1 : length]
-        if not blank or length <= len(digits) + 1 or not record.endswith(b"\n") or b"=" not in record:
-            raise FormatError(f"{file.url}: an extended header of a member is damaged")
-        key, _, value = record[:-1].partition(b"=")
-        fields[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
-        text = text[length:]
-    return fields
-
-
-def _size_of(text: str | None, size: int, file: SourceFile) -> int:
-    if text is None:
-        return size
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise FormatError(f"{file.url}: an extended header of a member has a damaged size")
-    return int(text)
-
-
-def _check_member(info: tarfile.TarInfo, name: str, file: SourceFile, *, is_sparse: bool) -> None:
-    if info.type not in _REGULAR or is_sparse:
-        kind = "a link" if info.type in (tarfile.LNKTYPE, tarfile.SYMTYPE) else "no regular file"
+def _check_member(file: SourceFile, member: Member, key: str, ending: str, num_bytes: int) -> None:
+    """Check a member before its content is read; `num_bytes` are those of the sample so far."""
+    name = member.name
+    what = f"{file.url}: member {name!r:.200}"
+    if member.content is None:
         raise FormatError(
-            f"{file.url}: member {name!r:.200} is {kind}; samples are regular members: write the file again with their "
-            "contents",
+            f"{what} is a link or no regular file; samples are regular members: pack the files again with their "
+            "contents, by `tar --dereference --hard-dereference`",
             member=name,
         )
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        raise FormatError(f"{file.url}: member {name!r:.200} has an unsafe name; do not use this file", member=name)
+        raise FormatError(f"{what} has an unsafe name; do not use this file", member=name)
+    if not ending:
+        raise FormatError(f"{what} ends with a dot, and has no ending that names its column; rename it", member=name)
+    if not ending.isprintable() and any("\udc80" <= letter <= "\udcff" for letter in ending):
+        raise FormatError(f"{what} has an ending that is not UTF-8; rename it and pack it again", member=name)
+    if num_bytes > _MAX_SAMPLE:
+        raise FormatError(
+            f"{what} has {member.num_bytes:,} bytes, and its sample {key!r:.200} {num_bytes:,} so far; at most "
+            f"{_MAX_SAMPLE:,} are read: leave this sample out, or divide it",
+            member=name,
+            key=key,
+        )
 
 
 def _types_of_first(files: Sequence[SourceFile]) -> list[MemberType]:
@@ -349,5 +337,8 @@ def _types_of_first(files: Sequence[SourceFile]) -> list[MemberType]:
     for file in files:
         first = next(_groups(file), None)
         if first is not None:
-            return [member_type(ending, content) for ending, content in first[1].items()]
+            try:
+                return [member_type(ending, content) for ending, content in first[1].items()]
+            except SchemaError as error:
+                raise SchemaError(f"{file.url}, sample {first[0]!r:.200}: {error}", key=first[0]) from error
     raise StoreNotFound(f"{files[0].store.url}: the tar files have no samples")

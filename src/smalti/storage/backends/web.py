@@ -1,24 +1,32 @@
 """Files on a web server, read only, through fsspec's client with correct errors and ranges.
 
 fsspec's own client reports every refused HEAD as "not found", and returns the whole body if a server ignores the range.
+Whole files are streams of one request, which is continued by a range after a broken connection.
 """
 
 import functools
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
+from fsspec.asyn import sync
+
 from smalti.errors import StoreError
+from smalti.process import PerProcess
+from smalti.storage.object_store import Body, ChangedError, FsspecReader
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 
+PIECE_BYTES = 1 << 20
+"""Most bytes of a piece of a stream."""
 PLAIN = "/:@!$&'()*+,;=-._~"
 """Characters of a path that are not percent-encoded."""
-_OWN_HEADERS = frozenset({"Accept-Encoding", "Range"})
+_OWN_HEADERS = frozenset({"Accept-Encoding", "Range", "If-Range"})
 """Headers that this module adds; they contain no login."""
 
 
@@ -34,8 +42,15 @@ def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- 
 
 
 def make(options: dict[str, Any]) -> Any:
-    """Make a file system for http and https addresses."""
-    return web_class()(**settings(options))
+    """Make a file system for http and https addresses.
+
+    With the option `exact_address`, every request goes to that address, as it is written: for one file whose address
+    is signed. Its query may be secret.
+    """
+    exact_address = options.pop("exact_address", None)
+    filesystem = web_class()(**settings(options))
+    filesystem.exact_address = exact_address
+    return filesystem
 
 
 def settings(options: dict[str, Any]) -> dict[str, Any]:
@@ -43,16 +58,28 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
     aiohttp = load_extra("aiohttp")
     limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
     trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(_remove_logins)
+    trace.on_request_redirect.append(_check_redirect)
     client = dict(options.get("client_kwargs") or {})
     client["trace_configs"] = [*client.get("trace_configs", ()), trace]
     settings = {"timeout": limits, "skip_instance_cache": True, "use_listings_cache": False, **options}
     return settings | {"client_kwargs": client}
 
 
-async def _remove_logins(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
-    """Remove the caller's headers from a redirect to another server; aiohttp itself removes `Authorization`."""
-    if not is_same_server(str(redirect.url), redirect.response.headers.get("Location", "")):
+async def _check_redirect(session: Any, context: Any, redirect: Any) -> None:  # noqa: ARG001 -- aiohttp's
+    """Remove the caller's headers from a redirect to another server; aiohttp itself removes `Authorization`.
+
+    Raises:
+        StoreError: the server redirects from https to http.
+    """
+    target = redirect.response.headers.get("Location", "")
+    if redirect.url.scheme == "https" and target.lower().startswith("http:"):
+        redirect.response.close()
+        raise StoreError(
+            f"{redact_address(str(redirect.url))}: the server redirects from https:// to {redact_address(target)}, "
+            "which is not followed; give the address of the file itself",
+            url=redact_address(str(redirect.url)),
+        )
+    if not is_same_server(str(redirect.url), target):
         for name in set(redirect.headers) - _OWN_HEADERS:
             redirect.headers.popall(name)
 
@@ -65,11 +92,14 @@ async def _response(address: str, request: Any) -> Any:
             in the message nor in a cause.
     """
     aiohttp = importlib.import_module("aiohttp")
+    reason = "to an address that is not http:// or https://, which is not followed"
     with suppress(aiohttp.NonHttpUrlClientError, aiohttp.InvalidURL):
-        return await request
+        try:
+            return await request
+        except aiohttp.TooManyRedirects:
+            reason = "too often, perhaps in a loop"
     raise StoreError(
-        f"{redact_address(address)}: the server redirects to an address that is not http:// or https://, which is not "
-        "followed; give the address of the set itself",
+        f"{redact_address(address)}: the server redirects {reason}; give the address that it leads to",
         url=redact_address(address),
     )
 
@@ -93,10 +123,12 @@ def web_class() -> Any:
     class WebFileSystem(web.HTTPFileSystem):  # type: ignore[misc, name-defined]
         """Ranged reads and sizes; no listing, because web servers have no reliable one."""
 
+        exact_address: str | None = None
+
         def _address(self, url: str) -> str:
             scheme, _, rest = url.partition("://")
             host, slash, path = rest.partition("/")
-            return f"{scheme}://{host}{slash}{quote(path, safe=PLAIN)}"
+            return self.exact_address or f"{scheme}://{host}{slash}{quote(path, safe=PLAIN)}"
 
         def _login(self) -> dict[str, str]:
             return {}
@@ -143,6 +175,80 @@ def web_class() -> Any:
     return WebFileSystem
 
 
+async def _open_body(filesystem: Any, url: str, begin: int, tag: str) -> Any:
+    """Return the response with the rest of a file, and the number of bytes in it that come before byte `begin`."""
+    headers = {"Range": f"bytes={begin}-", "If-Range": tag} if begin else {}
+    reply = await filesystem._request("get", filesystem._address(url), headers)
+    try:
+        reply.raise_for_status()
+        return reply, _surplus(url, reply, begin, tag)
+    except BaseException:
+        reply.close()
+        raise
+
+
+async def _next_piece(reply: Any) -> bytes:
+    return bytes(await reply.content.read(PIECE_BYTES))
+
+
+def _surplus(url: str, reply: Any, begin: int, tag: str) -> int:
+    """Return how many bytes of a response come before byte `begin` of the file.
+
+    Raises:
+        ChangedError: it is not the content with this tag.
+        StoreError: it is another part of the file, or none.
+    """
+    if begin and tag not in {"", _mark(reply.headers)}:
+        raise ChangedError(f"another file than before ({_mark(reply.headers)}, not {tag})")
+    if reply.status in {200, 203}:
+        return begin  # the server ignored the range
+    if not begin or reply.status != 206:
+        raise StoreError(f"{url}: expected status 200, found {reply.status}; check the address", url=url)
+    if not reply.headers.get("Content-Range", f"bytes {begin}-").startswith(f"bytes {begin}-"):
+        raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
+    return 0
+
+
+class WebReader(FsspecReader):
+    """A reader that gets a whole file by one request: a server that ignores ranges sends the file for each of them."""
+
+    def open(self, path: str, begin: int, tag: str, *, timeout: float) -> Body:
+        """Open the file from byte `begin` on; with a tag only if the content still has it."""
+        filesystem = self._connection.get()
+        wait = partial(sync, filesystem.loop, timeout=timeout)
+        reply, surplus = wait(_open_body, filesystem, path, begin, tag)
+        close = partial(filesystem.loop.call_soon_threadsafe, reply.close)
+        return Body(
+            _mark(reply.headers), _whole_size(reply), _pieces(partial(wait, _next_piece, reply), surplus), close
+        )
+
+
+def web_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
+    """Return the reader of files on web servers."""
+    return WebReader(connection)
+
+
+def _pieces(next_piece: Any, surplus: int) -> Iterator[bytes]:
+    """Yield the pieces of a body, without the bytes at its begin that were read before."""
+    while piece := next_piece():
+        if surplus < len(piece):
+            yield piece[surplus:]
+        surplus = max(0, surplus - len(piece))
+
+
+def _whole_size(reply: Any) -> int:
+    """Return the size of the whole file, bytes; -1 if the response does not say it."""
+    total = reply.headers.get("Content-Range", "").rpartition("/")[2]
+    if reply.headers.get("Content-Encoding") not in {None, "identity"}:
+        return -1  # it was unpacked
+    declared = total if reply.status == 206 else reply.headers.get("Content-Length", "")
+    return int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 20 else -1
+
+
+def _mark(headers: Any) -> str:
+    return str(headers.get("ETag") or headers.get("Last-Modified") or "")
+
+
 def _is_span(content_range: str, begin: int, end: int | None, num_bytes: int) -> bool:
     """Return whether a body is the requested span, by its header `bytes <first>-<last>/<total>`. Pure."""
     found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", content_range)
@@ -155,5 +261,4 @@ def _is_span(content_range: str, begin: int, end: int | None, num_bytes: int) ->
 
 
 def _described(url: str, size: int, headers: Any) -> dict[str, Any]:
-    mark = headers.get("ETag") or headers.get("Last-Modified") or ""
-    return {"name": url, "size": size, "type": "file", "ETag": mark}
+    return {"name": url, "size": size, "type": "file", "ETag": _mark(headers)}

@@ -1,0 +1,139 @@
+"""Exports of Smalti as sources: the record beside their files says which files there are.
+
+`smalti.exporting` writes the record, and marks it as complete after the last file. A copy of an export may still lack
+files, and the names of the files say how many there were.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from smalti.errors import ChecksumMismatch, FormatError, StoreNotFound
+from smalti.format import load_strict
+from smalti.storage import ObjectInfo, Store
+
+RECORD = "_smalti_export.json"
+_PART = re.compile(r"((?:.*/)?part-)([0-9]+)(-of-([0-9]+)\.(?:tar|parquet))", re.DOTALL)
+"""Name of a file of an export: its number, and the number of files in the folder."""
+
+_log = logging.getLogger(__name__)
+
+
+def read_export(store: Store) -> Mapping[str, Any] | None:
+    """Return the record of a complete export; None if the store has none.
+
+    Raises:
+        FormatError: The export is not complete, or its record is damaged.
+    """
+    try:
+        data = store.get(RECORD)
+    except StoreNotFound:
+        return None
+    record: Any = load_strict(data, where=store.locate(RECORD))
+    if isinstance(record, dict) and record.get("complete") is False:
+        raise FormatError(
+            f"{store.url}: this export is not complete; call `smalti export` again with the same arguments first",
+            url=store.url,
+        )
+    files = record.get("files") if isinstance(record, dict) else None
+    if not isinstance(files, list) or not record.get("complete") or not all(map(_is_entry, files)):
+        raise FormatError(
+            f"{store.locate(RECORD)}: expected the record of an export, with names and sizes of its files; it is "
+            "damaged: copy it again, or export again to another folder",
+            key=RECORD,
+        )
+    return cast("Mapping[str, Any]", record)
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("bytes"), int)
+
+
+def exported_files(
+    store: Store, files: Sequence[ObjectInfo], export: Mapping[str, Any] | None, *, is_all: bool
+) -> tuple[ObjectInfo, ...]:
+    """Return the files of an export among those that were listed, after a check that none is missing or cut short.
+
+    Args:
+        store: The store that has them.
+        files: The files that were listed.
+        export: The record of the export; without one, only the numbers in the names of files are compared.
+        is_all: False if the caller chose some of the files.
+
+    Raises:
+        StoreNotFound: Files are missing.
+        ChecksumMismatch: A file has another size than it was written with.
+    """
+    if export is None:
+        if is_all:
+            _check_numbers(store, files)
+        return tuple(files)
+    sizes = {entry["name"]: entry["bytes"] for entry in export["files"]}
+    present = {file.key: file for file in files}
+    if is_all:
+        present |= _hidden(store, [name for name in sizes if name not in present])
+        _require_all(store, [name for name in sizes if name not in present], len(sizes))
+    for name, size in sizes.items():
+        if name in present and present[name].num_bytes != size:
+            raise ChecksumMismatch(
+                f"{store.locate(name)}: expected {size} bytes, as {RECORD} says; found {present[name].num_bytes}: copy "
+                "it again",
+                key=name,
+            )
+    return _without_others(store, present, sizes) if is_all else tuple(files)
+
+
+def _hidden(store: Store, names: Sequence[str]) -> dict[str, ObjectInfo]:
+    """Return those of these files that exist; listings leave out names that begin with `_` or `.`, as splits may."""
+    found = {}
+    for name in names:
+        if any(part.startswith(("_", ".")) for part in name.split("/")):
+            try:
+                found[name] = replace(store.info(name), key=name)
+            except StoreNotFound:
+                continue
+    return found
+
+
+def _require_all(store: Store, missing: Sequence[str], number: int) -> None:
+    if missing:
+        raise StoreNotFound(
+            f"{store.url}: {len(missing)} of the {number} files of this export are missing, such as {missing[0]}; copy "
+            "them again, or give a pattern such as 'part-*' to read only those that are there",
+            url=store.url,
+            key=missing[0],
+        )
+
+
+def _without_others(
+    store: Store, present: Mapping[str, ObjectInfo], sizes: Mapping[str, int]
+) -> tuple[ObjectInfo, ...]:
+    endings = {name.rpartition(".")[2] for name in sizes}
+    others = [key for key in present if key not in sizes and key.rpartition(".")[2] in endings]
+    if others:
+        _log.warning(
+            "%s: %d files are not of this export by its %s and were left out, such as %s",
+            store.url, len(others), RECORD, others[0],
+        )  # fmt: skip
+    return tuple(present[key] for key in sorted(present) if key not in set(others))
+
+
+def _check_numbers(store: Store, files: Sequence[ObjectInfo]) -> None:
+    """Check that all files of an export are there whose record is not: in a copy of them, or in the folder of a split.
+
+    Raises:
+        StoreNotFound: Some are missing.
+    """
+    folders: dict[tuple[str, str], set[int]] = {}
+    for file in files:
+        match = _PART.fullmatch(file.key)
+        if match is not None:
+            folders.setdefault((match[1], match[3]), set()).add(int(match[2]))
+    for (begin, end), numbers in folders.items():
+        digits = end.removeprefix("-of-").partition(".")[0]
+        missing = sorted(set(range(min(int(digits), len(numbers) + 1))) - numbers)
+        if missing:
+            name = f"{begin}{missing[0]:0{len(digits)}d}{end}"
+            _require_all(store, [name, *[""] * (int(digits) - len(numbers) - 1)], int(digits))
