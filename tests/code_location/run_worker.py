@@ -20,7 +20,7 @@ class Marker(dg.Config):
 
 
 @dg.asset(pool="spark")
-def endless_rows(config: Marker, spark: SparkResource) -> None:
+def endless_rows(config: Marker, smalti_spark: SparkResource) -> None:
     """Never comes back from Spark."""
     path = config.path
 
@@ -28,7 +28,7 @@ def endless_rows(config: Marker, spark: SparkResource) -> None:
         Path(path).touch()
         time.sleep(600)
 
-    with spark.session() as session:
+    with smalti_spark.session() as session:
         session.sparkContext.parallelize([0], 1).foreach(sleep)
 
 

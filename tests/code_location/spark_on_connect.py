@@ -51,7 +51,7 @@ def main(folder: str) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         done = dg.materialize(
             [cancelled],
-            resources={"smalti_spark": SparkResource(master=address)},
+            resources={"spark": SparkResource(master=address)},
             instance=instance,
             raise_on_error=False,
         )

@@ -127,5 +127,5 @@ def test_the_steps_record_nothing_after_the_run_s_end(killed: Killed) -> None:
 
 
 def test_the_slots_of_its_pools_are_free_again(killed: Killed) -> None:
-    assert killed.held == {"smalti_spark": 1, "training": 1}
-    assert killed.still_held == {"smalti_spark": 0, "training": 0}
+    assert killed.held == {"spark": 1, "training": 1}
+    assert killed.still_held == {"spark": 0, "training": 0}

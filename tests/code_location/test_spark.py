@@ -37,7 +37,7 @@ def test_on_a_databricks_cluster_the_session_that_is_there_is_used_as_it_is_and_
     with own_session() as there:
         settings = dict(there.conf.getAll)
         given = SparkResource(master="spark://nowhere:7077", conf={"spark.sql.shuffle.partitions": "3"})
-        assert dg.materialize([counted], resources={"smalti_spark": given}, instance=instance).success
+        assert dg.materialize([counted], resources={"spark": given}, instance=instance).success
         assert seen == [there]
         assert there.range(2).count() == 2
         assert dict(there.conf.getAll) == settings

@@ -46,7 +46,7 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
     rows.createOrReplaceTempView("measurements")
     spark.conf.set("spark.databricks.workspaceUrl", "dbc-1.cloud.databricks.com")
     secrets = SimpleNamespace(get=lambda scope, key: f"{scope}/{key}")
-    names = {"smalti_spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
+    names = {"spark": spark, "dbutils": SimpleNamespace(secrets=secrets)}
     for mark in CELLS:
         exec(guide.block("python", mark), names)
     shown = capsys.readouterr().out

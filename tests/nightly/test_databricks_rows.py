@@ -27,7 +27,7 @@ def tokens_in(place):
 def test_partitions_of_rows_and_functions_of_the_user_give_the_shards_of_a_local_run(tmp_path):
     tags = {"dagster/asset_partition_range_start": "mon", "dagster/asset_partition_range_end": "tue"}
     with Workspace(tmp_path / "workspace", {"keys/AWS_SECRET_ACCESS_KEY": "secret-0123456789"}) as workspace:
-        for name, spark in (("local", {}), ("remote", {"smalti_spark": compute(workspace)})):
+        for name, spark in (("local", {}), ("remote", {"spark": compute(workspace)})):
             with dg.DagsterInstance.ephemeral() as instance:
                 instance.add_dynamic_partitions("notes_partitions", ["mon", "tue"])
                 defs = define(NOTES, storage=LocalStorage(root=str(tmp_path / name)), **spark)
