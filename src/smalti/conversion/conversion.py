@@ -1,7 +1,6 @@
 """`convert`: rows of any source as a version of a shard set, on all cores, without Spark.
 
-The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine; a
-conversion by several machines is in `shared`.
+The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine.
 """
 
 import contextlib
@@ -131,14 +130,14 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         lineage=lineage,
         metadata=metadata,
     )
-    count = count_processes(processes)
-    reading = source_options(options, source_storage_options, settings, part_bytes)
+    count = _count_processes(processes)
+    reading = _source_options(options, source_storage_options, settings, part_bytes)
     store = open_store(to, storage_options)
     job = plan_job(open_source(source, format, reading), store, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 
-def source_options(
+def _source_options(
     options: WriteOptions,
     storage_options: Mapping[str, Any] | None,
     settings: Mapping[str, Any] | None,
@@ -153,7 +152,7 @@ def source_options(
     return SourceOptions(chosen, storage_options, size, dict(settings or {}))
 
 
-def count_processes(asked: int | None) -> int:
+def _count_processes(asked: int | None) -> int:
     """Return the number of processes: as asked, or one for each core that this process may use.
 
     Raises:
@@ -173,23 +172,23 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
         return write.published
     plan = dataclasses.replace(job.plan, write_id=write.write_id)
     check_append(write.parent, plan)
-    runner = Runner(processes, on_progress)
+    runner = _Runner(processes, on_progress)
 
     def run(plan: WritePlan) -> Answers:
         answers = runner.write(plan, job.groups)
         try:
             check_unchanged(job)
         except BaseException:
-            remove_shards(store, answers)
+            _remove_shards(store, answers)
             raise
         return answers
 
     published = write_version(plan, write, job.options, run, runner.join)
-    remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
+    _remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
     return published.manifest
 
 
-class Runner:
+class _Runner:
     """Runs the tasks of a conversion: in processes, or in this one if a single process is asked for or needed."""
 
     def __init__(self, processes: int, on_progress: OnProgress | None = None) -> None:
@@ -199,41 +198,29 @@ class Runner:
         self.lost: list[Attempt] = []
         """Attempts that died, and may have left shards."""
 
-    def write(
-        self,
-        plan: WritePlan,
-        groups: Sequence[Group],
-        numbers: Sequence[int] | None = None,
-        on_done: Callable[[Attempt, dict[str, Any]], None] | None = None,
-    ) -> Answers:
+    def write(self, plan: WritePlan, groups: Sequence[Group]) -> Answers:
         """Write groups as shards, and return one answer for each, in order; blocks until all are in the store.
 
-        `numbers` are those of the groups in the whole source; `on_done` gets each answer as soon as it is there.
-        If one fails, the shards of the others are removed, unless `on_done` has their answers.
+        If one fails, the shards of the others are removed.
 
         Raises:
             SmaltiError: What a task raised, or its processes died.
         """
-        places = range(len(groups)) if numbers is None else numbers
         tasks = [
             Task(number, f"{plan.part_word} {number} ({group.name})", WriteGroup(group), group.num_bytes)
-            for number, group in zip(places, groups, strict=True)
+            for number, group in enumerate(groups)
         ]
         answers: Answers = []
         progress = _Progress(tasks, self._on_progress)
 
         def done(task: Task, answer: dict[str, Any]) -> None:
-            attempt = task.attempts[-1]
-            answers.append((attempt, answer))
-            if on_done is not None:
-                on_done(attempt, answer)
+            answers.append((task.attempts[-1], answer))
             progress.add(task)
 
         try:
             self._run(plan, tasks, done, progress.show)
         except BaseException:
-            if on_done is None:
-                remove_shards(plan.store, answers)
+            _remove_shards(plan.store, answers)
             raise
         return sorted(answers, key=lambda item: item[0].task)
 
@@ -261,7 +248,7 @@ class Runner:
                 workers.run(tasks, on_done, on_rows)
         finally:
             self.lost += workers.lost
-            remove_shards(plan.store, workers.unread)
+            _remove_shards(plan.store, workers.unread)
 
 
 def _run_here(plan: WritePlan, task: Task, on_rows: Callable[[Task], None]) -> dict[str, Any]:
@@ -296,13 +283,13 @@ class _Progress:
             self._on_progress(ConversionProgress(self._done, len(self._tasks), rows, self._num_bytes, self._total))
 
 
-def remove_shards(store: Store, answers: Answers) -> None:
+def _remove_shards(store: Store, answers: Answers) -> None:
     """Delete the shards that these answers name. Best effort."""
     parts = collect_parts(answers)
     delete_all(store, [name for part in parts for name in written_keys(part.shards())])
 
 
-def remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
+def _remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
     """Delete what attempts have stored whose processes died. Best effort: vacuum removes what cannot be deleted now."""
     for attempt in attempts:
         for split in splits | {None}:
