@@ -8,12 +8,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from smalti.catalog import Manifest
 from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
-from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, plan_job
+from smalti.conversion.files import check_target
+from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, left_out_of, plan_job
 from smalti.conversion.registry import Format, open_source
 from smalti.conversion.source import Source, SourceOptions
 from smalti.conversion.workers import Task, Workers
@@ -109,12 +111,16 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
             stored; or there are no rows.
         BadImageError: A file of a folder of images is no image.
-        SmaltiError: The source cannot be read, or changed meanwhile; `transform` failed; or the processes of a part
-            died several times. The message names the part.
+        SmaltiError: The source cannot be read, or changed meanwhile; it is the set's own place, or one lies inside
+            the other; `transform` failed; or the processes of a part died several times. The message names the part.
         DatasetExists: The mode is `create`, and the place holds a data set already.
         CommitConflict: Another writer published first; this write published nothing.
         StoreError: The store failed for longer than its retries.
         ValueError: An option has an unusable value.
+
+    Warns:
+        SourceWarning: Files of the source are left out that may have been meant. The manifest has their number and
+            first names, and those of hidden files, as `left_out` of its source in `lineage`.
     """
     options = WriteOptions(
         columns=columns,
@@ -133,7 +139,11 @@ def convert(  # noqa: PLR0913  these names are the documented interface
     count = _count_processes(processes)
     reading = _source_options(options, source_storage_options, settings, part_bytes)
     store = open_store(to, storage_options)
-    job = plan_job(open_source(source, format, reading), store, options, reading.settings, reading.part_bytes)
+    opened = open_source(source, format, reading)
+    if isinstance(source, str | PathLike | Store):
+        check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
+    left_out_of(opened).warn(opened.url)
+    job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 
@@ -167,7 +177,7 @@ def _count_processes(asked: int | None) -> int:
 def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
     chosen = options_in_id(job.options)
     derived = derive_write_id(job.facts, chosen) if chosen is not None and job.is_exact else None
-    write = identify(store, job.options, job.facts, derived)
+    write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
     plan = dataclasses.replace(job.plan, write_id=write.write_id)

@@ -27,6 +27,7 @@ from urllib.request import (
 )
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound
+from smalti.regular_files import open_regular
 from smalti.storage import open_store
 from smalti.storage.redact import (
     MASK,
@@ -157,8 +158,9 @@ class ArchiveSource:
 
     def _open(self, path: Path) -> BinaryIO:
         try:
-            if path.is_file():
-                return path.open("rb")
+            return open_regular(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass
         except PermissionError as error:
             raise StoreAuthError(f"{self.shown}: no permission to read it", source=self.shown) from error
         except OSError as error:

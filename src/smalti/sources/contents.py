@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from smalti.format.writing.sealing import SpareMemory
+from smalti.regular_files import open_descriptor
 from smalti.storage import Store
 
 BATCH_BYTES = 8 << 20
@@ -67,7 +68,7 @@ def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     """Read a file of this machine, and return its number of bytes; None if it has no room, and is to be read alone."""
     path = store.local_path(key)
     try:
-        file = os.open(str(path), os.O_RDONLY)
+        file = open_descriptor(str(path))
     except OSError:
         return _copy_into(store.get(key), room)  # raises the store's error, unless the file is there now
     try:

@@ -22,6 +22,7 @@ from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.regular_files import open_regular, read_regular
 from smalti.storage.store import (
     Disk,
     ObjectInfo,
@@ -68,13 +69,13 @@ class LocalStore(Store):
         """Return the whole object."""
         path = self.local_path(key)
         with self._mapped(key, "read"):
-            return path.read_bytes()
+            return read_regular(path)
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end), fewer if the object ends before."""
         check_span(begin, end)
         path = self.local_path(key)
-        with self._mapped(key, "read"), path.open("rb") as file:
+        with self._mapped(key, "read"), open_regular(path) as file:
             file.seek(begin)
             return file.read(end - begin)
 
@@ -83,7 +84,7 @@ class LocalStore(Store):
         path = self.local_path(key)
         total = 0
         with self._mapped(key, "open"):
-            file = path.open("rb")
+            file = open_regular(path)
         with file:
             while True:
                 with self._mapped(key, "read"):
@@ -151,7 +152,9 @@ class LocalStore(Store):
         """Replace the object by the content of a local file."""
         target = self._writable(key)
         try:
-            source = path.open("rb")
+            source = open_regular(path)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
         with self._mapped(key, "write"), source, _temporary_file(target) as (temp, file):
@@ -187,7 +190,7 @@ class LocalStore(Store):
             file.write(data)
             _sync(file)
             with self._locked(path.parent, fcntl.LOCK_EX):
-                if not path.is_file() or sha256(path.read_bytes()).hexdigest() != etag:
+                if not path.is_file() or sha256(read_regular(path)).hexdigest() != etag:
                     raise StoreConflict(
                         f"{path} is no longer what it was when it was read; nothing was written: read it again",
                         key=key,

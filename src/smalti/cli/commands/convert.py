@@ -1,6 +1,7 @@
 """`smalti convert SOURCE URL`: rows and files as a version, without Spark."""
 
 import json
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +12,7 @@ from smalti.cli.options import Output, StoreOptions, parse_storage_option
 from smalti.cli.output import byte_count, write, write_json
 from smalti.cli.progress import progress
 from smalti.cli.registration import CHANGE, command
-from smalti.errors import SmaltiError
+from smalti.errors import SmaltiError, SourceWarning
 
 if TYPE_CHECKING:
     from smalti.catalog import Manifest
@@ -106,7 +107,8 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     }
     if hash:
         options["hashes"] = tuple(hash)
-    with progress(output, "converted", is_bytes=True) as on_bytes:
+    with progress(output, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SourceWarning)  # said below, with the rest that is left out
         report = _by_bytes(on_bytes)
         made = _checked(lambda: convert(source, url, **options, processes=processes, on_progress=report))
     _write_version(made, output)
@@ -149,10 +151,23 @@ def _by_bytes(on_bytes: "OnProgress | None") -> Any:
 
 
 def _write_version(made: "Manifest", output: Output) -> None:
+    from smalti.sources.listing import describe_left_out
+
     num_bytes = sum(file.num_bytes for info in made.shards for file in info.stored_files)
+    left_out = _left_out(made)
     facts = {"version": made.version, "rows": made.rows, "shards": len(made.shards), "num_bytes": num_bytes}
     if output.as_json:
-        write_json({**facts, "write_id": made.write_id})
+        write_json({**facts, "write_id": made.write_id, "left_out": left_out})
     else:
         shards = "1 shard" if len(made.shards) == 1 else f"{len(made.shards):,} shards"
         write(f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}")
+        if left_out:
+            write(f"left out: {describe_left_out(left_out)}")
+
+
+def _left_out(made: "Manifest") -> dict[str, Any]:
+    """Return what the conversion left out of its source, by reason."""
+    sources = made.lineage.get("sources")
+    if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
+        return {}
+    return dict(sources[0].get("left_out") or {})
