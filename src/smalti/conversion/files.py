@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
-from smalti.storage.overlap import check_apart
+from smalti.storage.overlap import INSIDE, check_apart, relation_of
 from smalti.storage.redact import redact_address
-from smalti.storage.store import join_key
 
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
@@ -98,6 +97,8 @@ class _Located:
     pattern: str
     """Regular expression of the keys; empty for all."""
     shown: str
+    key: str | None = None
+    """Key of the file, if the source is a single one."""
 
 
 def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -> SourceFiles:
@@ -125,27 +126,23 @@ def check_target(place: Place, storage_options: Mapping[str, Any] | None, target
     """Return only if a set can be written to a place without changing its source.
 
     Raises:
-        SmaltiError: The source and the set are one place, or one lies inside the other.
+        CatalogError: The source and the set are one place, or one lies inside the other.
     """
     located = _locate(place, storage_options)
-    advice = f"choose another place, such as a folder beside {located.shown}"
-    if not located.pattern:
-        check_apart(located.store, target, advice=advice)
+    source = located.store if located.key is None else located.store.child(located.key)
+    if relation_of(source, target) == INSIDE and located.pattern and not _matches_set(located, target):
         return
-    for key in _keys_of_pattern(located.store, target):
-        if re.fullmatch(located.pattern, key):
-            check_apart(located.store, target, advice=advice)
+    check_apart(source, target, advice=f"choose another place, such as a folder beside {located.shown}")
 
 
-def _keys_of_pattern(store: Store, target: Store) -> Iterator[str]:
-    """Yield examples of keys that a set at `target` will have below the folder of a pattern."""
-    folder, place = store.local_path("any"), target.local_path("any")
-    base, below = store.url, target.url
-    if folder is not None and place is not None:
-        base, below = os.path.realpath(folder.parent), os.path.realpath(place.parent)
-    if below == base or below.startswith(f"{base.rstrip('/')}/"):
-        prefix = below[len(base.rstrip("/")) + 1 :]
-        yield from (join_key(prefix, key) for key in ("index.json", "0/0/shard.00000.mds"))
+def _matches_set(located: _Located, target: Store) -> bool:
+    """Return whether the pattern of a source matches files of a set that lies below the folder of the pattern."""
+    inside, place = located.store.local_path("any"), target.local_path("any")
+    base, below = located.store.url, target.url
+    if inside is not None and place is not None:
+        base, below = os.path.realpath(inside.parent), os.path.realpath(place.parent)
+    prefix = below[len(base.rstrip("/")) + 1 :]
+    return any(re.fullmatch(located.pattern, f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds"))
 
 
 def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located:
@@ -160,14 +157,14 @@ def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located
     shown = printable(redact_address(text))
     folder, _, name = text.rpartition("/")
     if is_local and _is_file(text):
-        return _Located(open_store(folder or "/"), re.escape(name), shown)
+        return _Located(open_store(folder or "/"), re.escape(name), shown, name)
     if _WILDCARD.search(text) and not (is_local and os.path.lexists(text)):
         base = _WILDCARD.split(text, maxsplit=1)[0].rpartition("/")[0]
         return _Located(open_store(base or "/", storage_options), _regex(text[len(base) :].lstrip("/")), shown)
     if not is_local and "." in name and not folder.endswith((":/", ":")):
         above_store = open_store(folder, storage_options)
         if above_store.exists(name):
-            return _Located(above_store, re.escape(name), shown)
+            return _Located(above_store, re.escape(name), shown, name)
     return _Located(open_store(text, storage_options), "", shown)
 
 

@@ -244,7 +244,8 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     ]
     files = tuple(sorted(moved, key=lambda file: file.path))
     options = next(iter(folders.values())).storage_options
-    return ImageFolder(source, files, classes, _digest(files), options)
+    left_out = LeftOut.joined(folder.left_out for folder in folders.values())
+    return ImageFolder(source, files, classes, _digest(files), options, left_out)
 
 
 def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, ImageFolder]:

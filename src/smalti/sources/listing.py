@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -49,6 +49,16 @@ class LeftOut:
         first = self.names.setdefault(reason, [])
         if len(first) < _MAX_NAMES:
             first.append(printable(name))
+
+    @classmethod
+    def joined(cls, parts: Iterable["LeftOut"]) -> "LeftOut":
+        """Return what several listings leave out; the same object counts once."""
+        joint = cls()
+        for part in {id(part): part for part in parts}.values():
+            for reason, count in part.counts.items():
+                joint.counts[reason] = joint.counts.get(reason, 0) + count
+                joint.names[reason] = [*joint.names.get(reason, ()), *part.names[reason]][:_MAX_NAMES]
+        return joint
 
     def to_dict(self) -> dict[str, Any]:
         """Return number and first names by reason (JSON)."""
@@ -148,8 +158,17 @@ class _Folder:
     """Path below the root; empty for the root."""
     real: str
     """Path without links."""
-    above: tuple[str, ...] = ()
-    """Paths, without links, of the folders with the links by which it was reached."""
+    top: str
+    """Path without links of the root, or of the folder that the last link led to."""
+    above: tuple[tuple[str, str], ...] = ()
+    """Of each link on the way: `top` and `real` of the folder that has it."""
+
+    def is_inside(self, real: str) -> bool:
+        """Return whether the walk came through a folder, given by its path without links; so links make a loop."""
+        return any(
+            f"{bottom}/".startswith(f"{real}/") and f"{real}/".startswith(f"{top}/")
+            for top, bottom in (*self.above, (self.top, self.real))
+        )
 
 
 class _Walk:
@@ -163,7 +182,8 @@ class _Walk:
 
     def files(self) -> Iterator[ObjectInfo]:
         """Yield the files."""
-        waiting = [_Folder(self._root, "", os.path.realpath(self._root))]
+        real = os.path.realpath(self._root).rstrip("/")
+        waiting = [_Folder(self._root, "", real, real)]
         while waiting:
             folder = waiting.pop()
             for entry in _entries(folder):
@@ -187,24 +207,24 @@ class _Walk:
                 return None  # removed since it was listed: noticed where the source is listed again
             if error.errno not in {*_GONE, errno.ELOOP}:
                 raise _unlisted(entry.path, error) from error
-            self._leave_out("symbolic links that lead nowhere", key)
+            self._leave_out("links that lead nowhere", key)
             return None
         if stat.S_ISDIR(status.st_mode):
-            if entry.is_symlink():
-                return self._linked(folder, entry, key)
-            return _Folder(entry.path, key, f"{folder.real.rstrip('/')}/{entry.name}", folder.above)
+            return self._folder(folder, entry, key)
         if not stat.S_ISREG(status.st_mode):
             self._leave_out("pipes, sockets or devices", key)
             return None
         return ObjectInfo(key, status.st_size, str(status.st_mtime_ns), status.st_mtime)
 
-    def _linked(self, folder: _Folder, entry: os.DirEntry[str], key: str) -> _Folder | None:
-        """Return the folder that a link leads to; None if the link is inside of it."""
-        real = os.path.realpath(entry.path)
-        above = (*folder.above, folder.real)
-        if any(f"{each}/".startswith(f"{real.rstrip('/')}/") for each in above):
-            self._leave_out("symbolic links to a folder that contains them", key)
+    def _folder(self, parent: _Folder, entry: os.DirEntry[str], key: str) -> _Folder | None:
+        """Return a folder that is to be listed; None for one that contains itself through links."""
+        is_link = entry.is_symlink()
+        real = os.path.realpath(entry.path).rstrip("/") if is_link else f"{parent.real}/{entry.name}"
+        if (is_link or parent.above) and parent.is_inside(real):
+            self._leave_out("links to a folder that contains them", key)
             return None
+        if not is_link:
+            return _Folder(entry.path, key, real, parent.top, parent.above)
         self._num_links += 1
         if self._num_links > MAX_FOLDER_LINKS:
             raise StoreError(
@@ -213,13 +233,13 @@ class _Walk:
                 "they lead to",
                 url=printable(self._root),
             )
-        return _Folder(entry.path, key, real, above)
+        return _Folder(entry.path, key, real, real, (*parent.above, (parent.top, parent.real)))
 
 
 def _entries(folder: _Folder) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder.path) as found:
-            return list(found)
+            return sorted(found, key=attrgetter("name"))
     except OSError as error:
         if error.errno in _GONE:
             return []  # there is no such folder, or it was removed meanwhile

@@ -46,6 +46,7 @@ LOCK_SECONDS = 60.0
 """Longest wait for the lock of a folder, which is only held for a comparison and a rename."""
 _WRITE_BEHIND_BYTES = 1 << 23  # large enough for the file system to place it in one piece
 _MAX_SYNCS = 8  # in parallel: disks reorder their queues
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -225,8 +226,10 @@ class LocalStore(Store):
                 continue
             try:
                 stat = os.stat(path)  # noqa: PTH116  a Path for each of a million files would take most of the time
-            except FileNotFoundError:
-                continue  # removed since it was listed, or a dangling link
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    continue  # removed since it was listed, or a link that leads nowhere
+                raise self._translate(error, key, "list") from error
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=attrgetter("key")))
 
@@ -284,7 +287,7 @@ class LocalStore(Store):
         """List key, name and path of all files below the folder, temporary ones included."""
         top, found = self.root / folder_of(prefix), []
         with self._mapped(prefix, "list"):
-            for folder, _, names in os.walk(top):
+            for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
                 below = Path(folder).relative_to(self.root).as_posix()
                 begin = "" if below == "." else f"{below}/"
                 found += [(f"{begin}{name}", name, f"{folder}{os.sep}{name}") for name in names]
@@ -397,6 +400,12 @@ class LocalStore(Store):
                 f"cannot {action} {where}: the disk is full ({error.strerror}); free space and try again", **facts
             )
         return StoreError(f"cannot {action} {where}: {error.strerror or error}", **facts)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Raise the error that a folder cannot be listed, unless there is none; `os.walk` ignores it otherwise."""
+    if error.errno not in _NO_FILE:
+        raise error
 
 
 @contextmanager

@@ -6,9 +6,11 @@ compared without links, `..` and different spellings; addresses by server, bucke
 
 import os
 
-from smalti.errors import SmaltiError
+from smalti.errors import CatalogError
 from smalti.storage.object_store import FsspecStore
 from smalti.storage.store import Store
+
+SAME, INSIDE, AROUND = "is the same place as", "lies inside", "contains"
 
 
 def check_apart(source: Store, target: Store, *, advice: str) -> None:
@@ -20,20 +22,25 @@ def check_apart(source: Store, target: Store, *, advice: str) -> None:
         advice: what to do, the end of the message.
 
     Raises:
-        SmaltiError: they are the same folder, or one contains the other.
+        CatalogError: they are the same folder, or one contains the other.
     """
+    relation = relation_of(source, target)
+    if relation is not None:
+        raise CatalogError(
+            f"{target.url} {relation} its source {source.url}; nothing was written: {advice}", url=target.url
+        )
+
+
+def relation_of(source: Store, target: Store) -> str | None:
+    """Return how the target lies to the source: `SAME`, `INSIDE` or `AROUND`; None if they are apart."""
     (server, folder), (other_server, other) = _place_of(source), _place_of(target)
     if server != other_server:
-        return
+        return None
     if folder == other:
-        relation = "is the same place as"
-    elif _lies_in(other, folder):
-        relation = "lies inside"
-    elif _lies_in(folder, other):
-        relation = "contains"
-    else:
-        return
-    raise SmaltiError(f"{target.url} {relation} its source {source.url}; nothing was written: {advice}", url=target.url)
+        return SAME
+    if _lies_in(other, folder):
+        return INSIDE
+    return AROUND if _lies_in(folder, other) else None
 
 
 def _lies_in(folder: str, other: str) -> bool:

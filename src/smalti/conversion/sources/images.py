@@ -31,6 +31,8 @@ from smalti.sources.listing import LeftOut
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact_address
 
+MAX_IMAGE_BYTES = 1 << 28
+"""Largest file of one image: as many bytes as the most pixels take that may be in a file."""
 _FILES_PER_PART = 512
 _PART_BYTES = 8 << 20
 _SETTINGS = {"folders": "auto", "validation_fraction": 0.0, "test_fraction": 0.0, "fixed_splits": False, "seed": 0}
@@ -61,7 +63,7 @@ def open_source(place: Any, options: SourceOptions) -> "ImageSource":
 
     Raises:
         SmaltiError: There are no class folders, or it is not clear whether the folders are classes or splits.
-        BadImageError: Files are empty.
+        BadImageError: Files are empty, or too large.
         ValueError: There is no such setting.
     """
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
@@ -81,7 +83,7 @@ class ImageSource:
     def __init__(self, place: str, options: SourceOptions) -> None:
         self._options = options
         self._folder = inventory_of(place, options.storage_options)
-        _refuse_empty(self._folder)
+        _check_sizes(self._folder)
         self._settings = {**_SETTINGS, **options.settings}
         self._splits = _splits_of(self._folder, self._settings["folders"])
         self._classes = _classes_of(self._folder, is_below_splits=bool(self._splits))
@@ -147,8 +149,15 @@ class ImageSource:
         ]
 
 
-def _refuse_empty(folder: ImageFolder) -> None:
-    """Refuse a folder with empty files: what they contained is lost."""
+def _check_sizes(folder: ImageFolder) -> None:
+    """Refuse a folder with empty files, whose content is lost, or with files larger than an image can be."""
+    large = next((file for file in folder.files if file.num_bytes > MAX_IMAGE_BYTES), None)
+    if large is not None:
+        raise BadImageError(
+            f"{printable(large.path)} has {large.num_bytes:,} bytes; an image has at most {MAX_IMAGE_BYTES:,}: remove "
+            "it from the class folder, or reduce it",
+            path=large.path,
+        )
     empty = [printable(file.path) for file in folder.files if not file.num_bytes]
     if empty:
         more = ", ..." if len(empty) > _MAX_NAMED else ""
@@ -260,7 +269,8 @@ class ImagePart:
         """
         rows = iter(self.rows)
         is_checked = self.encoding != "bytes"
-        for contents in read_contents(self.store, [row.path for row in self.rows]):
+        sizes = [row.num_bytes for row in self.rows]
+        for contents in read_contents(self.store, [row.path for row in self.rows], sizes):
             read = zip(islice(rows, len(contents)), contents.to_pylist(), strict=True)
             values = [_values_of(row, data, is_checked=is_checked) for row, data in read]
             yield pa.RecordBatch.from_pylist(values, self.columns)
