@@ -19,14 +19,15 @@ UNKNOWN_MARKER = -1
 """Yielded in place of a marker that decoders refuse before the pixels; it is the last item."""
 _SEGMENT_MARKERS = FRAME_MARKERS | {0xC4, 0xCC, *range(0xDA, 0xDE), *range(0xE0, 0xF0), 0xFE}
 """Markers that a length and a payload follow: frames, tables, scans, restart intervals, applications, comments."""
-_RESTARTS = range(0xD0, 0xD8)  # markers without a payload, which decoders skip
+_MAX_SEGMENTS = 10_000
+"""Segments before the pixels that are looked at; the longest colour profile has 255."""
 CUT_SHORT = "the end is missing: it was cut short"
 """Fault of a file that ends too early."""
 _BMP_HEADERS = (12, 40, 52, 56, 64, 108, 124)  # bytes
 _BMP_BITS = (1, 4, 8, 16, 24, 32)
 _BMP_BITFIELDS = 3  # the last compression that decoders take
 _BMP_RUN_LENGTHS = (1, 2)
-_MARKER = re.compile(rb"\xff[^\xff\x00]")
+_MARKER = re.compile(rb"\xff[^\xff\x00\xd0-\xd7]")  # not of restarts, which have no payload: decoders skip them
 
 
 def format_of(head: bytes) -> str | None:
@@ -49,10 +50,11 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     programs wrote such files. `end` follows from the declared length and exceeds `len(data)` where the file is cut off.
     """
     at = 2
-    while (match := _MARKER.search(data, at)) is not None:
+    for _ in range(_MAX_SEGMENTS):
+        match = _MARKER.search(data, at)
+        if match is None:
+            return
         marker, at = data[match.end() - 1], match.end()
-        if marker in _RESTARTS:
-            continue
         if marker not in _SEGMENT_MARKERS:
             yield UNKNOWN_MARKER, match.start(), match.start()
             return

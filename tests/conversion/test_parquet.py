@@ -10,7 +10,7 @@ from smalti import SmaltiError, convert, load_manifest, open_store
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources import parquet
-from smalti.errors import FormatError, SchemaError, SourceWarning, StoreNotFound
+from smalti.errors import FormatError, SchemaError, SourceWarning, StoreError, StoreNotFound
 from tests.conversion.rows import ids_of, samples_of
 
 
@@ -218,3 +218,9 @@ def test_a_file_that_is_added_while_others_are_read_is_noticed(tmp_path):
 
     with pytest.raises(SmaltiError, match="changed while it was read; nothing was published"):
         convert(tmp_path / "in", tmp_path / "out", processes=1, on_progress=add)
+
+
+@pytest.mark.parametrize("place", ["", "a\0b"])
+def test_a_place_that_cannot_be_one_is_refused(place, tmp_path):
+    with pytest.raises(StoreError, match="expected a path, a URL or a pattern"):
+        convert(place, tmp_path / "out")

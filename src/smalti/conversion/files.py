@@ -149,6 +149,8 @@ def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located
     if isinstance(place, Store):
         return _Located(place, "", redact_address(place.url))
     text = str(place)
+    if not text or "\0" in text:
+        raise StoreError(f"the place of the source is {text!r}: expected a path, a URL or a pattern", url=text)
     if text.startswith(("file:///", "file://localhost/")):
         text = unquote(urlsplit(text).path)
     is_local = "://" not in text

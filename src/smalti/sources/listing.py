@@ -22,10 +22,11 @@ from smalti.storage.store import MAX_KEY_BYTES, check_key
 
 HIDDEN = "hidden or of the system"
 OTHER_KIND = "of another kind"
-MAX_FOLDER_LINKS = 100_000
-"""Links to folders that one listing follows: links among a few folders can make endlessly many paths."""
+MAX_NESTED_LINKS = 1_000
+"""Links to folders that one listing follows in folders that other links lead to: they can make endlessly many paths."""
 _USUAL = (HIDDEN, OTHER_KIND)
 _MAX_NAMES = 3
+_MAX_SHOWN = 200  # characters of a name
 _GONE = {errno.ENOENT, errno.ENOTDIR}
 IsHidden = Callable[[str], bool]
 """Returns whether a name, without its folder, is hidden."""
@@ -48,7 +49,8 @@ class LeftOut:
         self.counts[reason] = self.counts.get(reason, 0) + 1
         first = self.names.setdefault(reason, [])
         if len(first) < _MAX_NAMES:
-            first.append(printable(name))
+            shown = printable(name)
+            first.append(shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}...")
 
     @classmethod
     def joined(cls, parts: Iterable["LeftOut"]) -> "LeftOut":
@@ -178,7 +180,7 @@ class _Walk:
         self._root = root
         self._is_hidden = is_hidden
         self._leave_out = leave_out
-        self._num_links = 0
+        self._num_nested = 0
 
     def files(self) -> Iterator[ObjectInfo]:
         """Yield the files."""
@@ -225,12 +227,12 @@ class _Walk:
             return None
         if not is_link:
             return _Folder(entry.path, key, real, parent.top, parent.above)
-        self._num_links += 1
-        if self._num_links > MAX_FOLDER_LINKS:
+        self._num_nested += bool(parent.above)
+        if self._num_nested > MAX_NESTED_LINKS:
             raise StoreError(
-                f"{printable(self._root)}: more than {MAX_FOLDER_LINKS:,} symbolic links to folders are reached, "
-                f"among them {printable(key)}: the links lead to one another. Remove links, or give the folders that "
-                "they lead to",
+                f"{printable(self._root)}: more than {MAX_NESTED_LINKS:,} symbolic links to folders lie in folders "
+                f"that other links lead to, such as {printable(key)}: remove links, or give the folders that they "
+                "lead to",
                 url=printable(self._root),
             )
         return _Folder(entry.path, key, real, real, (*parent.above, (parent.top, parent.real)))

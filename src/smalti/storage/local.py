@@ -46,6 +46,7 @@ LOCK_SECONDS = 60.0
 """Longest wait for the lock of a folder, which is only held for a comparison and a rename."""
 _WRITE_BEHIND_BYTES = 1 << 23  # large enough for the file system to place it in one piece
 _MAX_SYNCS = 8  # in parallel: disks reorder their queues
+_MAKE_FOLDER = "make the folder of"
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
@@ -362,7 +363,7 @@ class LocalStore(Store):
 
     def _writable(self, key: str) -> Path:
         path = self.local_path(key)
-        with self._mapped(key, "make the folder of"):
+        with self._mapped(key, _MAKE_FOLDER):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._confine(path, key)
         return path
@@ -390,6 +391,8 @@ class LocalStore(Store):
         if isinstance(error, FileExistsError):
             if action == "create":
                 return StoreExists(f"{where} exists already; nothing was written", **facts)
+            return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
+        if isinstance(error, NotADirectoryError) and action == _MAKE_FOLDER:
             return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and action != "write":
             return StoreNotFound(f"{where} does not exist", **facts)

@@ -92,7 +92,7 @@ class ImageSource:
     @property
     def url(self) -> str:
         """Address of the folder."""
-        return redact_address(self._folder.source)
+        return printable(redact_address(self._folder.source))
 
     @property
     def left_out(self) -> LeftOut:
