@@ -31,6 +31,7 @@ traceback shows the address of the section about the class below the message, as
 
     UserWarning
     ├── MixedSplitsWarning                a set with splits is read without choosing one
+    ├── SourceWarning                     files of a source are left out, or its folders are ambiguous
     └── DeletedSamplesWarning             a set is replaced, from which samples had been deleted
 """
 
@@ -175,6 +176,10 @@ class SkipLimitExceeded(SmaltiError, ValueError):
 
 class MixedSplitsWarning(UserWarning):
     """A set with splits is read without choosing one, so that training may include validation samples."""
+
+
+class SourceWarning(UserWarning):
+    """Files of a source are left out, or its folders may mean something else than is assumed."""
 
 
 class DeletedSamplesWarning(UserWarning):

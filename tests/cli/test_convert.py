@@ -1,4 +1,4 @@
-"""`smalti convert` and its parts: what they print, what they return."""
+"""`smalti convert`: what it prints, what it returns."""
 
 import json
 
@@ -44,19 +44,6 @@ def test_a_file_becomes_a_version(rows, said, tmp_path):
     assert (found["version"], found["rows"], found["shards"]) == (1, 100, 1)
 
 
-def test_parts_are_written_and_published_by_commands_of_their_own(rows, said, tmp_path):
-    out = tmp_path / "set"
-    begin = ("convert", rows, out, "--nulls", "mask", "--part-bytes", "100", "--begin")
-    id_ = said(*begin).strip()
-    assert json.loads(said(*begin, "--json")) == {"id": id_, "parts": 4, "is_published": False}
-    assert said("convert-part", out, id_, "1/2", "--processes", 1) == "2 parts with 50 rows written\n"
-    assert "2 of 4 parts missing: 1, 3; nothing was published" in said("convert-publish", out, id_, status=1)
-    found = json.loads(said("convert-part", out, id_, "1/1", "--processes", 1, "--json"))
-    assert found == {"written": [1, 3], "skipped": [0, 2], "rows": 50}
-    for _ in range(2):
-        assert said("convert-publish", out, id_).startswith("version 1: 100 rows in 1 shard of ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -72,4 +59,3 @@ def test_parts_are_written_and_published_by_commands_of_their_own(rows, said, tm
 )
 def test_faults_and_wrong_usage_have_their_own_exit_statuses(rows, said, tmp_path, arguments, status, says):
     assert says in said("convert", rows, tmp_path / "set", *arguments, status=status)
-    assert "expected a share such as 3/8" in said("convert-part", tmp_path / "set", "x", "3", status=2)

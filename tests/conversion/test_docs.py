@@ -19,4 +19,4 @@ def test_every_python_example_runs(tmp_path, monkeypatch, capsys):
         exec(compile(code, "docs/convert.md", "exec"), {"__name__": "example"})
     said = capsys.readouterr().out.splitlines()
     assert (said[0], said[1]) == ("1 1000", "1000")
-    assert load_manifest("shared-set").rows == 1000
+    assert load_manifest("squares").rows == 1000

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from smalti import begin_conversion, convert, open_conversion, verify
+from smalti import convert, verify
 from smalti.errors import CommitUnknown, StoreError
 from tests.conversion.rows import ids_of
 from tests.faultstore import FaultStore, Toxic
@@ -30,16 +30,10 @@ def test_every_row_arrives_once_through_a_store_with_faults(monkeypatch):
         for attempt in range(20):
             try:
                 convert(store.child("rows"), store.child("set"), processes=2, format="parquet", **options)
-                conversion = begin_conversion(store.child("rows"), store.child("two"), format="parquet", **options)
-                for share in (1, 2):
-                    machine = open_conversion(store.child("two"), conversion.id, source=store.child("rows"))
-                    machine.write_part(share, of=2, processes=1)
-                conversion.publish()
             except (StoreError, CommitUnknown):  # noqa: PERF203
                 assert attempt < 19, "it never ended"
             else:
                 break
         faults.heal()
-        for name in ("set", "two"):
-            assert ids_of(store.child(name)) == list(range(300))
-            assert verify(store.child(name)).ok
+        assert ids_of(store.child("set")) == list(range(300))
+        assert verify(store.child("set")).ok

@@ -35,14 +35,14 @@ def test_every_kind_of_webp_header_is_read(options):
     ("data", "says"),
     [
         (b"", "zero bytes"),
-        (b"hello, this is no image", "text beginning 'hello, this is n'"),
+        (b"hello, this is no image", r"found text \(23 bytes\)"),
         (b"<!DOCTYPE html><html>404", "an HTML page"),
         (b"%PDF-1.7 ...", "a PDF document"),
         (b"PK\x03\x04rest", "a zip archive"),
         (b"II*\x00tiff", "a TIFF image"),
         (b"\x00\x00\x00\x18ftypheic0000", "a HEIC/AVIF image"),
         (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
-        (bytes(range(200, 216)), "bytes beginning c8 c9"),
+        (bytes(range(200, 216)), r"bytes of no known kind \(16 bytes\)"),
         (b"\xff\xd8\xff", "no complete header"),
         (b"\xff\xd8\xff\xe0\x00\x10JFIF", "no complete header"),
         (b"\x89PNG\r\n\x1a\n", "ends inside its header"),
@@ -92,7 +92,7 @@ def test_fill_bytes_and_markers_without_payload_are_skipped():
     exif = Image.Exif()
     exif[0x0112] = 6
     photo = encode("JPEG", exif=exif)
-    for extra in (b"\xff\x01", b"\xff\xd0", b"\xff"):
+    for extra in (b"\xff\0ab", b"\xff\xd0", b"\xff"):
         data = photo[:2] + extra + photo[2:]
         assert exif_orientation(data) == 6
         assert check_jpeg(data) is None

@@ -194,7 +194,7 @@ def test_a_foreign_file_with_a_ranks_name_is_damage(file):
 def test_a_named_pipe_with_a_ranks_name_does_not_block_the_check(file):
     os.mkfifo(file.parent / "rank-00001.jsonl")
     report = check_ledger(file.parents[1])
-    assert "is not a plain file" in report.problems[0].message
+    assert "only regular files are read" in report.problems[0].message
 
 
 def test_a_folder_with_a_ranks_name_is_damage(file):

@@ -1,8 +1,11 @@
 """Contents of many files as Arrow arrays: every byte, in order, in bounded batches, from any store."""
 
+import threading
+
 import pytest
 
-from smalti.errors import StoreNotFound
+from smalti.errors import StoreError, StoreNotFound
+from smalti.sources import contents
 from smalti.sources.contents import BATCH_BYTES, read_contents
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
@@ -61,3 +64,32 @@ def test_a_missing_file_is_named(is_local, tmp_path):
 def test_no_files_are_no_batches(tmp_path):
     assert list(read_contents(open_store(tmp_path), [])) == []
     assert list(read_contents(MemoryStore(), [])) == []
+
+
+def test_files_of_known_sizes_are_read_ahead_within_a_limit_of_bytes(monkeypatch):
+    monkeypatch.setattr(contents, "_BYTES_AHEAD", 250)
+    store = MemoryStore()
+    keys = [f"x/{number}" for number in range(8)]
+    for key in keys:
+        store.put(key, bytes(100))
+    lock, active, peak, get = threading.Lock(), 0, 0, store.get
+
+    def counted(key):
+        nonlocal active, peak
+        with lock:
+            active, peak = active + 1, max(peak, active + 1)
+        data = get(key)
+        with lock:
+            active -= 1
+        return data
+
+    monkeypatch.setattr(store, "get", counted)
+    arrays = list(read_contents(store, ["x/0", *keys], [900, *[100] * 8]))
+    assert [len(value) for array in arrays for value in array.to_pylist()] == [100] * 9
+    assert peak <= 2
+
+
+def test_a_large_file_that_grew_since_it_was_listed_is_refused(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(2 * BATCH_BYTES + 1))
+    with pytest.raises(StoreError, match=r"a changed while its folder was read: it had 5 bytes, and has 16,777,217"):
+        list(read_contents(open_store(tmp_path), ["a"], [5]))

@@ -230,3 +230,18 @@ def test_the_stores_own_folder_is_looked_up(tmp_path):
     LocalStore(tmp_path).check_folder()
     with pytest.raises(StoreNotFound, match="nowhere does not exist"):
         LocalStore(tmp_path / "nowhere").check_folder()
+
+
+def test_links_that_lead_nowhere_or_to_themselves_are_no_objects(tmp_path):
+    (tmp_path / "k").write_bytes(b"1")
+    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    assert [item.key for item in LocalStore(tmp_path).list()] == ["k"]
+    with pytest.raises(StoreError, match="Too many levels of symbolic links"):
+        LocalStore(tmp_path).get("loop")
+
+
+def test_a_file_in_place_of_the_root_is_named_when_something_is_put(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"/file/a/b: a file stands where a folder is needed"):
+        LocalStore(tmp_path / "file").put("a/b", b"1")

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache.files import LEASES, is_held, register_lock, unregister_lock
+from smalti.regular_files import read_regular
 
 Ints = NDArray[np.int64]
 
@@ -361,7 +362,7 @@ def _step_line(step: int) -> bytes:
 def _read(path: Path) -> LeaseContents:
     """Return the contents of a lease; empty while it is being renewed, and for a file that is not a lease."""
     try:
-        first, body, *_ = path.read_bytes().split(b"\n", 2)
+        first, body, *_ = read_regular(path).split(b"\n", 2)
         step, fields = int(first), json.loads(body)
         order, next_use = fields["order"], fields["soon"]
         if type(order) is str and isinstance(next_use, dict):

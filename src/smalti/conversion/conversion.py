@@ -1,7 +1,6 @@
 """`convert`: rows of any source as a version of a shard set, on all cores, without Spark.
 
-The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine; a
-conversion by several machines is in `shared`.
+The steps are those of every table, in `smalti.writer.tables.versions`. Tasks run in processes of this machine.
 """
 
 import contextlib
@@ -9,12 +8,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from smalti.catalog import Manifest
 from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
-from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, plan_job
+from smalti.conversion.files import check_target
+from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, left_out_of, plan_job
 from smalti.conversion.registry import Format, open_source
 from smalti.conversion.source import Source, SourceOptions
 from smalti.conversion.workers import Task, Workers
@@ -110,12 +111,16 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
             stored; or there are no rows.
         BadImageError: A file of a folder of images is no image.
-        SmaltiError: The source cannot be read, or changed meanwhile; `transform` failed; or the processes of a part
-            died several times. The message names the part.
+        SmaltiError: The source cannot be read, or changed meanwhile; it is the set's own place, or one lies inside
+            the other; `transform` failed; or the processes of a part died several times. The message names the part.
         DatasetExists: The mode is `create`, and the place holds a data set already.
         CommitConflict: Another writer published first; this write published nothing.
         StoreError: The store failed for longer than its retries.
         ValueError: An option has an unusable value.
+
+    Warns:
+        SourceWarning: Files of the source are left out that may have been meant. The manifest has their number and
+            first names, and those of hidden files, as `left_out` of its source in `lineage`.
     """
     options = WriteOptions(
         columns=columns,
@@ -131,14 +136,18 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         lineage=lineage,
         metadata=metadata,
     )
-    count = count_processes(processes)
-    reading = source_options(options, source_storage_options, settings, part_bytes)
+    count = _count_processes(processes)
+    reading = _source_options(options, source_storage_options, settings, part_bytes)
     store = open_store(to, storage_options)
-    job = plan_job(open_source(source, format, reading), store, options, reading.settings, reading.part_bytes)
+    opened = open_source(source, format, reading)
+    if isinstance(source, str | PathLike | Store):
+        check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
+    left_out_of(opened).warn(opened.url)
+    job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 
-def source_options(
+def _source_options(
     options: WriteOptions,
     storage_options: Mapping[str, Any] | None,
     settings: Mapping[str, Any] | None,
@@ -153,7 +162,7 @@ def source_options(
     return SourceOptions(chosen, storage_options, size, dict(settings or {}))
 
 
-def count_processes(asked: int | None) -> int:
+def _count_processes(asked: int | None) -> int:
     """Return the number of processes: as asked, or one for each core that this process may use.
 
     Raises:
@@ -168,28 +177,28 @@ def count_processes(asked: int | None) -> int:
 def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
     chosen = options_in_id(job.options)
     derived = derive_write_id(job.facts, chosen) if chosen is not None and job.is_exact else None
-    write = identify(store, job.options, job.facts, derived)
+    write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
     plan = dataclasses.replace(job.plan, write_id=write.write_id)
     check_append(write.parent, plan)
-    runner = Runner(processes, on_progress)
+    runner = _Runner(processes, on_progress)
 
     def run(plan: WritePlan) -> Answers:
         answers = runner.write(plan, job.groups)
         try:
             check_unchanged(job)
         except BaseException:
-            remove_shards(store, answers)
+            _remove_shards(store, answers)
             raise
         return answers
 
     published = write_version(plan, write, job.options, run, runner.join)
-    remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
+    _remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
     return published.manifest
 
 
-class Runner:
+class _Runner:
     """Runs the tasks of a conversion: in processes, or in this one if a single process is asked for or needed."""
 
     def __init__(self, processes: int, on_progress: OnProgress | None = None) -> None:
@@ -199,41 +208,29 @@ class Runner:
         self.lost: list[Attempt] = []
         """Attempts that died, and may have left shards."""
 
-    def write(
-        self,
-        plan: WritePlan,
-        groups: Sequence[Group],
-        numbers: Sequence[int] | None = None,
-        on_done: Callable[[Attempt, dict[str, Any]], None] | None = None,
-    ) -> Answers:
+    def write(self, plan: WritePlan, groups: Sequence[Group]) -> Answers:
         """Write groups as shards, and return one answer for each, in order; blocks until all are in the store.
 
-        `numbers` are those of the groups in the whole source; `on_done` gets each answer as soon as it is there.
-        If one fails, the shards of the others are removed, unless `on_done` has their answers.
+        If one fails, the shards of the others are removed.
 
         Raises:
             SmaltiError: What a task raised, or its processes died.
         """
-        places = range(len(groups)) if numbers is None else numbers
         tasks = [
             Task(number, f"{plan.part_word} {number} ({group.name})", WriteGroup(group), group.num_bytes)
-            for number, group in zip(places, groups, strict=True)
+            for number, group in enumerate(groups)
         ]
         answers: Answers = []
         progress = _Progress(tasks, self._on_progress)
 
         def done(task: Task, answer: dict[str, Any]) -> None:
-            attempt = task.attempts[-1]
-            answers.append((attempt, answer))
-            if on_done is not None:
-                on_done(attempt, answer)
+            answers.append((task.attempts[-1], answer))
             progress.add(task)
 
         try:
             self._run(plan, tasks, done, progress.show)
         except BaseException:
-            if on_done is None:
-                remove_shards(plan.store, answers)
+            _remove_shards(plan.store, answers)
             raise
         return sorted(answers, key=lambda item: item[0].task)
 
@@ -261,7 +258,7 @@ class Runner:
                 workers.run(tasks, on_done, on_rows)
         finally:
             self.lost += workers.lost
-            remove_shards(plan.store, workers.unread)
+            _remove_shards(plan.store, workers.unread)
 
 
 def _run_here(plan: WritePlan, task: Task, on_rows: Callable[[Task], None]) -> dict[str, Any]:
@@ -296,13 +293,13 @@ class _Progress:
             self._on_progress(ConversionProgress(self._done, len(self._tasks), rows, self._num_bytes, self._total))
 
 
-def remove_shards(store: Store, answers: Answers) -> None:
+def _remove_shards(store: Store, answers: Answers) -> None:
     """Delete the shards that these answers name. Best effort."""
     parts = collect_parts(answers)
     delete_all(store, [name for part in parts for name in written_keys(part.shards())])
 
 
-def remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
+def _remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
     """Delete what attempts have stored whose processes died. Best effort: vacuum removes what cannot be deleted now."""
     for attempt in attempts:
         for split in splits | {None}:

@@ -4,19 +4,24 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from smalti.conversion.exported import exported_files, read_export
-from smalti.errors import SmaltiError, StoreNotFound
+from smalti.conversion.source import changed
+from smalti.errors import SmaltiError, StoreError, StoreNotFound
+from smalti.regular_files import open_regular, printable
+from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
+from smalti.storage.overlap import INSIDE, check_apart, relation_of
 from smalti.storage.redact import redact_address
 
-_GLOB = re.compile(r"[*?\[]")
+_WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
 """Bytes that sequential readers of remote files ask for at once."""
 
@@ -35,6 +40,10 @@ class SourceFiles:
     """Pattern that the keys match; a single key for one file; empty for all files."""
     export: Mapping[str, Any] | None = None
     """Record of the export that these files are; None if they are none."""
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+    """Files that were left out, such as hidden ones."""
+    is_wanted: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
+    """Predicate of the keys of the source's files; None for all files."""
 
     @property
     def num_bytes(self) -> int:
@@ -45,78 +54,166 @@ class SourceFiles:
         """Return the keys of all files."""
         return [file.key for file in self.files]
 
-    def having(self, suffixes: Collection[str]) -> "SourceFiles":
-        """Return the files whose names end with one of these, in any case; all of them where a pattern chose them."""
+    def wanted(self, is_wanted: Callable[[str], bool], *, what: str) -> "SourceFiles":
+        """Return the files whose keys are wanted; all of them where a pattern chose them. Others count as left out.
+
+        Raises:
+            StoreNotFound: There is none.
+        """
         if self.pattern:
             return self
-        found = tuple(file for file in self.files if file.key.lower().endswith(tuple(suffixes)))
-        if not found:
-            raise StoreNotFound(f"{self.url}: no file there ends with {' or '.join(suffixes)}", url=self.url)
-        return SourceFiles(self.store, found, self.url, self.pattern)
+        chosen = tuple(file for file in self.files if is_wanted(file.key))
+        if not chosen:
+            raise StoreNotFound(f"{self.url}: {what}", url=self.url)
+        for file in self.files:
+            if not is_wanted(file.key):
+                self.left_out.add(OTHER_KIND, file.key)
+        before = self.is_wanted
+        both = is_wanted if before is None else lambda key: before(key) and is_wanted(key)
+        return replace(self, files=chosen, is_wanted=both)
+
+    def having(self, suffixes: Collection[str]) -> "SourceFiles":
+        """Return the files whose names end with one of these, in any case; all of them where a pattern chose them."""
+        endings = tuple(suffixes)
+        return self.wanted(
+            lambda key: key.lower().endswith(endings), what=f"no file there ends with {' or '.join(endings)}"
+        )
 
     def identity(self) -> dict[str, Any]:
-        """Return number, bytes and digest of the files as they are now: lists them again."""
-        now = {file.key: file for file in _list(self.store, self.pattern)}
+        """Return number, bytes and digest of the files, which are listed again.
+
+        Raises:
+            SmaltiError: Files were added, removed or changed since they were listed.
+        """
+        now = _list(self.store, self.pattern)[0]
+        if tuple(file for file in now if self.is_wanted is None or self.is_wanted(file.key)) != self.files:
+            raise changed(self.url)
         digest = hashlib.sha256()
         for file in self.files:
-            found = now.get(file.key)
-            mark = "gone" if found is None else f"{found.num_bytes}\0{found.modified}"
-            digest.update(f"{file.key}\0{mark}\n".encode("utf-8", "surrogateescape"))
+            digest.update(f"{file.key}\0{file.num_bytes}\0{file.modified}\n".encode())
         return {"files": len(self.files), "num_bytes": self.num_bytes, "digest": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class _Located:
+    """The store and the pattern of the files of a source."""
+
+    store: Store
+    pattern: str
+    """Regular expression of the keys; empty for all."""
+    shown: str
+    key: str | None = None
+    """Key of the file, if the source is a single one."""
 
 
 def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -> SourceFiles:
     """Return the files at a place: of a file itself, of a folder and all below it, or of a pattern with `*`, `**`, `?`.
 
-    Files are left out if they or a folder of theirs begin with `.` or `_`, as Spark does.
+    Files are left out if they or a folder of theirs begin with `.` or `_`, as Spark does. Symbolic links are followed;
+    `smalti.sources.listing` says what else is left out.
 
     Raises:
         StoreNotFound: There is no file, or one of an export by Smalti is missing.
         FormatError: It is an export by Smalti that is not complete, or a file of it has another size.
         StoreError: The store cannot be listed.
     """
+    located = _locate(place, storage_options)
+    files, left_out = _list(located.store, located.pattern)
+    if not files:
+        without = f"; left out: {left_out}" if left_out.counts else ""
+        raise StoreNotFound(
+            f"{located.shown}: there are no files; expected a file, a folder of files or a pattern{without}",
+            url=located.shown,
+        )
+    export = read_export(located.store)
+    chosen = exported_files(located.store, files, export, is_all=not located.pattern)
+    is_wanted = None if export is None else frozenset(file.key for file in chosen).__contains__
+    return SourceFiles(located.store, chosen, located.shown, located.pattern, export, left_out, is_wanted)
+
+
+def check_target(place: Place, storage_options: Mapping[str, Any] | None, target: Store) -> None:
+    """Return only if a set can be written to a place without changing its source.
+
+    Raises:
+        CatalogError: The source and the set are one place, or one lies inside the other.
+    """
+    located = _locate(place, storage_options)
+    source = located.store if located.key is None else located.store.child(located.key)
+    if relation_of(source, target) == INSIDE and located.pattern and not _matches_set(located, target):
+        return
+    check_apart(source, target, advice=f"choose another place, such as a folder beside {located.shown}")
+
+
+def _matches_set(located: _Located, target: Store) -> bool:
+    """Return whether the pattern of a source matches files of a set that lies below the folder of the pattern."""
+    inside, place = located.store.local_path("any"), target.local_path("any")
+    base, below = located.store.url, target.url
+    if inside is not None and place is not None:
+        base, below = os.path.realpath(inside.parent), os.path.realpath(place.parent)
+    prefix = below[len(base.rstrip("/")) + 1 :]
+    return any(re.fullmatch(located.pattern, f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds"))
+
+
+def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located:
     if isinstance(place, Store):
-        return _found(place, "", redact_address(place.url))
-    is_local = "://" not in str(place)
+        return _Located(place, "", redact_address(place.url))
+    text = str(place)
+    if not text or "\0" in text:
+        raise StoreError(f"the place of the source is {text!r}: expected a path, a URL or a pattern", url=text)
+    if text.startswith(("file:///", "file://localhost/")):
+        text = unquote(urlsplit(text).path)
+    is_local = "://" not in text
     # Not resolved: a link is what its owner calls the source.
-    text = os.path.abspath(place) if is_local else str(place).rstrip("/")  # noqa: PTH100
-    shown = redact_address(text)
+    text = os.path.abspath(os.path.expanduser(text)) if is_local else text.rstrip("/")  # noqa: PTH100, PTH111
+    shown = printable(redact_address(text))
     folder, _, name = text.rpartition("/")
-    if is_local and Path(text).is_file():
-        store = open_store(folder or "/")
-        return _found(store, re.escape(Path(text).name), shown)
-    if _GLOB.search(text) and not (is_local and Path(text).exists()):
-        base = _GLOB.split(text, maxsplit=1)[0].rpartition("/")[0]
-        return _found(open_store(base or "/", storage_options), _regex(text[len(base) :].lstrip("/")), shown)
+    if is_local and _is_file(text):
+        return _Located(open_store(folder or "/"), re.escape(name), shown, name)
+    if _WILDCARD.search(text) and not (is_local and os.path.lexists(text)):
+        base = _WILDCARD.split(text, maxsplit=1)[0].rpartition("/")[0]
+        return _Located(open_store(base or "/", storage_options), _regex(text[len(base) :].lstrip("/")), shown)
     if not is_local and "." in name and not folder.endswith((":/", ":")):
         above_store = open_store(folder, storage_options)
         if above_store.exists(name):
-            return _found(above_store, re.escape(name), shown)
-    return _found(open_store(text, storage_options), "", shown)
+            return _Located(above_store, re.escape(name), shown, name)
+    return _Located(open_store(text, storage_options), "", shown)
 
 
-def _found(store: Store, pattern: str, shown: str) -> SourceFiles:
-    files = _list(store, pattern)
-    if not files:
-        raise StoreNotFound(f"{shown}: there are no files; expected a file, a folder of files or a pattern", url=shown)
-    export = read_export(store)
-    return SourceFiles(store, exported_files(store, files, export, is_all=not pattern), shown, pattern, export)
+def _is_file(path: str) -> bool:
+    """Return whether there is a regular file, or a link to one.
+
+    Raises:
+        StoreError: There is a pipe, a socket, a device, or a link that leads nowhere.
+    """
+    try:
+        open_regular(path).close()
+    except StoreError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if Path(path).is_symlink():
+            raise StoreNotFound(f"{printable(path)} is a symbolic link that leads nowhere", path=path) from error
+        return False
+    except IsADirectoryError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{printable(path)} cannot be opened: {error.strerror}", path=path) from error
+    return True
 
 
-def _list(store: Store, pattern: str) -> tuple[ObjectInfo, ...]:
+def _list(store: Store, pattern: str) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
     literal = re.sub(r"\\(.)", r"\1", pattern)
     if pattern and re.escape(literal) == pattern:
         try:
-            return (store.info(literal),)
+            return (store.info(literal),), LeftOut()
         except StoreNotFound:
-            return ()
+            return (), LeftOut()
     chosen = re.compile(pattern) if pattern else None
-    found = (item for item in store.list() if chosen is None or chosen.fullmatch(item.key))
-    return tuple(sorted((item for item in found if not _is_hidden(item.key)), key=lambda item: item.key))
+    found = list_source(store, _is_hidden, None if chosen is None else lambda key: bool(chosen.fullmatch(key)))
+    return found.objects, found.left_out
 
 
-def _is_hidden(key: str) -> bool:
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in key.split("/"))
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _regex(pattern: str) -> str:
@@ -127,12 +224,10 @@ def _regex(pattern: str) -> str:
             found, place = f"{found}(?:[^/]+/)*", place + 3
         elif pattern.startswith("**", place):
             found, place = f"{found}.*", place + 2
-        elif (match := re.compile(r"\[!?[^\]]+\]").match(pattern, place)) is not None:
-            found, place = f"{found}{match[0].replace('[!', '[^', 1)}", match.end()
         else:
-            each = pattern[place]
-            found, place = found + {"*": "[^/]*", "?": "[^/]"}.get(each, re.escape(each)), place + 1
-    return found
+            char = pattern[place]
+            found, place = found + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), place + 1
+    return f"(?s:{found})"
 
 
 def open_random(store: Store, key: str, num_bytes: int) -> pa.NativeFile:
@@ -145,6 +240,7 @@ def open_random(store: Store, key: str, num_bytes: int) -> pa.NativeFile:
     if path is None:
         return pa.PythonFile(_Ranges(store, key, num_bytes), mode="r")
     try:
+        open_regular(path).close()
         return pa.OSFile(str(path), "rb")
     except OSError as error:
         raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
@@ -160,7 +256,7 @@ def open_sequential(store: Store, key: str, num_bytes: int) -> io.BufferedIOBase
     if path is None:
         return io.BufferedReader(_Ranges(store, key, num_bytes), _BUFFER_BYTES)
     try:
-        return path.open("rb")
+        return open_regular(path)
     except OSError as error:
         raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
 

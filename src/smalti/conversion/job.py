@@ -8,14 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart
-from smalti.errors import SchemaError, SmaltiError
+from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, changed
+from smalti.errors import SchemaError
+from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.kinds import kinds_of, plain_type
 from smalti.writer.tables.packing import join_rows
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
+    ORIGIN,
     WriteOptions,
     WritePlan,
     begin_plan,
@@ -55,12 +57,22 @@ class Group:
         """Stored bytes of all parts."""
         return sum(part.num_bytes for part in self.parts)
 
-    def rows(self, names: Sequence[str], report: Report) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all parts with these columns, in Arrow's plain types."""
+    def rows(self, names: Sequence[str], report: Report, *, with_origins: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts with these columns, in Arrow's plain types.
+
+        With `with_origins`, rows from parts that know the file of each have a last column `ORIGIN` with its name.
+        """
         count = 0
         for part in self.parts:
+            origin = getattr(part, "origin", None) if with_origins else None
+            place = 0
             for batch in part.batches():
-                yield _plain(batch.select(list(names)), part.name)
+                plain = _plain(batch.select(list(names)), part.name)
+                if origin is not None:
+                    paths = [origin(row) for row in range(place, place + batch.num_rows)]
+                    plain = plain.append_column(ORIGIN, pa.array(paths, pa.string()))
+                yield plain
+                place += batch.num_rows
                 count += batch.num_rows
                 report(count)
 
@@ -91,8 +103,9 @@ class WriteGroup:
         Raises:
             SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
         """
+        rows = self.group.rows(plan.input_columns(), report, with_origins=plan.transform is None)
         try:
-            return write_shards(plan, self.group.rows(plan.input_columns(), report), attempt)
+            return write_shards(plan, rows, attempt)
         except SchemaError as error:
             where = plan.where(attempt)
             rest = error.message.removeprefix(where)
@@ -123,6 +136,14 @@ class Job:
     """Facts about the source, for the manifest (JSON)."""
     is_exact: bool
     """True if `facts` identify the rows."""
+    left_out: LeftOut
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """The facts, with the files of the source that are not read."""
+        if not self.left_out.counts:
+            return dict(self.facts)
+        return {**self.facts, "sources": [{**self.facts["sources"][0], "left_out": self.left_out.to_dict()}]}
 
 
 def plan_job(
@@ -132,16 +153,10 @@ def plan_job(
 
     Raises:
         SchemaError: A column cannot be stored as requested.
-        SmaltiError: The set would lie inside its source.
     """
-    if store.url.rstrip("/").startswith(f"{source.url.rstrip('/')}/"):
-        raise SmaltiError(
-            f"{store.url} lies inside its source {source.url}, whose files it would change: choose another place, or a "
-            f"pattern of files such as {source.url}/*.parquet",
-            url=store.url,
-        )
     schema = source.schema()
-    options = dataclasses.replace(options, metadata={**_classes(schema), **(options.metadata or {})})
+    classes = {} if options.transform is not None else _classes(schema)  # a transform may give other numbers
+    options = dataclasses.replace(options, metadata={**classes, **(options.metadata or {})})
     begun = dataclasses.replace(
         begin_plan(store, options, _UPLOADS),
         part_word="part",
@@ -155,7 +170,7 @@ def plan_job(
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
     facts = {"sources": [{"url": source.url, **known, **({"settings": dict(settings)} if settings else {})}]}
-    return Job(source, plan, groups, options, facts, identity is not None)
+    return Job(source, plan, groups, options, facts, identity is not None, left_out_of(source))
 
 
 def _classes(schema: pa.Schema) -> Mapping[str, Any]:
@@ -208,6 +223,12 @@ def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator
         yield Group(tuple(chosen))
 
 
+def left_out_of(source: Source) -> LeftOut:
+    """Return the files that a source leaves out; none for a source without this attribute."""
+    left_out = getattr(source, "left_out", None)
+    return left_out if isinstance(left_out, LeftOut) else LeftOut()
+
+
 def check_unchanged(job: Job) -> None:
     """Return only if the source still has the rows that were planned.
 
@@ -220,7 +241,4 @@ def check_unchanged(job: Job) -> None:
     now = job.source.identity()
     known = now if isinstance(now, Mapping) else {"identity": now}
     if any(before.get(name) != value for name, value in known.items()):
-        raise SmaltiError(
-            f"{job.source.url} changed while it was read; nothing was published. Convert again when it is complete",
-            source=job.source.url,
-        )
+        raise changed(job.source.url)

@@ -34,6 +34,8 @@ FORMATS: dict[str, str] = {
 of most files, then those of `_BY_ENDING`."""
 _BY_ENDING = ("webdataset", "csv", "jsonl")
 """Formats that are recognised by any file; those before them by marker files, or by most files."""
+_BY_NAMES = ("parquet", "images", *_BY_ENDING)
+"""Formats that are recognised by names alone; files that are of none of them, such as a README, do not count."""
 _MAX_NAMES = 4096
 
 
@@ -55,7 +57,8 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
     if isinstance(place, Store | str) or hasattr(place, "__fspath__"):
         found = list_files(place, options.storage_options)
         names = list(itertools.islice(found.names(), _MAX_NAMES))
-    matching = [each for each in FORMATS if _module(each).recognises(place, names)]
+    data = [name for name in names if any(_module(each).recognises(place, [name]) for each in _BY_NAMES)]
+    matching = [each for each in FORMATS if _module(each).recognises(place, data if each in _BY_NAMES else names)]
     if len(matching) > 1 and matching[0] in _BY_ENDING:
         raise SmaltiError(
             f"{redact_address(str(place))[:200]}: there are files of several formats; name one: format="

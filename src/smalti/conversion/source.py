@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from smalti.errors import SmaltiError
+
 ENCODING = b"smalti.encoding"
 """Key in the metadata of a field of a source's schema: the encoding that the column has unless the caller names one."""
 CLASS_NAMES = b"smalti.class_names"
@@ -31,11 +33,19 @@ class SourceOptions:
     """Options of one format, such as the delimiter of CSV (JSON); a format refuses those that it does not know."""
 
 
+def changed(url: str) -> SmaltiError:
+    """Return the error that a source is no longer what was planned."""
+    return SmaltiError(
+        f"{url} changed while it was read; nothing was published. Convert again when it is complete", source=url
+    )
+
+
 @runtime_checkable
 class SourcePart(Protocol):
     """A piece of a source that one process reads from its start to its end; can be pickled.
 
-    A part opens its file or store in `batches`, not before: it must be small when it is pickled.
+    A part opens its file or store in `batches`, not before: it must be small when it is pickled. If each row comes from
+    a file of its own, a part may have a method `origin(row: int) -> str` that names it; errors then name this file.
     """
 
     @property
@@ -57,7 +67,10 @@ class SourcePart(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Rows to convert."""
+    """Rows to convert.
+
+    A source may also have an attribute `left_out`, a `smalti.sources.listing.LeftOut`: the files that are not read.
+    """
 
     @property
     def url(self) -> str:
@@ -78,4 +91,7 @@ class Source(Protocol):
 
         Equal identities mean equal rows. It is asked for again after the rows were read: if it is another one then,
         nothing is published. None if the rows cannot be recognised again.
+
+        Raises:
+            SmaltiError: The source has changed since it was opened.
         """

@@ -24,7 +24,7 @@ from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.reading import find_newest
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import chosen_version
-from smalti.errors import CatalogError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
+from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.contents import (
     Content,
     plain_index,
@@ -39,6 +39,7 @@ from smalti.exchange.target import Target
 from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_object
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
+from smalti.storage.overlap import check_apart
 
 
 def copy_version(  # noqa: PLR0913 -- keywords of one operation
@@ -170,11 +171,10 @@ class Sides:
         """Open both stores.
 
         Raises:
-            CatalogError: they are the same place.
+            CatalogError: they are the same place, or one lies inside the other.
         """
         one, other = open_store(source), open_store(target)
-        if one.url == other.url:
-            raise CatalogError(f"source and target of the copy are the same place: {one.url}")
+        check_apart(one, other, advice="copy to another place")
         return cls(one, other, options or CopyOptions(), on_progress, dry_run)
 
     def transfer(self, files: Sequence[FileInfo]) -> None:

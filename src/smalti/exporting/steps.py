@@ -23,6 +23,7 @@ from smalti.exporting.plan import FilePlan, plan_files
 from smalti.format import parse_byte_count
 from smalti.format.reading.arrow import ArrowColumn, encode_schema
 from smalti.storage import Place, Store, open_store
+from smalti.storage.overlap import check_apart
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set
@@ -115,7 +116,7 @@ def export(  # noqa: PLR0913 -- the options of one call
         StoreNotFound: There is no set.
         VersionNotFound: There is no such version, tag or split.
         SchemaError: There is no such column, or one has no form in the other format.
-        CatalogError: `to` holds something else.
+        CatalogError: `to` holds something else; or it is the set's own place, or one lies inside the other.
         ChecksumMismatch, FormatError: A shard is damaged.
         StoreError: A store failed; the same call continues.
         ValueError: An option cannot be used.
@@ -123,6 +124,7 @@ def export(  # noqa: PLR0913 -- the options of one call
     _check_options(format, names, compression, workers)
     limit = parse_byte_count(size_limit, what="`size_limit`")
     source, target = open_store(place), open_store(to)
+    check_apart(source, target, advice="export to another place")
     with warnings.catch_warnings():  # each split gets a folder of its own
         warnings.simplefilter("ignore", MixedSplitsWarning)
         found = find_shard_set(StreamOptions(source.url, split, version, tag, store=source, allow_unsafe_types=True))

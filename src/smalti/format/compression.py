@@ -19,6 +19,7 @@ import zstandard
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.hashing import Buffer
+from smalti.regular_files import open_regular
 
 CHUNK_BYTES = 1 << 18
 """Bytes unpacked at a time: large enough that the overhead of Python is negligible, small against any shard."""
@@ -63,7 +64,7 @@ class Compression(ABC):
             OSError: `src` cannot be read, or `dst` cannot be written.
         """
         out = BoundedOutput(dst, limit, src)
-        with src.open("rb") as file:
+        with open_regular(src) as file:
             self._unpack(file, out)
         return out.total
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from smalti.errors import TrainingError
 from smalti.images import decode_batch
+from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
 from smalti.torch.train.predictor import Predictor
 from smalti.torch.train.run.folder import local_files
@@ -130,7 +131,7 @@ def _write_program(original: nn.Module, pixels: torch.Tensor, folder: Path) -> N
             )
     except Exception as error:  # of torch's many classes; all say which operation it was
         raise TrainingError(f"torch cannot export the model: {error}") from error
-    torch.export.save(program, folder / PROGRAM, extra_files={LABELS: (folder / LABELS).read_text()})
+    torch.export.save(program, folder / PROGRAM, extra_files={LABELS: read_regular_text(folder / LABELS)})
 
 
 def _differences(expected: torch.Tensor, pixels: torch.Tensor, folder: Path) -> list[float]:
@@ -142,7 +143,7 @@ def _differences(expected: torch.Tensor, pixels: torch.Tensor, folder: Path) -> 
     weights = _Probabilities(load_model(folder)[0]).eval()
     extra = {LABELS: ""}
     program = torch.export.load(folder / PROGRAM, extra_files=extra).module()
-    if json.loads(extra[LABELS]) != json.loads((folder / LABELS).read_text()):
+    if json.loads(extra[LABELS]) != json.loads(read_regular_text(folder / LABELS)):
         raise TrainingError(f"{PROGRAM} was loaded again with other labels than {LABELS}", folder=str(folder))
     found = []
     with torch.inference_mode():

@@ -13,7 +13,8 @@ import pyarrow as pa
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import BadImageError, SchemaError, StoreNotFound
 from smalti.process import use_driver_python
-from smalti.sources.image_folder import is_hidden
+from smalti.sources.image_folder import is_hidden_name
+from smalti.sources.listing import list_source
 from smalti.spark import add_columns
 from smalti.storage import Store, open_store
 from smalti.torch.train.predictor import CONFIDENCE, NAME, PREDICTED, Predictions, Predictor
@@ -84,8 +85,9 @@ def _is_shard_set(store: Store) -> bool:
 
 
 def _predict_files(predictor: Predictor, store: Store, prefix: str) -> pa.Table:
-    keys = (info.key for info in store.list())
-    paths = sorted(key for key in keys if key.lower().endswith(_IMAGES) and not is_hidden(key))
+    listing = list_source(store, is_hidden_name, lambda key: key.lower().endswith(_IMAGES))
+    listing.left_out.warn(store.url)
+    paths = [item.key for item in listing.objects]
     if not paths:
         raise StoreNotFound(
             f"{store.url} has neither a shard set nor images ({', '.join(_IMAGES)}); check the address", url=store.url

@@ -14,7 +14,6 @@ count only if no later pass begins in that epoch or an earlier one.
 
 import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ from smalti.ledger.records import (
 )
 from smalti.ledger.report import LedgerReport
 from smalti.ledger.writing import LIFE_FOLDER
+from smalti.regular_files import open_regular
 from smalti.world import World
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
@@ -338,15 +338,12 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    # Non-blocking, so that opening a named pipe does not wait for a writer.
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        return open_regular(path)
+    except (StoreError, IsADirectoryError) as fault:
+        raise FormatError(f"{path}: only regular files are read: {fault.strerror}.", path=str(path)) from fault
     except OSError as fault:
         raise StoreError(f"ledger {path}: cannot be read: {fault.strerror}.", path=str(path)) from fault
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FormatError(f"{path} is not a plain file.", path=str(path))
-    return os.fdopen(descriptor, "rb")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smalti.errors import FormatError, SmaltiError, StoreError
+from smalti.regular_files import open_regular
 from smalti.sources.archive_download import ArchiveSource, describe_archive, is_archive, too_large
 from smalti.sources.archive_members import Member, is_system_file, read_members
 
@@ -147,7 +148,7 @@ def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
             source=source.shown,
             member=member.name,
         )
-    with path.open("xb") as out, linked.open("rb") as content:
+    with path.open("xb") as out, open_regular(linked) as content:
         shutil.copyfileobj(content, out)
     return linked.stat().st_size
 

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.regular_files import open_regular
 from smalti.storage import Store, open_store
 from smalti.storage.redact import (
     address_secrets,
@@ -144,8 +145,9 @@ class ArchiveSource:
 
     def _open(self, path: Path) -> BinaryIO:
         try:
-            if path.is_file():
-                return path.open("rb")
+            return open_regular(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass
         except PermissionError as error:
             raise StoreAuthError(f"{self.shown}: no permission to read it", source=self.shown) from error
         except OSError as error:

@@ -9,49 +9,59 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
+from smalti.errors import StoreError
 from smalti.format.writing.sealing import SpareMemory
+from smalti.regular_files import open_descriptor
 from smalti.storage import Store
 
 BATCH_BYTES = 8 << 20
 """An array is complete when it has this many bytes."""
 _BATCH_FILES = 1024
 _READ_AHEAD = 16  # files in flight
+_BYTES_AHEAD = 64 << 20
+"""Bytes in flight, if sizes are known; one larger file is read alone."""
 _SPARE = SpareMemory()
 """Memory of arrays that are no longer in use; for all reads of this process."""
 
 
-def read_contents(store: Store, keys: Sequence[str]) -> Iterator[pa.Array]:
+def read_contents(store: Store, keys: Sequence[str], sizes: Sequence[int] | None = None) -> Iterator[pa.Array]:
     """Yield the contents of these objects, in order, as arrays of bounded size and Arrow's type `binary`.
 
+    Args:
+        store: where the objects are.
+        keys: their keys.
+        sizes: bytes of each when it was listed; they bound the memory.
+
     Raises:
-        StoreError: An object cannot be read; `StoreNotFound` if there is none.
+        StoreError: An object cannot be read, or a large one has another size than when it was listed; `StoreNotFound`
+            if there is none.
     """
     if store.local_path("any") is None:
-        yield from _read_ahead(store, keys)
+        yield from _read_ahead(store, keys, sizes)
         return
     begin = 0
     while begin < len(keys):
-        found = _read_here(store, keys[begin : begin + _BATCH_FILES])
+        end = begin + _BATCH_FILES
+        found = _read_here(store, keys[begin:end], None if sizes is None else sizes[begin:end])
         yield found
         begin += len(found)
 
 
-def _read_here(store: Store, keys: Sequence[str]) -> pa.Array:
+def _read_here(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -> pa.Array:
     """Return the contents of as many of the first files as one array takes, and of one file at least."""
     memory = _SPARE.take(2 * BATCH_BYTES)
     content, at, ends = memoryview(memory), 0, [0]
-    for key in keys:
+    for place, key in enumerate(keys):
         if at >= BATCH_BYTES:
             break
         count = _read_into(store, key, content[at:])
         if count is None:
             if len(ends) == 1:
-                return pa.array([store.get(key)], pa.binary())
+                return pa.array([_whole(store, key, None if sizes is None else sizes[place])], pa.binary())
             break
         at += count
         ends.append(at)
@@ -67,7 +77,7 @@ def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     """Read a file of this machine, and return its number of bytes; None if it has no room, and is to be read alone."""
     path = store.local_path(key)
     try:
-        file = os.open(str(path), os.O_RDONLY)
+        file = open_descriptor(str(path))
     except OSError:
         return _copy_into(store.get(key), room)  # raises the store's error, unless the file is there now
     try:
@@ -82,6 +92,16 @@ def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     return count if count == size else _copy_into(store.get(key), room)
 
 
+def _whole(store: Store, key: str, num_bytes: int | None) -> bytes:
+    """Return a large file, which must have this size, if one is given."""
+    if num_bytes is not None and (size := store.size(key)) != num_bytes:
+        raise StoreError(
+            f"{store.locate(key)} changed while its folder was read: it had {num_bytes:,} bytes, and has {size:,}",
+            key=key,
+        )
+    return store.get(key)
+
+
 def _copy_into(data: bytes, room: memoryview) -> int | None:
     if len(data) > len(room):
         return None
@@ -89,23 +109,31 @@ def _copy_into(data: bytes, room: memoryview) -> int | None:
     return len(data)
 
 
-def _read_ahead(store: Store, keys: Sequence[str]) -> Iterator[pa.Array]:
-    waiting = iter(keys)
+def _read_ahead(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -> Iterator[pa.Array]:
+    waiting = deque(zip(keys, sizes or [0] * len(keys), strict=True))
     with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="smalti-contents") as pool:
-        reads: deque[Future[bytes]] = deque()
+        reads: deque[tuple[Future[bytes], int]] = deque()
+
+        def fill() -> None:
+            ahead = sum(size for _, size in reads)
+            while waiting and len(reads) < _READ_AHEAD and (not reads or ahead + waiting[0][1] <= _BYTES_AHEAD):
+                key, size = waiting.popleft()
+                reads.append((pool.submit(store.get, key), size))
+                ahead += size
+
         try:
-            reads.extend(pool.submit(store.get, key) for key in islice(waiting, _READ_AHEAD))
+            fill()
             chosen: list[bytes] = []
             num_bytes = 0
             while reads:
-                chosen.append(reads.popleft().result())  # the store has a deadline
+                chosen.append(reads.popleft()[0].result())  # the store has a deadline
                 num_bytes += len(chosen[-1])
-                reads.extend(pool.submit(store.get, key) for key in islice(waiting, 1))
+                fill()
                 if num_bytes >= BATCH_BYTES or len(chosen) >= _BATCH_FILES:
                     yield pa.array(chosen, pa.binary())
                     chosen, num_bytes = [], 0
             if chosen:
                 yield pa.array(chosen, pa.binary())
         finally:
-            for read in reads:
+            for read, _ in reads:
                 read.cancel()

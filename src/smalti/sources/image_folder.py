@@ -5,16 +5,37 @@
 
 import hashlib
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smalti.errors import SmaltiError, StoreNotFound
+from smalti.errors import SmaltiError, SourceWarning, StoreNotFound
+from smalti.regular_files import printable
 from smalti.sources.archive import is_archive
+from smalti.sources.listing import OTHER_KIND, LeftOut, Listing, list_source
 from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.redact import redact, redact_address
 
-_NOT_IMAGES = {"Thumbs.db", "desktop.ini", "Icon\r"}  # files that file managers leave in folders of images
+_OF_SYSTEMS = frozenset({
+    "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir", "$recycle.bin",
+    "system volume information", "lost+found",
+})  # fmt: skip
+"""Files and folders, in lower case, that file managers and file systems leave in folders of images."""
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+"""Endings, in lower case, of the formats that can be read."""
+_NO_IMAGES = (
+    ".txt", ".md", ".rst", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini",
+    ".cfg", ".log", ".pdf", ".py", ".ipynb", ".sh", ".mat", ".npy", ".npz", ".pkl", ".db", ".sqlite", ".url", ".lnk",
+)  # fmt: skip
+"""Endings of files that lie beside images and are none."""
+OUTSIDE = "outside of the class folders"
+SPLITS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "dev": "validation", "test": "test", "testing": "test",
+}  # fmt: skip
+"""Names of folders, in lower case and without an ending such as `_set`, and the splits that they mean."""
+_OF_SETS = re.compile(r"[ _-]?(set|data|images|imgs|split)$")
 TRAIN = "train"
 VALIDATION = "validation"
 TEST = "test"
@@ -48,6 +69,8 @@ class ImageFolder:
     """SHA-256 of the paths, sizes and modification marks of all files."""
     storage_options: Mapping[str, Any] | None = None
     """Options of `open_store` for reading the images."""
+    left_out: LeftOut = field(default_factory=LeftOut, compare=False)
+    """Files that are not images, by the reason; links that lead nowhere, and other entries that are no files."""
 
     @property
     def num_bytes(self) -> int:
@@ -74,27 +97,63 @@ class ImageFolder:
 def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None) -> ImageFolder:
     """Return the inventory of a folder that has one sub-folder per class; unpack an archive first by `fetch_archive`.
 
-    Files below a class folder count at any depth; hidden ones (a name or folder that begins with a dot) and files
-    outside of the class folders do not.
+    Files below a class folder count at any depth. Symbolic links to files and folders are followed. Left out, and
+    counted in `left_out`, are hidden files and those of systems, files whose names show that they are no images, those
+    outside of the class folders, and what `smalti.sources.listing` leaves out of every source.
 
     Raises:
         StoreNotFound: there is no such folder, or it is empty.
-        StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused.
+        StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused, or a folder
+            in it may not be listed.
         SmaltiError: there are files, but no class folders.
+
+    Warns:
+        SourceWarning: images or links are left out, or the first folders seem to be splits.
     """
+    folder = inventory_of(source, storage_options)
+    shown = redact_address(folder.source)
+    folder.left_out.warn(shown)
+    if split_folders(folder):
+        warnings.warn(
+            f"{shown}: the folders {', '.join(folder.classes)} seem to be splits, and become the classes; to use the "
+            f"folders in them as classes, list each one by itself, such as {shown.rstrip('/')}/{folder.classes[0]}",
+            SourceWarning,
+            stacklevel=2,
+        )
+    return folder
+
+
+def inventory_of(source: str, storage_options: Mapping[str, Any] | None = None) -> ImageFolder:
+    """Return the inventory of a folder without a warning; raises as `list_images` does."""
     if is_archive(source):
         raise SmaltiError(
             f"{redact_address(source)} is an archive; unpack it first: list_images(str(fetch_archive(source, into)))",
             source=redact_address(source),
         )
     store = open_store(source, storage_options)
-    objects = list(store.list())
-    found = _images_in(objects)
-    if not found:
-        raise _no_images_error(store, [item for item in objects if not is_hidden(item.key)])
-    _check_depth(store, found)
+    listing = list_source(store, is_hidden_name)
+    images = _images_in(listing.objects, listing.left_out)
+    if not images:
+        raise _no_images_error(store, listing)
+    _check_depth(store, images)
     address = store.url if store.local_path("any") is not None else source  # absolute, for workers
-    return _folder(address, found, storage_options)
+    return _folder(address, images, storage_options, listing.left_out)
+
+
+def split_folders(folder: ImageFolder) -> dict[str, str]:
+    """Return the split that each of the first folders means, if all of them are splits with class folders in them.
+
+    Empty otherwise.
+    """
+    splits = {name: split_named(name) for name in folder.classes}
+    if None in splits.values() or not all(file.path.count("/") > 1 for file in folder.files):
+        return {}
+    return {name: split for name, split in splits.items() if split is not None}
+
+
+def split_named(name: str) -> str | None:
+    """Return the split that a folder's name means, such as "validation" for `Valid` or `val_set`; None for others."""
+    return SPLITS.get(_OF_SETS.sub("", name.lower()))
 
 
 def list_image_partitions(
@@ -114,13 +173,15 @@ def list_image_partitions(
     begin, _, after = pattern.partition(key)
     name = re.compile(f"{re.escape(begin)}([^/]+){re.escape(after)}/(.+)")
     objects: dict[str, list[ObjectInfo]] = {}
-    for item in open_store(common, storage_options).list():
-        if (match := name.fullmatch(item.key)) is not None and not is_hidden(item.key):
+    listing = list_source(open_store(common, storage_options), is_hidden_name)
+    for item in listing.objects:
+        if (match := name.fullmatch(item.key)) is not None:
             objects.setdefault(match[1], []).append(replace(item, key=match[2]))
-    images = {found: _images_in(listed) for found, listed in sorted(objects.items())}
+    images = {value: _images_in(listed, listing.left_out) for value, listed in sorted(objects.items())}
+    listing.left_out.warn(redact_address(common))
     return {
-        found: _folder(f"{common}/{pattern.replace(key, found)}", listed, storage_options)
-        for found, listed in images.items()
+        value: _folder(f"{common}/{pattern.replace(key, value)}", listed, storage_options, listing.left_out)
+        for value, listed in images.items()
         if listed
     }
 
@@ -132,20 +193,28 @@ def split_at_partition(source: str, key: str) -> tuple[str, str]:
     return common, f"{begin}{key}{after}"
 
 
-def _images_in(objects: Iterable[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the objects below class folders, by name."""
-    found = [item for item in objects if is_image(item.key)]
-    return sorted(found, key=lambda item: item.key)
+def _images_in(objects: Iterable[ObjectInfo], left_out: LeftOut) -> list[ObjectInfo]:
+    """Return the objects below class folders that may be images, by name; the others are counted as left out."""
+    images = []
+    for item in objects:
+        if is_image(item.key):
+            images.append(item)
+        else:
+            is_outside = "/" not in item.key and item.key.lower().endswith(IMAGE_ENDINGS)
+            left_out.add(OUTSIDE if is_outside else OTHER_KIND, item.key)
+    return sorted(images, key=lambda item: item.key)
 
 
-def _folder(source: str, images: Sequence[ObjectInfo], storage_options: Mapping[str, Any] | None) -> ImageFolder:
+def _folder(
+    source: str, images: Sequence[ObjectInfo], storage_options: Mapping[str, Any] | None, left_out: LeftOut
+) -> ImageFolder:
     """Return the inventory of these images, sorted by name."""
     names = [_class_of(item) for item in images]
     classes = tuple(sorted(set(names)))
     numbers = {name: label for label, name in enumerate(classes)}
     labelled = zip(images, names, strict=True)
     files = tuple(ImageFile(item.key, numbers[name], item.num_bytes, item.modified) for item, name in labelled)
-    return ImageFolder(source, files, classes, _digest(files), storage_options)
+    return ImageFolder(source, files, classes, _digest(files), storage_options, left_out)
 
 
 def _class_of(item: ObjectInfo) -> str:
@@ -175,7 +244,8 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     ]
     files = tuple(sorted(moved, key=lambda file: file.path))
     options = next(iter(folders.values())).storage_options
-    return ImageFolder(source, files, classes, _digest(files), options)
+    left_out = LeftOut.joined(folder.left_out for folder in folders.values())
+    return ImageFolder(source, files, classes, _digest(files), options, left_out)
 
 
 def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, ImageFolder]:
@@ -204,24 +274,31 @@ def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> Image
 
 
 def is_image(key: str) -> bool:
-    """Return whether an object of a folder of images counts: it is below a class folder, and not hidden."""
-    return "/" in key and not is_hidden(key)
+    """Return whether a file counts as an image: it is below a class folder, not hidden, and not of another kind."""
+    return "/" in key and not is_hidden(key) and not key.lower().endswith(_NO_IMAGES)
 
 
 def is_hidden(key: str) -> bool:
-    """Return whether an object is hidden, or one that systems leave in folders."""
-    return key.startswith(".") or "/." in key or key.rpartition("/")[2] in _NOT_IMAGES
+    """Return whether a file, or a folder that it is in, is hidden, or one that systems leave in folders."""
+    return any(map(is_hidden_name, key.split("/")))
 
 
-def _no_images_error(store: Store, objects: list[ObjectInfo]) -> SmaltiError:
-    shown = redact(store.url)
+def is_hidden_name(name: str) -> bool:
+    """Return whether a file or folder of this name is hidden, or one that systems leave in folders."""
+    return name.startswith(".") or name.lower() in _OF_SYSTEMS
+
+
+def _no_images_error(store: Store, listing: Listing) -> SmaltiError:
+    shown, objects = redact(store.url), listing.objects
     expected = "expected one sub-folder per class, such as daisy/1.jpg and roses/2.jpg"
     if objects:
         return SmaltiError(
-            f"{shown}: {expected}; found {len(objects)} files ({objects[0].key}, ...) and no sub-folder with "
-            f"files: sort the images into folders named by their class",
+            f"{shown}: {expected}; found {len(objects)} files ({printable(objects[0].key)}, ...) and no sub-folder "
+            f"with images: sort the images into folders named by their class",
             source=shown,
         )
+    if listing.left_out.counts:
+        return StoreNotFound(f"{shown}: {expected}; left out: {listing.left_out}", source=shown)
     probe = store.local_path("any")
     if probe is not None and not probe.parent.exists():
         return StoreNotFound(f"{shown}: there is no such folder; {expected}", source=shown)
@@ -245,7 +322,7 @@ def _check_depth(store: Store, images: Sequence[ObjectInfo]) -> None:
 def _digest(files: tuple[ImageFile, ...]) -> str:
     digest = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode("utf-8", "surrogateescape"))
+        digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode())
     return digest.hexdigest()
 
 

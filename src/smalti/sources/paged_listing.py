@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from smalti.sources.image_folder import is_image
+from smalti.sources.image_folder import is_hidden_name, is_image
+from smalti.sources.listing import list_source
 from smalti.storage import Store
+from smalti.storage.store import ListingPage
 
 
 class Listed(Protocol):
@@ -52,13 +54,21 @@ def list_further(
     """
     begin = clock()
     while not listing.is_complete:
-        page = store.list_page(after=listing.after)
+        page = _page(store, listing.after)
         images = [(item.key, item) for item in page.objects if is_image(item.key)]
         digest = extend_digest(listing.digest, images)
         listing = Listing(page.after, digest, listing.count + len(images), page.is_last)
         if clock() - begin >= seconds:
             break
     return listing
+
+
+def _page(store: Store, after: str) -> ListingPage:
+    """Return the next objects; all that remain of a local folder, whose links are followed as in an inventory."""
+    if store.local_path("any") is None:
+        return store.list_page(after=after)
+    objects = [item for item in list_source(store, is_hidden_name).objects if item.key > after]
+    return ListingPage(objects, objects[-1].key if objects else after, is_last=True)
 
 
 def extend_digest(digest: str, objects: Iterable[tuple[str, Listed]]) -> str:

@@ -22,6 +22,7 @@ from stat import S_ISREG
 from typing import Any, BinaryIO
 
 from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.regular_files import open_regular, read_regular
 from smalti.storage.store import (
     Disk,
     ObjectInfo,
@@ -45,6 +46,8 @@ LOCK_SECONDS = 60.0
 """Longest wait for the lock of a folder, which is only held for a comparison and a rename."""
 _WRITE_BEHIND_BYTES = 1 << 23  # large enough for the file system to place it in one piece
 _MAX_SYNCS = 8  # in parallel: disks reorder their queues
+_MAKE_FOLDER = "make the folder of"
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -68,13 +71,13 @@ class LocalStore(Store):
         """Return the whole object."""
         path = self.local_path(key)
         with self._mapped(key, "read"):
-            return path.read_bytes()
+            return read_regular(path)
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end), fewer if the object ends before."""
         check_span(begin, end)
         path = self.local_path(key)
-        with self._mapped(key, "read"), path.open("rb") as file:
+        with self._mapped(key, "read"), open_regular(path) as file:
             file.seek(begin)
             return file.read(end - begin)
 
@@ -83,7 +86,7 @@ class LocalStore(Store):
         path = self.local_path(key)
         total = 0
         with self._mapped(key, "open"):
-            file = path.open("rb")
+            file = open_regular(path)
         with file:
             while True:
                 with self._mapped(key, "read"):
@@ -151,7 +154,9 @@ class LocalStore(Store):
         """Replace the object by the content of a local file."""
         target = self._writable(key)
         try:
-            source = path.open("rb")
+            source = open_regular(path)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
         with self._mapped(key, "write"), source, _temporary_file(target) as (temp, file):
@@ -187,7 +192,7 @@ class LocalStore(Store):
             file.write(data)
             _sync(file)
             with self._locked(path.parent, fcntl.LOCK_EX):
-                if not path.is_file() or sha256(path.read_bytes()).hexdigest() != etag:
+                if not path.is_file() or sha256(read_regular(path)).hexdigest() != etag:
                     raise StoreConflict(
                         f"{path} is no longer what it was when it was read; nothing was written: read it again",
                         key=key,
@@ -222,8 +227,10 @@ class LocalStore(Store):
                 continue
             try:
                 stat = os.stat(path)  # noqa: PTH116  a Path for each of a million files would take most of the time
-            except FileNotFoundError:
-                continue  # removed since it was listed, or a dangling link
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    continue  # removed since it was listed, or a link that leads nowhere
+                raise self._translate(error, key, "list") from error
             infos.append(ObjectInfo(key, stat.st_size, str(stat.st_mtime_ns), stat.st_mtime))
         return iter(sorted(infos, key=attrgetter("key")))
 
@@ -281,7 +288,7 @@ class LocalStore(Store):
         """List key, name and path of all files below the folder, temporary ones included."""
         top, found = self.root / folder_of(prefix), []
         with self._mapped(prefix, "list"):
-            for folder, _, names in os.walk(top):
+            for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
                 below = Path(folder).relative_to(self.root).as_posix()
                 begin = "" if below == "." else f"{below}/"
                 found += [(f"{begin}{name}", name, f"{folder}{os.sep}{name}") for name in names]
@@ -356,7 +363,7 @@ class LocalStore(Store):
 
     def _writable(self, key: str) -> Path:
         path = self.local_path(key)
-        with self._mapped(key, "make the folder of"):
+        with self._mapped(key, _MAKE_FOLDER):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._confine(path, key)
         return path
@@ -385,6 +392,8 @@ class LocalStore(Store):
             if action == "create":
                 return StoreExists(f"{where} exists already; nothing was written", **facts)
             return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
+        if isinstance(error, NotADirectoryError) and action == _MAKE_FOLDER:
+            return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and action != "write":
             return StoreNotFound(f"{where} does not exist", **facts)
         if isinstance(error, PermissionError):
@@ -394,6 +403,12 @@ class LocalStore(Store):
                 f"cannot {action} {where}: the disk is full ({error.strerror}); free space and try again", **facts
             )
         return StoreError(f"cannot {action} {where}: {error.strerror or error}", **facts)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Raise the error that a folder cannot be listed, unless there is none; `os.walk` ignores it otherwise."""
+    if error.errno not in _NO_FILE:
+        raise error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from smalti.cache.sources import CacheOptions, detect_cache_folder
 from smalti.catalog.header import INDEX
+from smalti.regular_files import read_regular_text
 from smalti.storage import Store
 from smalti.storage.store import temporary_name
 
@@ -30,7 +31,7 @@ class LastVersion:
         """Return the version that was opened last; None if that is not known."""
         if self._path is not None:
             with suppress(OSError, ValueError):
-                text = self._path.read_text("ascii")
+                text = read_regular_text(self._path, "ascii")
                 if text.isdecimal() and len(text) <= _MAX_DIGITS and int(text):
                     return int(text)
         return None

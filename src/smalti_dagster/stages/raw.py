@@ -75,6 +75,9 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
         partitions = {PARTITIONS: read.save(place)}
     seconds = time.monotonic() - begin
     step.log.info("%d images of %d classes in %s", len(folder.files), len(folder.classes), folder.source)
+    left_out = str(folder.left_out)
+    if left_out:
+        step.log.info("left out: %s", left_out)
     key, is_same = inventory_key(folder), last.get("digest") == folder.digest and last.get("folder") == folder.source
     before = folder if is_same else _inventory_of(last, declared, storage)
     news = describe_changes(before, folder)
@@ -95,6 +98,7 @@ def _list_images(step: StageInput, config: ImagesConfig, storage: StorageResourc
             "digest": folder.digest,
             **watched_fact(declared, folder, mark),
             "inventory": key,
+            **({"left_out": left_out} if left_out else {}),
             "dagster/size_bytes": folder.num_bytes,
             **partitions,
             **overrides(config),

@@ -218,14 +218,17 @@ START, SIZE, SCAN, END = "ffd8", "ffc0000b0800020003010111 00", "ffda00080101000
     [
         (START + SIZE + SCAN + END, None),
         (START + "ffff" + SIZE[2:] + SCAN + END, None),  # fill bytes before a mark
-        (START + "ff01" + SIZE + SCAN + END, None),  # a mark without a length
+        (START + "ffd0" + SIZE + SCAN + END, None),  # a mark without a length
+        (START + SIZE + "00000000" + SCAN + END, None),  # bytes between segments
+        (START + "ff00" + SIZE + "616263ff00" + SCAN + END, None),
+        (START + "ff01" + SIZE + SCAN + END, "mark 0x01, which no decoder takes"),
+        (START + SIZE + "ffd8" + SCAN + END, "mark 0xd8, which no decoder takes"),
         (START + "ffe00004 0000" + SIZE + SCAN + END + "00ff", None),  # something behind the end
         (START + SIZE + SCAN, "cut short"),
         (START + "ffe00006 ffd90000" + SIZE + SCAN, "cut short"),  # the end of an embedded thumbnail does not count
         (START + SCAN + END, "before the header"),
         (START + "ffc0000b0800020000010111 00" + SCAN + END, "width is 0"),
         (START + "ffc00005", "width is 0"),
-        (START + SIZE + "00" + SCAN + END, "does not start with a mark"),
         (START + SIZE + "ffe0ffff" + SCAN + END, "ends before any pixels"),
         (START + SIZE, "ends before any pixels"),
     ],

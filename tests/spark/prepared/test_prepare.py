@@ -76,7 +76,7 @@ def mixed(flowers):
     put(flowers / "roses" / "text.jpg", b"this is not a picture")
     put(flowers / "roses" / "cut.jpg", draw_flower("roses", number=9)[:3000])
     put(flowers / "tulips" / "page.jpg", b"<html>503 Service Unavailable</html>")
-    put(flowers / "tulips" / "notes.txt", b"water twice a week")
+    put(flowers / "tulips" / "notes.dat", b"water twice a week")
     put(flowers / "tulips" / "scan.tif", encode("TIFF", "RGB"))
     bomb = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
     put(flowers / "tulips" / "bomb.png", bomb)
@@ -86,9 +86,9 @@ def mixed(flowers):
 BAD = {
     "roses/cut.jpg": "truncated",
     "roses/empty.jpg": "zero bytes",
-    "roses/text.jpg": "text beginning",
+    "roses/text.jpg": "found text",
     "tulips/bomb.png": "3,600,000,000 pixels",
-    "tulips/notes.txt": "text beginning",
+    "tulips/notes.dat": "found text",
     "tulips/page.jpg": "an HTML page",
     "tulips/scan.tif": "a TIFF image",
 }

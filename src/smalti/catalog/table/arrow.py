@@ -43,6 +43,7 @@ from smalti.catalog.table.shard_table import ShardTable, TableContent, check_sha
 from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, load_strict
+from smalti.regular_files import open_regular
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -471,7 +472,7 @@ def map_file(path: Path) -> tuple[Buffer, State]:
     Raises:
         OSError: it does not exist, or cannot be mapped.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         found = os.fstat(file.fileno())
         state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
         if not found.st_size:

@@ -1,6 +1,7 @@
-"""`smalti convert SOURCE URL` and its parts on several machines: rows and files as a version, without Spark."""
+"""`smalti convert SOURCE URL`: rows and files as a version, without Spark."""
 
 import json
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,7 +12,7 @@ from smalti.cli.options import Output, StoreOptions, parse_storage_option
 from smalti.cli.output import byte_count, write, write_json
 from smalti.cli.progress import progress
 from smalti.cli.registration import CHANGE, command
-from smalti.errors import SmaltiError
+from smalti.errors import SmaltiError, SourceWarning
 
 if TYPE_CHECKING:
     from smalti.catalog import Manifest
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)]
 Target = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id that `smalti convert --begin` printed.", show_default=False)]
 Processes = Annotated[
     int | None,
     typer.Option("--processes", metavar="N", min=1, help="Processes (default: one per core).", show_default=False),
@@ -28,7 +28,7 @@ Processes = Annotated[
 
 
 def add_convert_commands(app: typer.Typer) -> None:
-    """Add `convert`, `convert-part` and `convert-publish`."""
+    """Add `convert`."""
     command(
         app,
         "convert",
@@ -37,11 +37,8 @@ def add_convert_commands(app: typer.Typer) -> None:
             "smalti convert ./rows ./set",
             "smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask",
             "smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1",
-            "smalti convert s3://bucket/rows s3://bucket/set --begin",
         ],
     )(run_convert)
-    command(app, "convert-part", panel=CHANGE, examples=["smalti convert-part s3://bucket/set ID 3/8"])(run_part)
-    command(app, "convert-publish", panel=CHANGE, examples=["smalti convert-publish s3://bucket/set ID"])(run_publish)
 
 
 def run_convert(  # noqa: PLR0913  one parameter for each option
@@ -85,9 +82,6 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
         str | None, typer.Option("--part-bytes", metavar="BYTES", help="Bytes that one task reads, about.")
     ] = None,
     processes: Processes = None,
-    begin: Annotated[
-        bool, typer.Option("--begin", help="Only begin: print the id for `convert-part` and `convert-publish`.")
-    ] = False,
     stores: StoreOptions,
     output: Output,
 ) -> None:
@@ -95,7 +89,7 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
 
     Reads Parquet, folders of images, and the other formats of docs/convert.md.
     """
-    from smalti.conversion import begin_conversion, convert
+    from smalti.conversion import convert
 
     options: dict[str, Any] = {
         "format": format,
@@ -113,53 +107,11 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     }
     if hash:
         options["hashes"] = tuple(hash)
-    if begin:
-        conversion = _checked(lambda: begin_conversion(source, url, **options))
-        if output.as_json:
-            write_json(conversion.to_dict())
-        else:
-            write(f"{conversion.id}")
-        return
-    with progress(output, "converted", is_bytes=True) as on_bytes:
+    with progress(output, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SourceWarning)  # said below, with the rest that is left out
         report = _by_bytes(on_bytes)
         made = _checked(lambda: convert(source, url, **options, processes=processes, on_progress=report))
     _write_version(made, output)
-
-
-def run_part(
-    url: Target,
-    id: Id,
-    share: Annotated[str, typer.Argument(metavar="K/N", help="Share of the parts, such as 3/8.", show_default=False)],
-    *,
-    processes: Processes = None,
-    stores: StoreOptions,
-    output: Output,
-) -> None:
-    """Write share K of N of the parts of a conversion; parts that are written already are not written again."""
-    from smalti.conversion import open_conversion
-
-    number, _, of = share.partition("/")
-    if not (number.isdecimal() and of.isdecimal()):
-        raise UsageFault(f"expected a share such as 3/8, found {share!r}")
-    options = stores.for_address(url) or None
-    conversion = open_conversion(url, id, storage_options=options, source_storage_options=options)
-    with progress(output, "converted", is_bytes=True) as on_bytes:
-        report = _by_bytes(on_bytes)
-        done = _checked(lambda: conversion.write_part(int(number), int(of), processes=processes, on_progress=report))
-    if output.as_json:
-        write_json(done.to_dict())
-    else:
-        before = f", {len(done.skipped):,} were written before" if done.skipped else ""
-        write(f"{len(done.written):,} parts with {done.rows:,} rows written{before}")
-
-
-def run_publish(url: Target, id: Id, *, stores: StoreOptions, output: Output) -> None:
-    """Publish the version of a conversion, once all of its parts are written."""
-    from smalti.conversion import open_conversion
-
-    options = stores.for_address(url) or None
-    conversion = open_conversion(url, id, storage_options=options, source_storage_options=options)
-    _write_version(conversion.publish(), output)
 
 
 def _checked(call: Callable[[], Result]) -> Result:
@@ -199,10 +151,23 @@ def _by_bytes(on_bytes: "OnProgress | None") -> Any:
 
 
 def _write_version(made: "Manifest", output: Output) -> None:
+    from smalti.sources.listing import describe_left_out
+
     num_bytes = sum(file.num_bytes for info in made.shards for file in info.stored_files)
+    left_out = _left_out(made)
     facts = {"version": made.version, "rows": made.rows, "shards": len(made.shards), "num_bytes": num_bytes}
     if output.as_json:
-        write_json({**facts, "write_id": made.write_id})
+        write_json({**facts, "write_id": made.write_id, "left_out": left_out})
     else:
         shards = "1 shard" if len(made.shards) == 1 else f"{len(made.shards):,} shards"
         write(f"version {made.version}: {made.rows:,} rows in {shards} of {byte_count(num_bytes)}")
+        if left_out:
+            write(f"left out: {describe_left_out(left_out)}")
+
+
+def _left_out(made: "Manifest") -> dict[str, Any]:
+    """Return what the conversion left out of its source, by reason."""
+    sources = made.lineage.get("sources")
+    if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
+        return {}
+    return dict(sources[0].get("left_out") or {})

@@ -16,6 +16,7 @@ from smalti.cli.options import Output, StoreOptions, Url
 from smalti.cli.output import byte_count, write, write_facts, write_json
 from smalti.cli.progress import progress
 from smalti.cli.registration import CHANGE, command
+from smalti.regular_files import read_regular_text
 
 if TYPE_CHECKING:
     from smalti.writer import DeletionReport, PurgeReport
@@ -58,7 +59,7 @@ class Choice:
         if self.where is not None:
             _check_condition(self.where)
             return {"where": self.where}
-        text = sys.stdin.read() if str(self.ids) == "-" else Path(str(self.ids)).read_text(encoding="utf-8-sig")
+        text = sys.stdin.read() if str(self.ids) == "-" else read_regular_text(str(self.ids), "utf-8-sig")
         ids = [line.strip() for line in text.splitlines() if line.strip()]
         if not ids:
             raise UsageFault(f"--ids {self.ids}: there is no id in it")

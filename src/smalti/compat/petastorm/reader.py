@@ -30,6 +30,7 @@ from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
 from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
+from smalti.regular_files import read_regular
 from smalti.world import World, detect_ranks
 
 LOCAL_DISK_CACHE = "local-disk"
@@ -329,7 +330,7 @@ class DiskCache:
     def _found(self, key: str) -> pa.Table | None:
         for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
             try:
-                data = path.read_bytes()
+                data = read_regular(path)
             except FileNotFoundError:  # another process evicted it
                 continue
             if path.name == _name(key, data):

@@ -20,6 +20,7 @@ from smalti.conversion.sources.lines import BLOCK_BYTES, LineRange, declared_typ
 from smalti.conversion.sources.source_file import SourceFile, each_file, find_files, without_compression
 from smalti.conversion.sources.text_types import FALSE_VALUES, TRUE_VALUES, ColumnGuess
 from smalti.errors import FormatError, SchemaError, SmaltiError
+from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".csv", ".tsv")
 _MAX_BLOCK_BYTES = 1 << 30
@@ -152,6 +153,11 @@ class DelimitedSource:
     def identity(self) -> Any:
         """Return a digest of the files as they are now."""
         return self.found.identity()
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files at the place that are not read."""
+        return self.found.left_out
 
 
 @dataclass(frozen=True)

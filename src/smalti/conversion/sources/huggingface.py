@@ -8,7 +8,6 @@ a time.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from smalti.conversion.sources.source_file import SourceFile
 from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
+from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
 
@@ -174,7 +174,7 @@ def _content(path: str | None, name: str, where: str) -> bytes | None:
     if path is None:
         return None
     try:
-        return Path(path).read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise StoreNotFound(
             f"{where}: column {name!r} names the file {path!r:.200}, which cannot be read ({error.strerror}); save the "

@@ -12,30 +12,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions
-from smalti.errors import BadImageError, SchemaError
+from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions, changed
+from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
+from smalti.regular_files import printable
 from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import (
-    TEST,
-    TRAIN,
-    VALIDATION,
+    IMAGE_ENDINGS,
     ImageFolder,
-    list_images,
+    inventory_of,
     place_key,
     split_files,
+    split_folders,
+    split_named,
 )
+from smalti.sources.listing import LeftOut
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact_address
 
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
-_SPLITS = {
-    "train": TRAIN, "training": TRAIN, "val": VALIDATION, "valid": VALIDATION, "validation": VALIDATION, "test": TEST,
-}  # fmt: skip
-"""Names of folders that are splits, if the source has no others."""
+MAX_IMAGE_BYTES = 1 << 28
+"""Largest file of one image: as many bytes as the most pixels take that may be in a file."""
 _FILES_PER_PART = 512
 _PART_BYTES = 8 << 20
-_SETTINGS = {"validation_fraction": 0.0, "test_fraction": 0.0, "fixed_splits": False, "seed": 0}
+_SETTINGS = {"folders": "auto", "validation_fraction": 0.0, "test_fraction": 0.0, "fixed_splits": False, "seed": 0}
+_MEANINGS = ("auto", "classes", "splits")
+_MAX_NAMED = 3
 _SCHEMA = [
     pa.field("image", pa.binary(), nullable=False),
     pa.field("label", pa.int32(), nullable=False),
@@ -49,17 +51,19 @@ _SCHEMA = [
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  the interface of formats
     """Return whether most files are images by their names."""
-    return sum(name.lower().endswith(_SUFFIXES) for name in names) * 2 > len(names)
+    return sum(name.lower().endswith(IMAGE_ENDINGS) for name in names) * 2 > len(names)
 
 
 def open_source(place: Any, options: SourceOptions) -> "ImageSource":
     """Return the images below class folders as a source; reads no image.
 
-    Settings: `validation_fraction`, `test_fraction`, `fixed_splits` and `seed`, as `PrepareOptions` of Spark has them;
-    where the folders are splits already, they say which split a file is in.
+    Settings: `folders` says what the first folders are, `classes` or `splits`; by default, their names decide.
+    `validation_fraction`, `test_fraction`, `fixed_splits` and `seed` are those of `PrepareOptions` of Spark; where the
+    folders are splits already, they say which split a file is in.
 
     Raises:
-        SmaltiError: There are no class folders.
+        SmaltiError: There are no class folders, or it is not clear whether the folders are classes or splits.
+        BadImageError: Files are empty, or too large.
         ValueError: There is no such setting.
     """
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
@@ -67,6 +71,9 @@ def open_source(place: Any, options: SourceOptions) -> "ImageSource":
     unknown = sorted(set(options.settings) - set(_SETTINGS))
     if unknown:
         raise ValueError(f"images have no setting {unknown[0]!r}; there are {', '.join(_SETTINGS)}")
+    meaning = options.settings.get("folders", "auto")
+    if meaning not in _MEANINGS:
+        raise ValueError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
     return ImageSource(str(place), options)
 
 
@@ -75,23 +82,36 @@ class ImageSource:
 
     def __init__(self, place: str, options: SourceOptions) -> None:
         self._options = options
-        self._folder = list_images(place, storage_options=options.storage_options)
+        self._folder = inventory_of(place, options.storage_options)
+        _check_sizes(self._folder)
         self._settings = {**_SETTINGS, **options.settings}
-        self._classes = _classes_of(self._folder)
+        self._splits = _splits_of(self._folder, self._settings["folders"])
+        self._classes = _classes_of(self._folder, is_below_splits=bool(self._splits))
         self._schema = _chosen(self._folder.encoding, self._classes, options.columns)
 
     @property
     def url(self) -> str:
         """Address of the folder."""
-        return redact_address(self._folder.source)
+        return printable(redact_address(self._folder.source))
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files of the folder that are no images."""
+        return self._folder.left_out
 
     def schema(self) -> pa.Schema:
         """Return the columns: image, label, class_name, width, height, split and path."""
         return self._schema
 
     def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        now = list_images(self._folder.source, storage_options=self._options.storage_options)
+        """Return a digest of the files, which are listed again.
+
+        Raises:
+            SmaltiError: Files were added, removed or changed since they were listed.
+        """
+        now = inventory_of(self._folder.source, self._options.storage_options)
+        if now.digest != self._folder.digest:
+            raise changed(self.url)
         return {"files": len(now.files), "num_bytes": now.num_bytes, "digest": now.digest}
 
     def parts(self) -> Sequence["ImagePart"]:
@@ -104,13 +124,13 @@ class ImageSource:
         for end, row in enumerate(rows, start=1):
             num_bytes += row.num_bytes
             if end == len(rows) or num_bytes >= _PART_BYTES or end - begin >= _FILES_PER_PART:
-                parts.append(ImagePart(store, begin, tuple(rows[begin:end]), self._schema))
+                parts.append(ImagePart(store, begin, tuple(rows[begin:end]), self._schema, self._folder.encoding))
                 begin, num_bytes = end, 0
         return parts
 
     def _rows(self) -> list["_Row"]:
         files, classes = self._folder.files, self._classes
-        if not _are_splits(self._folder):
+        if not self._splits:
             splits = split_files(
                 self._folder,
                 validation=float(self._settings["validation_fraction"]),
@@ -124,21 +144,69 @@ class ImageSource:
         folders = [file.path.split("/")[:2] for file in files]
         labels = {name: label for label, name in enumerate(classes)}
         return [
-            _Row(file.path, file.num_bytes, labels[name], name, _SPLITS[split])
+            _Row(file.path, file.num_bytes, labels[name], name, self._splits[split])
             for file, (split, name) in zip(files, folders, strict=True)
         ]
 
 
-def _classes_of(folder: ImageFolder) -> tuple[str, ...]:
+def _check_sizes(folder: ImageFolder) -> None:
+    """Refuse a folder with empty files, whose content is lost, or with files larger than an image can be."""
+    large = next((file for file in folder.files if file.num_bytes > MAX_IMAGE_BYTES), None)
+    if large is not None:
+        raise BadImageError(
+            f"{printable(large.path)} has {large.num_bytes:,} bytes; an image has at most {MAX_IMAGE_BYTES:,}: remove "
+            "it from the class folder, or reduce it",
+            path=large.path,
+        )
+    empty = [printable(file.path) for file in folder.files if not file.num_bytes]
+    if empty:
+        more = ", ..." if len(empty) > _MAX_NAMED else ""
+        raise BadImageError(
+            f"{redact_address(folder.source)}: {len(empty):,} of {len(folder.files):,} images are empty files "
+            f"({', '.join(empty[:_MAX_NAMED])}{more}); their download or copy was cut off: fetch them again, or remove "
+            "them",
+            path=empty[0],
+        )
+
+
+def _splits_of(folder: ImageFolder, meaning: str) -> dict[str, str]:
+    """Return the split that each of the first folders is; empty if they are the classes.
+
+    Raises:
+        SmaltiError: Names and files do not decide it, or the folders cannot be what the setting says.
+    """
+    if meaning == "classes":
+        return {}
+    is_deep = all(file.path.count("/") > 1 for file in folder.files)
+    named = {name: split for name in folder.classes if (split := split_named(name)) is not None}
+    if meaning == "splits":
+        if not is_deep:
+            raise SmaltiError(_unclear(folder, "folders=splits needs class folders in each of them, found images"))
+        return {name: named.get(name, name) for name in folder.classes}
+    if not named:
+        return {}
+    if splits := split_folders(folder):
+        return splits
+    if len(named) == len(folder.classes) or is_deep or len(set(named.values())) > 1:
+        raise SmaltiError(_unclear(folder, f"{', '.join(named)} may be splits or classes"))
+    return {}
+
+
+def _unclear(folder: ImageFolder, reason: str) -> str:
+    shown = ", ".join(printable(name) for name in folder.classes[:_MAX_NAMED])
+    more = ", ..." if len(folder.classes) > _MAX_NAMED else ""
+    return (
+        f"{redact_address(folder.source)}: the first folders are {shown}{more}: {reason}. If they are classes, give "
+        'the setting folders=classes (settings={"folders": "classes"}); if they are splits with class folders in them, '
+        "folders=splits"
+    )
+
+
+def _classes_of(folder: ImageFolder, *, is_below_splits: bool) -> tuple[str, ...]:
     """Return the names of the classes in the order of their numbers."""
-    if not _are_splits(folder):
+    if not is_below_splits:
         return tuple(folder.classes)
     return tuple(sorted({file.path.split("/")[1] for file in folder.files}))
-
-
-def _are_splits(folder: ImageFolder) -> bool:
-    """Return whether the first folders are splits, with a folder for each class below."""
-    return set(folder.classes) <= set(_SPLITS) and all(file.path.count("/") > 1 for file in folder.files)
 
 
 def _chosen(encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | None) -> pa.Schema:
@@ -176,6 +244,8 @@ class ImagePart:
     """Number of images before these."""
     rows: tuple[_Row, ...]
     columns: pa.Schema
+    encoding: str
+    """Encoding of the column `image` unless the caller names another one."""
 
     @property
     def name(self) -> str:
@@ -187,6 +257,10 @@ class ImagePart:
         """Bytes of the files."""
         return sum(row.num_bytes for row in self.rows)
 
+    def origin(self, row: int) -> str:
+        """Return the path of the file of a row."""
+        return self.rows[row].path
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the images with their labels.
 
@@ -194,18 +268,23 @@ class ImagePart:
             BadImageError: A file is no image.
         """
         rows = iter(self.rows)
-        for contents in read_contents(self.store, [row.path for row in self.rows]):
+        is_checked = self.encoding != "bytes"
+        sizes = [row.num_bytes for row in self.rows]
+        for contents in read_contents(self.store, [row.path for row in self.rows], sizes):
             read = zip(islice(rows, len(contents)), contents.to_pylist(), strict=True)
-            values = [_values_of(row, data) for row, data in read]
+            values = [_values_of(row, data, is_checked=is_checked) for row, data in read]
             yield pa.RecordBatch.from_pylist(values, self.columns)
 
 
-def _values_of(row: _Row, data: bytes) -> dict[str, Any]:
+def _values_of(row: _Row, data: bytes, *, is_checked: bool) -> dict[str, Any]:
+    """Return the columns of an image; `is_checked` says that the encoding of its column checks the file."""
     try:
         header = probe_image(data)
+        if not is_checked and (fault := check_image_file(header.format, data)) is not None:
+            raise BadImageError(f"{header.format} file of {len(data)} bytes: {fault}")
     except BadImageError as error:
         raise BadImageError(
-            f"{row.path} is not a usable image: {error}. Remove or replace the file", path=row.path
+            f"{printable(row.path)} is not a usable image: {error}. Remove or replace the file", path=row.path
         ) from error
     return {
         "image": data,

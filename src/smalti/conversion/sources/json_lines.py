@@ -20,6 +20,7 @@ from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.lines import LineRange, declared_types, line_blocks, line_ranges
 from smalti.conversion.sources.source_file import each_file, find_files, without_compression
 from smalti.errors import FormatError, SchemaError
+from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _ROW = re.compile(r" in row (\d+)")
@@ -273,6 +274,11 @@ class JsonLinesSource:
     def identity(self) -> Any:
         """Return a digest of the files as they are now."""
         return self.found.identity()
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files at the place that are not read."""
+        return self.found.left_out
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from smalti.conversion.files import SourceFiles, list_files, open_random
 from smalti.conversion.source import SourceOptions
 from smalti.errors import FormatError, SchemaError, SmaltiError
+from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.kinds import plain_type
 
@@ -96,6 +97,11 @@ class ParquetSource:
     def identity(self) -> Any:
         """Return a digest of the files as they are now."""
         return self._files.identity()
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files at the place that are not read."""
+        return self._files.left_out
 
     def parts(self) -> Sequence["ParquetPart"]:
         """Return one part per row group, in order."""

@@ -1,7 +1,7 @@
 """One file of a source: where it is, and its bytes as a stream, decompressed where its name shows a compression."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from smalti.conversion.files import SourceFiles, list_files, open_sequential
 from smalti.conversion.source import SourceOptions
-from smalti.errors import FormatError, SmaltiError, StoreNotFound
+from smalti.errors import FormatError, SmaltiError
 from smalti.storage import Store
 
 _COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd", ".lz4": "lz4"}
@@ -62,12 +62,7 @@ def find_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bo
         StoreError: The place cannot be listed.
     """
     found = list_files(place, options.storage_options)
-    if found.pattern:
-        return found
-    wanted = tuple(file for file in found.files if is_wanted(file.key))
-    if not wanted:
-        raise StoreNotFound(f"{found.url}: there are no files of this format", url=found.url)
-    return replace(found, files=wanted)
+    return found.wanted(is_wanted, what="there are no files of this format")
 
 
 def each_file(found: SourceFiles) -> list[SourceFile]:

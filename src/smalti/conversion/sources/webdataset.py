@@ -31,6 +31,7 @@ from smalti.conversion.sources.source_file import (
 )
 from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.sources.archive_members import Member, is_system_file, read_members
+from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".tar", ".tgz")
 _NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
@@ -116,6 +117,11 @@ class WebDatasetSource:
     def identity(self) -> Any:
         """Return a digest of the files as they are now."""
         return self.found.identity()
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files at the place that are not read."""
+        return self.found.left_out
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ the result of the JPEG check is cached by header.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from io import BytesIO
@@ -28,17 +29,21 @@ from PIL.JpegImagePlugin import JpegImageFile
 from smalti.errors import BadImageError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
 from smalti.image_headers import (
+    CUT_SHORT,
     FRAME_MARKERS,
     MAX_PIXELS,
-    NO_MARKER,
     START_OF_SCAN,
+    UNKNOWN_MARKER,
     bmp_size,
+    find_fault,
+    format_of,
     frame_size,
     gif_size,
     jpeg_segments,
     png_size,
     webp_size,
 )
+from smalti.regular_files import read_regular
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
@@ -70,26 +75,28 @@ class UnreadableImage(BadImageError, UnidentifiedImageError):  # noqa: N818 - na
 def check_png(data: bytes) -> str | None:
     """Return what is wrong with a PNG file, or None: signature, a header with a size, and the end chunk."""
     if not data.startswith(_PNG_SIGNATURE):
-        return "the signature is another" if data else "the bytes are empty"
+        return _other_format(data) or ("the signature is another" if data else "the bytes are empty")
     if len(data) < _PNG_HEADER_BYTES or (size := png_size(data)) is None:
         return "the header is missing"
     if not all(size):
         return "its width or height is 0"
     if fault := too_many_pixels(*size):
         return fault
+    if zlib.crc32(data[12:29]) != int.from_bytes(data[29:33], "big"):
+        return "its header is damaged"
     if data.rfind(_PNG_END) < _PNG_HEADER_BYTES:
-        return "the end is missing: it was cut short"
+        return CUT_SHORT
     return None
 
 
 def check_jpeg(data: bytes) -> str | None:
     """Return what is wrong with a JPEG file, or None: start mark, a frame with a size, a scan, and an end mark."""
     if not data.startswith(b"\xff\xd8\xff"):
-        return "the start mark is missing" if data else "the bytes are empty"
+        return _other_format(data) or ("the start mark is missing" if data else "the bytes are empty")
     has_size = False
     for marker, begin, _ in jpeg_segments(data):
-        if marker == NO_MARKER:
-            return "a segment does not start with a mark"
+        if marker == UNKNOWN_MARKER:
+            return f"a segment has the mark 0x{data[begin + 1]:02x}, which no decoder takes"
         if marker == START_OF_SCAN:
             if not has_size:
                 return "pixels come before the header with their size"
@@ -102,6 +109,21 @@ def check_jpeg(data: bytes) -> str | None:
                 return fault
             has_size = True
     return "it ends before any pixels"
+
+
+def _other_format(data: bytes) -> str | None:
+    kind = format_of(bytes(data[:16]))
+    return kind and f"it is a {kind} file; convert it, or store the column with the encoding `bytes`"
+
+
+def check_image_file(kind: str, data: bytes) -> str | None:
+    """Return what is wrong with an image file whose header declares this format, as Pillow names it; None if nothing.
+
+    No pixel is decoded. A file is refused whose header decoders refuse, or whose end is missing.
+    """
+    if kind == "JPEG":
+        return check_jpeg(data)
+    return check_png(data) if kind == "PNG" else find_fault(kind, data)
 
 
 def too_many_pixels(width: int, height: int) -> str | None:
@@ -252,7 +274,7 @@ class Jpeg(ImageFileEncoding):
         if not name:
             return None
         path = Path(os.fsdecode(name))
-        data = path.read_bytes() if path.is_file() else None
+        data = read_regular(path) if path.is_file() else None
         return data if data and _is_unchanged(data, image) else None
 
 

@@ -18,6 +18,7 @@ from smalti.errors import ChecksumMismatch
 from smalti.format.encodings.encoding import Bytes1d, Int64s
 from smalti.format.hashing import Hasher, compare_digests, new_hash
 from smalti.format.index import FileInfo
+from smalti.regular_files import open_regular
 
 _CHUNK_BYTES = 1 << 18  # one buffer stays in a core's cache: 14 GB/s, against 4 GB/s with fresh ones of a megabyte
 _PIECE_BYTES = 16 << 20  # mapped at once while a file is hashed; bounds the memory that counts for the process
@@ -54,7 +55,7 @@ def verify_file(path: Path, info: FileInfo, *, what: str, by_map: bool = False) 
         OSError: The file cannot be read.
     """
     hashers = {name: new_hash(name) for name in info.hashes}
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path, buffering=0) as file:
         num_bytes = file.seek(0, 2)
         if num_bytes == info.num_bytes and hashers:
             done = _feed_mapped(file, num_bytes, list(hashers.values())) if by_map else 0
@@ -142,7 +143,7 @@ class MappedFile:
             ChecksumMismatch: It has another size.
             OSError: It cannot be opened.
         """
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = file.seek(0, 2)
             check_size(found, num_bytes, what=str(path))
             check_size(found, max(found, _MIN_BYTES), what=str(path))
@@ -159,7 +160,7 @@ class MappedFile:
         Raises:
             OSError: It cannot be opened.
         """
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.seek(0, 2) < num_bytes:
                 return None
             return cls(mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ), name)

@@ -19,6 +19,7 @@ from smalti.format.reading.batch import Arrays, check_column_names, check_rows, 
 from smalti.format.reading.files import check_size
 from smalti.format.reading.gather import Ragged, StoredSamples
 from smalti.format.text import TextLayout, make_lines
+from smalti.regular_files import open_regular
 
 _DAMAGED = "the shard is damaged. Fetch it again, or run the writer again."
 
@@ -71,7 +72,7 @@ class TextShard:
         if layout is None or meta_info is None:
             raise FormatError(f"{data_path}: its index entry is that of an {info.format} shard, not of a text shard.")
         check_column_names(names or (), layout.schema.names)
-        with meta_path.open("rb") as file:
+        with open_regular(meta_path) as file:
             check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
             file.seek(0)
             meta = file.read(meta_info.num_bytes)
@@ -178,7 +179,7 @@ class TextShard:
 
 
 def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         check_size(file.seek(0, 2), info.num_bytes, what=str(path))
         # A shard without samples may be an empty file, which cannot be mapped.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.num_bytes else b""

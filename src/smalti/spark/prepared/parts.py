@@ -22,6 +22,7 @@ from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.format.hashing import new_hash
 from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
+from smalti.regular_files import open_regular
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.tasks import run_on_rows, session_of
 from smalti.storage import Store
@@ -163,7 +164,7 @@ def write_part(store: Store, key: str, batches: Iterable[pa.RecordBatch]) -> Sha
         if not rows:
             return None
         hasher, num_bytes = new_hash(_HASH), file.stat().st_size
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             while piece := opened.read(1 << 20):
                 hasher.update(piece)
         store.put_file(key, file)

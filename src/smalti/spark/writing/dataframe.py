@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from smalti.catalog import Manifest, new_write_id
 from smalti.catalog.publishing import Mode
+from smalti.errors import StoreError
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
 from smalti.spark.tasks import require_frame
 from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
@@ -19,6 +20,7 @@ from smalti.spark.writing.plan import shuffle_rows as shuffled
 from smalti.spark.writing.progress import reporting
 from smalti.spark.writing.task import run
 from smalti.storage import Store, open_store
+from smalti.storage.overlap import check_apart
 from smalti.writer.tables.attempts import Answers
 from smalti.writer.tables.plan import ProgressChoice, WriteOptions, WritePlan, check_append
 from smalti.writer.tables.transform import Transform, TransformFunction
@@ -233,7 +235,19 @@ def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> Write:
     """Return which write this call is; see `identify`.
 
     Raises:
+        CatalogError: The files that Spark reads and the set are one place, or one lies inside the other.
         DatasetExists: The mode is `create`, and the place holds a set that another write made.
     """
     source, chosen = source_of(df), options_in_id(options)
+    _check_apart(source, store)
     return identify(store, options, source, None if chosen is None else write_id_of(source, chosen))
+
+
+def _check_apart(source: Mapping[str, Any], store: Store) -> None:
+    """Refuse a set in the place of its source, as far as Spark names folders or files that this machine can address."""
+    for path in {path for entry in source.get("sources", ()) for path in entry.get("paths", ())}:
+        try:
+            place = open_store(path)
+        except StoreError:
+            continue  # a scheme of Hadoop's own
+        check_apart(place, store, advice="write to another place")

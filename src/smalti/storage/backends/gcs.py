@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from smalti.errors import StoreAuthError, StoreError
+from smalti.regular_files import read_regular_text
 from smalti.storage.backends import s3
 from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, ssl_context
 from smalti.storage.redact import HideSecrets
@@ -107,7 +108,7 @@ def _pool_module(content: Mapping[str, Any]) -> str:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_regular_text(path))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from smalti.regular_files import open_regular
 from smalti.storage.databricks.workspace import Client, Workspace, empty_range, is_about_the_request
 from smalti.storage.store import temporary_name
 
@@ -103,7 +104,7 @@ class FilesApi:
         if isinstance(source, Path):
             if overwrite and source.stat().st_size >= PARTS_FROM_BYTES and self._write_in_parts(path, source):
                 return
-            with source.open("rb") as file:
+            with open_regular(source) as file:
                 self._write_whole(path, file, overwrite=overwrite)
         else:
             self._write_whole(path, io.BytesIO(source), overwrite=overwrite)
@@ -201,7 +202,7 @@ class DbfsApi:
 
         The API cannot replace a file by a rename, so that a large file is missing for a moment while it is replaced.
         """
-        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+        with open_regular(source) if isinstance(source, Path) else io.BytesIO(source) as stream:
             first = stream.read(BLOCK_BYTES + 1)
             if len(first) <= BLOCK_BYTES:
                 self._post("put", path, path=path, contents=_encoded(first), overwrite=overwrite)

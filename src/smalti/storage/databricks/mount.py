@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists
+from smalti.regular_files import read_regular
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
 from smalti.storage.store import Store, Tagged, check_key, folder_of, join_key
@@ -48,7 +49,7 @@ class FuseVolumeStore(LocalStore):
             super()._link(temp, path, key)
         except StoreError as refused:
             try:
-                self._api.put_if_absent(key, temp.read_bytes())
+                self._api.put_if_absent(key, read_regular(temp))
             except StoreExists:
                 raise
             except StoreAuthError as error:

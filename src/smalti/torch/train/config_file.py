@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from smalti.errors import SchemaError
+from smalti.regular_files import read_regular_text
 from smalti.torch.train.config import DEVICES, LAUNCHERS, PRECISIONS, SCHEDULES, TASKS, TrainConfig
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_config(
         OSError: the file cannot be read.
     """
     entries = _Entries(str(path))
-    entries.read(Path(path).read_text(encoding="utf-8"))
+    entries.read(read_regular_text(path))
     for text in overrides:
         entries.override(text)
     if storage_options:

@@ -18,6 +18,7 @@ from smalti.errors import BadImageError, TrainingError
 from smalti.images import decode_batch
 from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
+from smalti.regular_files import open_regular, read_regular
 from smalti.storage import LocalStore, open_store
 from smalti.torch.train.config import IMAGES
 from smalti.torch.train.launchers.spark import importable, read_source
@@ -146,7 +147,7 @@ class SentFiles:
     def __reduce__(self) -> tuple[Any, ...]:
         sent = self.predictor
         with local_files(open_store(sent.address, sent.options)) as folder:
-            files = {path.name: path.read_bytes() for path in _files_in(folder)}
+            files = {path.name: read_regular(path) for path in _files_in(folder)}
         return _received, (sent.address, None, files, *sent._facts())
 
 
@@ -198,7 +199,7 @@ def _digest_of(folder: Path, address: str) -> str:
     digest = hashlib.sha256()
     for path in files:
         digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while part := file.read(_CHUNK):
                 digest.update(part)
     return digest.hexdigest()

@@ -27,6 +27,8 @@ from smalti.writer.uploader import UploadOptions
 ProgressChoice = bool | Literal["always"]
 NUM_TRIAL_ROWS = 16
 """Rows on which a transform is run to learn its columns."""
+ORIGIN = "\0origin"
+"""Name of an additional last column of batches whose rows come from a file each: the files' names, for messages."""
 _MAX_SHARDS = 1_000_000
 
 
@@ -186,8 +188,9 @@ class WritePlan:
         Raises:
             BadImageError: There is a bad image, and the policy is `fail`.
         """
-        names = list(self.input_columns())
+        inputs = self.input_columns()
         for batch in batches:
+            names = [*inputs, ORIGIN] if batch.num_columns > len(inputs) else list(inputs)
             yield without_bad_images(pa.RecordBatch.from_arrays(batch.columns, names), self.bad_images)
 
 

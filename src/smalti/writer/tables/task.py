@@ -5,6 +5,7 @@ A task answers with the entries of its shards after the store has acknowledged a
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.writing.sealing import SpareMemory
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import WritePlan, plan_output
+from smalti.writer.tables.plan import ORIGIN, WritePlan, plan_output
 from smalti.writer.uploader import ShardUploader
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}", re.ASCII)
@@ -60,6 +61,7 @@ class TaskWriter:
         driver_syncs = plan.disk is not None and plan.store.disk() == plan.disk
         self._uploads = replace(plan.uploads, is_synced=False) if driver_syncs else plan.uploads
         self._rows = 0
+        self._split_rows: dict[str | None, int] = {}
 
     def write_batch(self, split: str | None, batch: pa.RecordBatch) -> None:
         """Write all rows of a batch to a split.
@@ -72,12 +74,16 @@ class TaskWriter:
         if self._schema is None:
             self._columns = plan_output(batch.schema, self._plan)
             self._schema = Schema.from_columns(self._columns.encodings)
-        if self._columns is not None:
-            prepared = self._columns.prepare(batch, first_row=self._rows)
-        else:
-            prepared = batch.select(list(self._schema.names))
-        self._uploader(split, self._schema).write_batch(prepared)
+        uploader = self._uploader(split, self._schema)
+        with _naming_origin(batch, first_row=self._rows):
+            if self._columns is not None:
+                prepared = self._columns.prepare(batch, first_row=self._rows)
+            else:
+                prepared = batch.select(list(self._schema.names))
+        with _naming_origin(batch, first_row=self._split_rows.get(split, 0)):
+            uploader.write_batch(prepared)
         self._rows += batch.num_rows
+        self._split_rows[split] = self._split_rows.get(split, 0) + batch.num_rows
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Write one sample, a mapping of Python values."""
@@ -136,6 +142,24 @@ class TaskWriter:
             found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
             self._uploaders[split] = found
         return found
+
+
+@contextmanager
+def _naming_origin(batch: pa.RecordBatch, *, first_row: int) -> Iterator[None]:
+    """Add to errors of a row the name of the file that it comes from, if the batch has these names.
+
+    Args:
+        batch: the rows.
+        first_row: number that errors of the block give to the first row.
+    """
+    try:
+        yield
+    except SchemaError as error:
+        place = error.facts.get("row", -1) - first_row if ORIGIN in batch.schema.names else -1
+        if not 0 <= place < batch.num_rows:
+            raise
+        path = batch.column(ORIGIN)[place].as_py()
+        raise SchemaError(f"{path}: {error.message}", **{**error.facts, "path": path}) from error
 
 
 def by_split(batch: pa.RecordBatch, column: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:

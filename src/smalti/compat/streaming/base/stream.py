@@ -34,6 +34,7 @@ from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
 from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
 from smalti.order.mosaic import StreamWeight, weigh_streams
+from smalti.regular_files import read_regular
 from smalti.storage import Store
 from smalti.storage.opening import check_address
 from smalti.storage.retry import Deadline
@@ -243,7 +244,7 @@ class Stream:
             else:
                 raise RuntimeError(f"No `remote` provided, but local file {path} does not exist either")
         try:
-            index = json.loads(path.read_bytes())
+            index = json.loads(read_regular(path))
         except json.JSONDecodeError as error:
             error.args = (f"Index file at {path} is empty or corrupted. {error.args[0]}",)
             raise

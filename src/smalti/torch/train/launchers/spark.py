@@ -28,6 +28,7 @@ from typing import Any
 
 from smalti.errors import MissingDependency, SmaltiError, StoreError, TrainingError
 from smalti.process import end_with_parent, is_connect, use_driver_python
+from smalti.regular_files import read_regular_text
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
@@ -349,7 +350,7 @@ def _source_of(named: str) -> dict[str, str]:
     package = root / name.partition(".")[0]
     files = {path for path in package.rglob("*.py") if path.is_file()}
     files |= {Path(vars(each)["__file__"]) for each in _loaded_modules() if _root_of(each) == root}
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(files)}
+    return {path.relative_to(root).as_posix(): read_regular_text(path) for path in sorted(files)}
 
 
 @contextlib.contextmanager

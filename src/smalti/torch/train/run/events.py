@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import TrainingError
+from smalti.regular_files import open_regular, read_regular
 
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
@@ -63,7 +64,7 @@ def read_lines(path: Path, *, advice: str = "Restore the file, or remove that li
     """
     if not path.exists():
         return []
-    data = path.read_bytes()
+    data = read_regular(path)
     lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
     return [_parsed(line, f"{path}, line {number}", advice) for number, line in enumerate(lines, 1)]
 
@@ -148,7 +149,7 @@ class EventTail:
             return self._log(offset)
         if not self._log.exists():
             return b""
-        with self._log.open("rb") as file:
+        with open_regular(self._log) as file:
             file.seek(offset)
             return file.read()
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
+from smalti.regular_files import read_regular
 from smalti.storage.local import sync_path
 
 
@@ -58,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: the file cannot be read or does not hold an object.
     """
     try:
-        value = json.loads(path.read_bytes(), parse_float=_finite, parse_constant=_finite)
+        value = json.loads(read_regular(path), parse_float=_finite, parse_constant=_finite)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON: {error}", path=str(path)) from error
     if not isinstance(value, dict):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from smalti.errors import CheckpointError
+from smalti.regular_files import open_regular
 from smalti.storage.local import sync_path
 from smalti.storage.store import check_key
 
@@ -146,7 +147,7 @@ def flush_files(staging: Path, names: Iterable[str]) -> dict[str, Written]:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

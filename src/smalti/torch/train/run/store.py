@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
+from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, CheckState, Guard, ignore
@@ -203,7 +204,7 @@ class StoreRun(LocalRun):
         if path is None:
             return super().samples_so_far(path)
         # Later lines would be read as the file is put, or change it meanwhile.
-        return partial(self.store.put, path.relative_to(self.path).as_posix(), path.read_bytes())
+        return partial(self.store.put, path.relative_to(self.path).as_posix(), read_regular(path))
 
     def put_log(self) -> None:
         """Put the log of events if it has grown. May be called from several threads.
@@ -214,7 +215,7 @@ class StoreRun(LocalRun):
         """
         path = self.path / METRICS_FILE
         with self._log_lock:
-            data = path.read_bytes() if path.exists() else b""
+            data = read_regular(path) if path.exists() else b""
             data = data[: data.rfind(b"\n") + 1]  # another thread may be writing the next line
             if len(data) > self._log_bytes:
                 self.check_current()
@@ -316,7 +317,7 @@ def _new_scratch() -> Iterator[Path]:
 @contextlib.contextmanager
 def _using(scratch: Path) -> Iterator[None]:
     """Mark a scratch folder as used by this process, until the body or the process ends."""
-    with (scratch / ".lock").open("rb") as file:
+    with open_regular(scratch / ".lock") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         try:
             yield
@@ -325,7 +326,7 @@ def _using(scratch: Path) -> Iterator[None]:
 
 
 def _remove_unused(scratch: Path) -> None:
-    with contextlib.suppress(OSError), (scratch / ".lock").open("rb") as file:  # used, foreign, or removed meanwhile
+    with contextlib.suppress(OSError), open_regular(scratch / ".lock") as file:  # used, foreign, or removed meanwhile
         if os.fstat(file.fileno()).st_mtime > time.time() - _SWEEP_SECONDS:
             return
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,7 @@ from typing_extensions import Self
 from smalti.compat.streaming.base.array import Array
 from smalti.format import Schema, ShardInfo, check_basename, layout_of, parse_byte_count
 from smalti.format.text import make_lines
+from smalti.regular_files import open_regular
 
 __all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]
 
@@ -218,10 +219,10 @@ class Reader(Array, ABC):
             raise IndexError(
                 f"Relative sample index {idx} is not present in the {data.basename} file: it has {self.samples}."
             )
-        with Path(self._path(offsets)).open("rb", 0) as file:
+        with open_regular(self._path(offsets), 0) as file:
             pair = os.pread(file.fileno(), 8, 4 * (1 + int(idx)))
         begin, end = np.frombuffer(pair, "<u4").tolist() if len(pair) == 8 else (1, 0)
-        with Path(self._path(data)).open("rb", 0) as file:
+        with open_regular(self._path(data), 0) as file:
             found = os.pread(file.fileno(), max(0, end - begin), begin)
         if len(found) != end - begin:
             raise ValueError(

@@ -1,0 +1,259 @@
+"""The files of a source of data, and what is left out of it: counted by reason, and named.
+
+Symbolic links are followed, to files and to folders; the same folder may be reached by several links. Left out are
+hidden files, links that lead nowhere or back to a folder that contains them, pipes, sockets and devices, and names that
+no store can have. A folder that may not be listed is an error. `Store.list`, for shard sets, follows no links to
+folders: what is outside of a set is neither read nor removed.
+"""
+
+import errno
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from smalti.errors import SourceWarning, StoreAuthError, StoreError
+from smalti.regular_files import printable
+from smalti.storage import ObjectInfo, Store
+from smalti.storage.store import MAX_KEY_BYTES, check_key
+
+HIDDEN = "hidden or of the system"
+OTHER_KIND = "of another kind"
+MAX_NESTED_LINKS = 1_000
+"""Links to folders that one listing follows in folders that other links lead to: they can make endlessly many paths."""
+_USUAL = (HIDDEN, OTHER_KIND)
+_MAX_NAMES = 3
+_MAX_SHOWN = 200  # characters of a name
+_GONE = {errno.ENOENT, errno.ENOTDIR}
+IsHidden = Callable[[str], bool]
+"""Returns whether a name, without its folder, is hidden."""
+IsWanted = Callable[[str], bool]
+"""Returns whether a key is looked for."""
+LeaveOut = Callable[[str, str], None]
+"""Called with the reason and the key of what is left out."""
+
+
+@dataclass
+class LeftOut:
+    """Files, links and folders that a listing leaves out: number and first names by reason."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """The first names of each reason, for messages."""
+
+    def add(self, reason: str, name: str) -> None:
+        """Count one file, link or folder."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        first = self.names.setdefault(reason, [])
+        if len(first) < _MAX_NAMES:
+            shown = printable(name)
+            first.append(shown if len(shown) <= _MAX_SHOWN else f"{shown[: _MAX_SHOWN - 3]}...")
+
+    @classmethod
+    def joined(cls, parts: Iterable["LeftOut"]) -> "LeftOut":
+        """Return what several listings leave out; the same object counts once."""
+        joint = cls()
+        for part in {id(part): part for part in parts}.values():
+            for reason, count in part.counts.items():
+                joint.counts[reason] = joint.counts.get(reason, 0) + count
+                joint.names[reason] = [*joint.names.get(reason, ()), *part.names[reason]][:_MAX_NAMES]
+        return joint
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return number and first names by reason (JSON)."""
+        return {reason: {"files": count, "names": self.names[reason]} for reason, count in sorted(self.counts.items())}
+
+    def __str__(self) -> str:
+        return describe_left_out(self.to_dict())
+
+    def warn(self, source: str) -> None:
+        """Warn if anything is left out besides hidden files and those of another kind.
+
+        Args:
+            source: address for the message, without secrets.
+        """
+        shown = {reason: facts for reason, facts in self.to_dict().items() if reason not in _USUAL}
+        if shown:
+            warnings.warn(f"{source}: left out: {describe_left_out(shown)}", SourceWarning, stacklevel=3)
+
+
+def describe_left_out(facts: dict[str, Any]) -> str:
+    """Return `LeftOut.to_dict` as one line of text."""
+    return "; ".join(
+        f"{found['files']:,} {reason} ({', '.join(found['names'])}{', ...' if found['files'] > _MAX_NAMES else ''})"
+        for reason, found in facts.items()
+    )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a source, sorted by key, and what is left out."""
+
+    objects: tuple[ObjectInfo, ...]
+    left_out: LeftOut
+
+
+def list_source(store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None) -> Listing:
+    """Return the files below a store's root that are wanted and not hidden; a hidden folder is left out as a whole.
+
+    Args:
+        store: where the files are.
+        is_hidden: says whether a file or folder of this name is hidden.
+        is_wanted: says whether a file with this key is looked for at all; others are not counted as left out.
+
+    Raises:
+        StoreAuthError: a folder may not be listed, or the credentials are missing or refused.
+        StoreError: the store cannot be listed.
+    """
+    left_out = LeftOut()
+
+    def leave_out(reason: str, key: str) -> None:
+        if is_wanted is None or is_wanted(key):
+            left_out.add(reason, key)
+
+    inside = store.local_path("any")
+    if inside is not None:
+        found = _Walk(str(inside.parent), is_hidden, leave_out).files()
+    else:
+        found = _checked(store.list(), is_hidden, leave_out)
+    chosen = (item for item in found if is_wanted is None or is_wanted(item.key))
+    return Listing(tuple(sorted(chosen, key=attrgetter("key"))), left_out)
+
+
+def _checked(objects: Iterator[ObjectInfo], is_hidden: IsHidden, leave_out: LeaveOut) -> Iterator[ObjectInfo]:
+    """Yield the objects of another kind of store than a folder, without hidden ones and those that cannot be read."""
+    for item in objects:
+        if any(map(is_hidden, item.key.split("/"))):
+            leave_out(HIDDEN, item.key)
+        elif (fault := _fault_of(item.key)) is not None:
+            leave_out(fault, item.key)
+        else:
+            yield item
+
+
+def _fault_of(key: str) -> str | None:
+    """Return why no store can have this key, None if one can."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "with a name that is not UTF-8"
+    if "\\" in key:
+        return "with a backslash in its name"
+    if len(key.encode()) > MAX_KEY_BYTES:
+        return f"with a path longer than {MAX_KEY_BYTES} bytes"
+    try:
+        check_key(key)
+    except StoreError:
+        return "with a name that is not allowed"
+    return None
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder to be listed."""
+
+    path: str
+    key: str
+    """Path below the root; empty for the root."""
+    real: str
+    """Path without links."""
+    top: str
+    """Path without links of the root, or of the folder that the last link led to."""
+    above: tuple[tuple[str, str], ...] = ()
+    """Of each link on the way: `top` and `real` of the folder that has it."""
+
+    def is_inside(self, real: str) -> bool:
+        """Return whether the walk came through a folder, given by its path without links; so links make a loop."""
+        return any(
+            f"{bottom}/".startswith(f"{real}/") and f"{real}/".startswith(f"{top}/")
+            for top, bottom in (*self.above, (self.top, self.real))
+        )
+
+
+class _Walk:
+    """The listing of one local folder."""
+
+    def __init__(self, root: str, is_hidden: IsHidden, leave_out: LeaveOut) -> None:
+        self._root = root
+        self._is_hidden = is_hidden
+        self._leave_out = leave_out
+        self._num_nested = 0
+
+    def files(self) -> Iterator[ObjectInfo]:
+        """Yield the files."""
+        real = os.path.realpath(self._root).rstrip("/")
+        waiting = [_Folder(self._root, "", real, real)]
+        while waiting:
+            folder = waiting.pop()
+            for entry in _entries(folder):
+                key = f"{folder.key}/{entry.name}" if folder.key else entry.name
+                if self._is_hidden(entry.name):
+                    self._leave_out(HIDDEN, key)
+                elif (fault := _fault_of(key)) is not None:
+                    self._leave_out(fault, key)
+                else:
+                    found = self._file_or_folder(folder, entry, key)
+                    if isinstance(found, _Folder):
+                        waiting.append(found)
+                    elif found is not None:
+                        yield found
+
+    def _file_or_folder(self, folder: _Folder, entry: os.DirEntry[str], key: str) -> "ObjectInfo | _Folder | None":
+        try:
+            status = entry.stat()
+        except OSError as error:
+            if error.errno in _GONE and not entry.is_symlink():
+                return None  # removed since it was listed: noticed where the source is listed again
+            if error.errno not in {*_GONE, errno.ELOOP}:
+                raise _unlisted(entry.path, error) from error
+            self._leave_out("links that lead nowhere", key)
+            return None
+        if stat.S_ISDIR(status.st_mode):
+            return self._folder(folder, entry, key)
+        if not stat.S_ISREG(status.st_mode):
+            self._leave_out("pipes, sockets or devices", key)
+            return None
+        return ObjectInfo(key, status.st_size, str(status.st_mtime_ns), status.st_mtime)
+
+    def _folder(self, parent: _Folder, entry: os.DirEntry[str], key: str) -> _Folder | None:
+        """Return a folder that is to be listed; None for one that contains itself through links."""
+        is_link = entry.is_symlink()
+        real = os.path.realpath(entry.path).rstrip("/") if is_link else f"{parent.real}/{entry.name}"
+        if (is_link or parent.above) and parent.is_inside(real):
+            self._leave_out("links to a folder that contains them", key)
+            return None
+        if not is_link:
+            return _Folder(entry.path, key, real, parent.top, parent.above)
+        self._num_nested += bool(parent.above)
+        if self._num_nested > MAX_NESTED_LINKS:
+            raise StoreError(
+                f"{printable(self._root)}: more than {MAX_NESTED_LINKS:,} symbolic links to folders lie in folders "
+                f"that other links lead to, such as {printable(key)}: remove links, or give the folders that they "
+                "lead to",
+                url=printable(self._root),
+            )
+        return _Folder(entry.path, key, real, real, (*parent.above, (parent.top, parent.real)))
+
+
+def _entries(folder: _Folder) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder.path) as found:
+            return sorted(found, key=attrgetter("name"))
+    except OSError as error:
+        if error.errno in _GONE:
+            return []  # there is no such folder, or it was removed meanwhile
+        raise _unlisted(folder.path, error) from error
+
+
+def _unlisted(path: str, error: OSError) -> StoreError:
+    shown = printable(path)
+    if isinstance(error, PermissionError):
+        return StoreAuthError(
+            f"no permission to list {shown}, so that its files would be missing: check its owner and mode, or remove "
+            "it from the source",
+            path=shown,
+        )
+    return StoreError(f"cannot list {shown}: {error.strerror or error}", path=shown)

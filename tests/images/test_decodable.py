@@ -1,0 +1,131 @@
+"""The check of image files agrees with the decoders, which are Pillow and libjpeg-turbo.
+
+Exceptions, on purpose: a file that is cut within its last bytes, behind the pixels, and a GIF file with a screen of no
+size are refused, although Pillow takes them; damage in the pixels, and in tables before them, shows only when they are
+decoded.
+"""
+
+import io
+import random
+
+import pytest
+from PIL import Image
+
+from smalti.errors import BadImageError
+from smalti.format.encodings.images import check_image_file
+from smalti.images.header import probe_image
+from smalti.images.pixels import decode_rgb
+from tests.seeds import seed_of
+
+
+def saved(form, mode="RGB", **options):
+    file = io.BytesIO()
+    Image.effect_noise((40, 30), 50).convert(mode).save(file, form, **options)
+    return file.getvalue()
+
+
+VARIANTS = {
+    "jpeg": saved("JPEG"),
+    "grey": saved("JPEG", "L"),
+    "cmyk": saved("JPEG", "CMYK"),
+    "progressive": saved("JPEG", progressive=True),
+    "comment": saved("JPEG", comment=b"x" * 50, dpi=(72, 72)),
+    "png": saved("PNG"),
+    "palette": saved("PNG", "P"),
+    "alpha": saved("PNG", "LA"),
+    "gif": saved("GIF", "P"),
+    "bmp": saved("BMP"),
+    "bits": saved("BMP", "1"),
+    "webp": saved("WEBP"),
+    "lossless": saved("WEBP", lossless=True),
+    "extended": saved("WEBP", "RGBA", exif=b"Exif\0\0II*\0\x08\0\0\0\0\0"),
+}
+HEADER_BYTES = {"JPEG": 600, "PNG": 33, "GIF": 13, "BMP": 54, "WEBP": 30}
+
+
+def fault_of(data):
+    """Return why the check refuses a file; None if it accepts it."""
+    try:
+        return check_image_file(probe_image(data).format, data)
+    except BadImageError as error:
+        return str(error)
+
+
+def loads(data):
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            image.load()
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_file_that_is_cut_anywhere_is_refused_unless_it_can_be_decoded(name):
+    whole = VARIANTS[name]
+    assert fault_of(whole) is None
+    for end in {*range(min(len(whole), 150)), *range(0, len(whole), 97), *range(len(whole) - 20, len(whole))}:
+        data = whole[:end]
+        fault = fault_of(data)
+        if end >= len(whole) - 20:
+            assert fault is not None or loads(data), end
+        else:
+            assert (fault is None) == loads(data), (end, fault)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_file_that_pillow_decodes_is_refused_whatever_its_header(name, number):
+    draw = random.Random(seed_of(number))
+    for _ in range(60):
+        data, head = bytearray(VARIANTS[name]), HEADER_BYTES[probe_image(VARIANTS[name]).format]
+        place = draw.randrange(min(head, len(data)))
+        kind = draw.randrange(3)
+        if kind == 0:
+            data[place] = draw.choice([0, 1, 255, 0xD8, 0xD9, draw.randrange(256)])
+        elif kind == 1:
+            data[place:place] = bytes(draw.choice([0, 255, draw.randrange(256)]) for _ in range(draw.randint(1, 4)))
+        else:
+            del data[place : place + draw.randint(1, 3)]
+        fault = fault_of(bytes(data))
+        assert fault is None or "impossible size" in fault or "limit of" in fault or not loads(bytes(data)), fault
+
+
+@pytest.mark.parametrize("name", ["jpeg", "grey", "progressive", "comment"])
+@pytest.mark.parametrize(
+    ("extra", "is_good"),
+    [
+        (b"\0\0\0\0", True),
+        (b"text", True),
+        (b"\xff\xff\xff", True),
+        (b"\xff\x00\xff\x00", True),
+        (b"\xff\xd0", True),
+        (b"\xff\xfe\x00\x02", True),
+        (b"\xff\x01", False),
+        (b"\xff\x02\x00\x02", False),
+        (b"\xff\xd8", False),
+        (b"\xff\xd9", False),
+        (b"\xff\xf0\x00\x04ab", False),
+    ],
+)
+def test_bytes_between_the_segments_of_a_jpeg_file_are_skipped_as_decoders_skip_them(name, extra, is_good):
+    data = VARIANTS[name]
+    end = 4 + data[4] * 256 + data[5]  # of the first segment
+    changed = data[:end] + extra + data[end:]
+    assert (fault_of(changed) is None, loads(changed)) == (is_good, is_good)
+    if is_good:
+        assert decode_rgb(changed).shape == (30, 40, 3)
+
+
+def test_many_fill_bytes_take_linear_time():
+    data = VARIANTS["jpeg"]
+    for extra in (b"\xff" * (1 << 22), b"\xff\0" * (1 << 21), bytes(1 << 22), b"\xff\xd0" * (1 << 21)):
+        assert fault_of(data[:20] + extra + data[20:]) is None
+    assert fault_of(data[:20] + b"\xff\xfe\0\2" * (1 << 20) + data[20:]) == "it ends before any pixels"
+
+
+def test_the_bytes_of_a_file_that_is_no_image_are_not_shown():
+    with pytest.raises(BadImageError) as caught:
+        probe_image(b"hunter2:x:0:0:root")
+    assert "hunter2" not in f"{caught.value} {caught.value.facts}"
