@@ -53,6 +53,8 @@ def test_types_are_learned_and_values_kept(tmp_path):
         (["1", "0.5", "1e3", "-.25", "nan", "-inf"], pa.float64()),
         (["0.5", "1234567890123456"], pa.string()),
         (["0.5", "1e999"], pa.string()),
+        (["0.5", "1e-400"], pa.string()),
+        (["0", "-0.0", "0e-400", "1.10"], pa.float64()),
         (["true", "1"], pa.string()),
         (["2024-02-30"], pa.string()),
         (["2024-02-28", "2024-02-28 10:00"], pa.string()),
@@ -69,7 +71,7 @@ def test_a_type_is_taken_only_if_every_value_is_written_so(tmp_path, values, kin
 
 
 def test_types_are_those_of_all_rows_not_of_the_first_block(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n" * 5000 + "word,2\n")
     source = source_of(tmp_path / "a.csv")
     assert [field.type for field in source.schema()] == [pa.string(), pa.int64()]
@@ -110,9 +112,9 @@ def test_compressed_files_and_tabs_are_read(tmp_path):
         (b"a,b\n1,\x002\n", "a NUL byte at about byte 6"),
         (b"a,b\n1,2\n\xff,3\n", "line 3: text that is not UTF-8"),
         (b"", "the file is empty"),
-        (b"a,a\n1,2\n", "line 1: the columns 'a' stand there twice"),
+        (b"a,a\n1,2\n", "line 1: column 'a' is there more than once"),
         (b"a,\n1,2\n", "line 1: a column has no name"),
-        (b'a,b\n1,"open\n', "1 quotes .* one is not closed"),
+        (b'a,b\n1,"open\n', 'line 2: a quote \\("\\) is opened and not closed'),
     ],
 )
 def test_a_malformed_file_is_an_error_with_file_and_line(tmp_path, data, message):
@@ -130,14 +132,14 @@ def test_a_compressed_file_that_was_cut_is_an_error(tmp_path):
 
 def test_a_value_that_is_not_of_the_declared_type_is_an_error_with_its_line(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"a,b\n1,2\n2,x\n")
-    with pytest.raises(SchemaError, match=r"a\.csv, line 3: a value of column 'b' is no int32"):
+    with pytest.raises(SchemaError, match=r"a\.csv, line 3: column 'b': invalid value 'x'"):
         read(tmp_path / "a.csv", types={"b": "int32"})
     assert read(tmp_path / "a.csv", types={"a": "string"})[0] == {"a": "1", "b": "2"}
     with pytest.raises(SchemaError, match=r"there are no columns \['c'\]; the columns are a, b"):
         read(tmp_path / "a.csv", types={"c": "string"})
-    with pytest.raises(ValueError, match="no Arrow type"):
+    with pytest.raises(SchemaError, match="no Arrow type"):
         read(tmp_path / "a.csv", types={"a": "number"})
-    with pytest.raises(ValueError, match=r"found \['sep'\]"):
+    with pytest.raises(SchemaError, match="remove 'sep'"):
         read(tmp_path / "a.csv", sep=";")
 
 
@@ -161,7 +163,7 @@ def test_a_conversion_has_the_values_with_nulls_as_masks(tmp_path):
 
 
 def test_a_row_longer_than_a_block_is_read_and_rows_before_it_come_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
     rows_of_text = [f"{number},x" for number in range(40)] + [f'40,"{"y" * 300}"', "41,z"]
     (tmp_path / "a.csv").write_text("\n".join(["id,text", *rows_of_text]))
     rows = read(tmp_path / "a.csv")

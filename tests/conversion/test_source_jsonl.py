@@ -47,7 +47,7 @@ def test_lines_are_read_in_blocks_and_parts_with_every_line_once(tmp_path, monke
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"i": "word", "t": ""}\n')
     with pytest.raises(
-        SchemaError, match=r"a\.jsonl(, line 101: .*changed from|: the values of 'i' are int64 in some)"
+        SchemaError, match=r"a\.jsonl, line 101: (.*changed from number to string|.* the values of 'i' are string)"
     ):
         source_of(tmp_path / "a.jsonl")
 
@@ -103,5 +103,5 @@ def test_digits_within_nested_values_are_not_lost(tmp_path, content, monkeypatch
 
 def test_values_nested_too_deeply_are_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"a": {"[" * 2000}{"]" * 2000}}}')
-    with pytest.raises(FormatError, match="nested too deeply"):
+    with pytest.raises(FormatError, match="line 1: values are nested more than 64 levels deep"):
         read(tmp_path / "a.jsonl")

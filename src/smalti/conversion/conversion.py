@@ -145,6 +145,7 @@ def source_options(
     part_bytes: int | str | None,
 ) -> SourceOptions:
     """Return how the source is read: only the columns that are stored, unless a transform needs others."""
+    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
     chosen: tuple[str, ...] | None = None
     if options.columns is not None and options.transform is None:
         extra = [options.partition_by] if options.partition_by else []
