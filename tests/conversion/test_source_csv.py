@@ -178,6 +178,71 @@ def test_an_unusable_setting_is_refused(tmp_path, setting):
         read(tmp_path / "a.csv", **setting)
 
 
+def test_an_empty_line_of_one_column_is_an_empty_value(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b'x\n1\n\n""\n2\n\n')
+    assert read(tmp_path / "a.csv") == [{"x": value} for value in (1, None, None, 2, None)]
+    (tmp_path / "b.csv").write_bytes(b"x,y\n\n1,2\n\n")
+    assert read(tmp_path / "b.csv") == [{"x": 1, "y": 2}]
+
+
+def test_a_header_alone_with_or_without_a_line_end_has_no_rows(tmp_path):
+    for text in (b"x,y", b"x,y\n", b'"x","y"\r\n', b"x,y\n\n"):
+        (tmp_path / "a.csv").write_bytes(text)
+        source = source_of(tmp_path / "a.csv")
+        assert (source.schema().names, rows_of(source)) == (["x", "y"], [])
+    (tmp_path / "a.csv").write_bytes(b"")
+    assert read(tmp_path / "a.csv", names=["x"]) == []
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("block", [16, 8 << 20])
+def test_an_error_names_the_line_after_values_of_several_lines_and_empty_lines(tmp_path, monkeypatch, line_end, block):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    rows_of_text = [b"a,b", b'1,"x', b'y"', b"", b'2,"""q"""', b"", b"3,4,5", b"6,7", b""]
+    (tmp_path / "a.csv").write_bytes(line_end.join(rows_of_text))
+    with pytest.raises(FormatError, match=r"a\.csv, line 7: expected 2 fields, found 3"):
+        read(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_bytes(line_end.join(rows_of_text).replace(b"3,4,5", b"z,4"))
+    with pytest.raises(SchemaError, match=r"a\.csv, line 7: column 'a': invalid value 'z'"):
+        read(tmp_path / "a.csv", types={"a": "int32"}, columns=("a",))
+
+
+def test_folders_that_spark_writes_are_read_with_and_without_headers(tmp_path):
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    (tmp_path / ".part-00000-1-c000.csv.crc").write_bytes(b"crc")
+    (tmp_path / "part-00000-1-c000.csv").write_bytes(b'id,t\n1,"a ""b"""\n')
+    (tmp_path / "part-00001-1-c000.csv.gz").write_bytes(gzip.compress(b'id,t\n2,""\n'))
+    assert read(tmp_path) == [{"id": 1, "t": 'a "b"'}, {"id": 2, "t": ""}]
+    (tmp_path / "part-00000-1-c000.csv").write_bytes(b"")
+    (tmp_path / "part-00001-1-c000.csv.gz").write_bytes(gzip.compress(b"1,a\n2,b\n"))
+    assert read(tmp_path, names=["id", "t"]) == [{"id": 1, "t": "a"}, {"id": 2, "t": "b"}]
+
+
+@pytest.mark.slow
+def test_a_row_of_100_000_columns_is_read_and_one_more_is_refused(tmp_path):
+    header = ",".join(f"c{place}" for place in range(100_000))
+    (tmp_path / "a.csv").write_text(header + "\n" + "1," * 99_999 + "x\n")
+    source = source_of(tmp_path / "a.csv", columns=("c0", "c99999"))
+    assert rows_of(source) == [{"c0": 1, "c99999": "x"}]
+    (tmp_path / "a.csv").write_text(header + ",more\n")
+    with pytest.raises(FormatError, match=r"a\.csv, line 1: there are more than 100000 columns"):
+        source_of(tmp_path / "a.csv")
+
+
+def test_arrow_types_are_recorded_by_name_and_a_repeated_call_is_the_same_write(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x\n1.25\n")
+    chosen = {"types": {"x": pa.decimal128(38, 2)}, "names": ("x",), "header": True}
+    first = convert(tmp_path / "a.csv", tmp_path / "set", settings=chosen, nulls="mask", processes=1)
+    again = convert(
+        tmp_path / "a.csv", tmp_path / "set", nulls="mask", processes=1,
+        settings={"types": {"x": "decimal128(38, 2)"}, "names": ["x"], "header": True},
+    )  # fmt: skip
+    assert (first.rows, again.version) == (1, first.version)
+    assert first.lineage["sources"][0]["settings"]["types"] == {"x": "decimal128(38, 2)"}
+    with pytest.raises(ValueError, match="`settings`: expected a mapping"):
+        convert(tmp_path / "a.csv", tmp_path / "set", settings=5)
+
+
 def test_a_folder_of_two_formats_needs_a_name_and_a_table_beside_images_does_not(tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.jsonl").write_text('{"a": 1}\n')

@@ -96,7 +96,7 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         metadata: Anything else to keep in the manifest (JSON).
         storage_options: Credentials and endpoint of the set's store.
         source_storage_options: Credentials and endpoint of the source's store.
-        settings: Options of the format; see docs/convert.md.
+        settings: Options of the format; see docs/convert.md and docs/sources.md.
         part_bytes: Stored bytes of the source that one task reads, in bytes or as `"64mb"`; by default 8 to 64 MiB, by
             the size of the source.
         processes: Processes that convert, at most; by default one for each core of this process. 1 converts in this

@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.lines import (
+    BATCH_ROWS,
     MAX_COLUMNS,
     Block,
     LineRange,
@@ -25,6 +26,7 @@ from smalti.conversion.sources.lines import (
     find_text_files,
     line_ranges,
     refuse_unknown,
+    too_long,
 )
 from smalti.conversion.sources.quotes import Marks, first_row_end, row_blocks, row_ends
 from smalti.conversion.sources.source_file import SourceFile, each_file, without_compression
@@ -49,7 +51,7 @@ def _is_wanted(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the files of a source are written."""
+    """The delimiter, quote and header of the files of a source."""
 
     marks: Marks
     names: tuple[str, ...] | None = None
@@ -230,9 +232,17 @@ def _header(block: Block, dialect: Dialect) -> tuple[str, ...]:
 
 
 def _header_bytes(block: Block, dialect: Dialect) -> int:
-    """Return the length of the row with names, if the block has one."""
-    is_first = not block.at and not block.piece.begin
-    return first_row_end(block.data, dialect.marks) if is_first and dialect.has_header else 0
+    """Return the length of the row with names; 0 if the block has none.
+
+    Raises:
+        FormatError: The row is too long.
+    """
+    if block.at or block.piece.begin or not dialect.has_header:
+        return 0
+    end = first_row_end(block.data, dialect.marks)
+    if not end:
+        raise too_long(block, "header")
+    return end
 
 
 def _refuse_other_delimiter(block: Block, dialect: Dialect, names: Sequence[str]) -> None:
@@ -424,6 +434,6 @@ class DelimitedPart:
             SchemaError: A value is none of its column's type.
         """
         for block in row_blocks(self.piece, self.dialect.marks):
-            for batch in _table(block, self.dialect, self.names, self.schema).to_batches():
+            for batch in _table(block, self.dialect, self.names, self.schema).to_batches(BATCH_ROWS):
                 if batch.num_rows:
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

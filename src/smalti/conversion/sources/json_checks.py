@@ -27,6 +27,9 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[{\n"))
 _NOT_NESTING = bytes(set(range(256)) - set(b"[{]}"))
 _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _TEXT = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
+_TOKEN = re.compile(_TEXT.pattern + rb"|[\[\]{}]", re.DOTALL)
+_LONG_RUN = re.compile(rb'[^"]{65536,}')
+_KEY_END = re.compile(rb'"\s*:')
 _MAX_SAMPLED = 32
 _LONG_NUMBER = re.compile(rb"[:\[,]\s*-?[0-9]{16,}\s*[,\]}]")
 _TINY_NUMBERS = (re.compile(rb"e-0*[1-9][0-9]{2}"), re.compile(rb"E-0*[1-9][0-9]{2}"))
@@ -110,7 +113,7 @@ def _fault(line: bytes) -> str | None:
         return "text that is not UTF-8"
     except (ValueError, RecursionError) as error:
         return f"no JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
-    return None if isinstance(value, dict) else f"expected an object, found {type(value).__name__}"
+    return None if isinstance(value, dict) else f"the line is no object, but a {type(value).__name__}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,11 +128,12 @@ def _is_deep(line: bytes) -> bool:
     """Return whether brackets of a line that are not within texts are nested too deeply."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH:
         return False
-    outside = b"".join(line.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
-    brackets = outside.translate(_AS_LISTS, _NOT_NESTING)
+    codes = np.frombuffer(line.replace(b"\\\\", b"__").replace(b'\\"', b"__"), np.uint8)
+    is_outside = np.cumsum(codes == ord('"'), dtype=np.uint8) % 2 == 0  # an even number of quotes is before it
+    brackets = codes[is_outside].tobytes().translate(_AS_LISTS, _NOT_NESTING)
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")  # removes the innermost level
-    return brackets.count(b"[") > 0
+    return b"[" in brackets
 
 
 def _has_long_line(data: bytes) -> bool:
@@ -140,14 +144,29 @@ def _has_long_line(data: bytes) -> bool:
 
 def _refuse_many_keys(block: Block) -> None:
     for offset, line in lines_of(block.data):
-        if line.count(b":") <= MAX_COLUMNS:
-            continue
-        names: set[bytes] = set()
-        for match in _TEXT.finditer(line):
-            if match[2]:
-                names.add(match[1])
-            if len(names) > MAX_COLUMNS:
-                raise too_many_keys(block, offset)
+        if any(_KEY_END.match(line, run.end()) for run in _LONG_RUN.finditer(line)):
+            raise block.error(FormatError, offset, "a key has more than 65536 bytes. Store it as a value")
+        if line.count(b":") > MAX_COLUMNS and _has_many_paths(line):
+            raise too_many_keys(block, offset)
+
+
+def _has_many_paths(line: bytes) -> bool:
+    """Return whether a line has keys at too many places; equal keys in the objects of a list are at one place."""
+    places: dict[tuple[int, bytes], int] = {}
+    place, parents, are_lists = 0, [0], [False]
+    for token in _TOKEN.finditer(line):
+        mark = token[0][:1]
+        if token[2]:
+            place = places.setdefault((parents[-1], token[1]), len(places) + 1)
+            if len(places) > MAX_COLUMNS:
+                return True
+        elif mark in b"{[":
+            parents.append(parents[-1] if are_lists[-1] else place)
+            are_lists.append(mark == b"[")
+        elif mark in b"}]" and len(parents) > 1:
+            parents.pop()
+            are_lists.pop()
+    return False
 
 
 def estimated_columns(data: bytes) -> int:

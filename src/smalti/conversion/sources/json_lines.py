@@ -5,6 +5,7 @@ object, or has a value of another type, is an error with file and line. Files ar
 """
 
 import bisect
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from smalti.conversion.sources.json_checks import (
     too_many_keys,
 )
 from smalti.conversion.sources.lines import (
+    BATCH_ROWS,
     MAX_COLUMNS,
     Block,
     LineRange,
@@ -142,7 +144,7 @@ def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> p
         rows += table.num_rows
         for name, column in zip(table.schema.names, table.columns, strict=True):
             kind = _plain(column.type) if name not in types else types[name]
-            kinds[name] = _joined(block, name, kinds[name], kind) if name in kinds else kind
+            kinds[name] = _joined(block, name, kinds[name], kind, column) if name in kinds else kind
             widths[name] = _num_leaves(kinds[name])
             filled[name] = filled.get(name, 0) + len(column) - column.null_count
             _largest_integers(name, column, largest)
@@ -225,7 +227,7 @@ def _inexact(name: str, *, is_declared: bool = False) -> str:
     return (
         f"column {name!r} has a number that a float does not hold: a whole number beyond 2^53 among floats, or beyond "
         f"64 bits, or one that becomes 0 or infinite. Declare the type of the column: types={{{name!r}: 'float64'}} "
-        f"rounds, types={{{name!r}: 'decimal128(38, 0)'}} keeps up to 38 digits; nested values need an Arrow type"
+        f"rounds, types={{{name!r}: 'decimal128(38, 0)'}} keeps whole numbers; nested values need an Arrow type"
     )
 
 
@@ -270,26 +272,27 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both."""
+def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType, column: pa.ChunkedArray) -> pa.DataType:
+    """Return the type that holds the values before a block, and those of its column.
+
+    Raises:
+        SchemaError: There is none.
+    """
     if one == other:
         return one
-    if not (pt.is_null(one) or pt.is_null(other)) and pt.is_string(one) != pt.is_string(other):
-        raise _unlike(block, name, one, other)
     try:
+        if not (pt.is_null(one) or pt.is_null(other)) and pt.is_string(one) != pt.is_string(other):
+            raise pa.ArrowTypeError("texts and other values")
         schemas = [pa.schema([(name, one)]), pa.schema([(name, other)])]
         return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
     except pa.ArrowException as error:
-        raise _unlike(block, name, one, other) from error
-
-
-def _unlike(block: Block, name: str, one: pa.DataType, other: pa.DataType) -> FormatError | SchemaError:
-    return block.error(
-        SchemaError,
-        0,
-        f"from about this line on, the values of {name!r} are {other}, before it {one}. Write all values of a key with "
-        "one type",
-    )
+        row = pc.index(column.is_valid(), value=True).as_py()
+        offset = next(itertools.islice(lines_of(block.data), max(0, row), None), (0, b""))[0]
+        raise block.error(
+            SchemaError,
+            offset,
+            f"the values of {name!r} are {other} from here, and {one} before. Write all values of a key with one type",
+        ) from error
 
 
 def _usable(name: str, kind: pa.DataType) -> pa.DataType:
@@ -389,7 +392,7 @@ class JsonLinesPart:
         num_columns = sum(map(_num_leaves, declared.values()))
         for block in _blocks(self.piece, num_columns, is_checked=self.is_checked):
             table = _parsed(block, declared, "ignore")
-            for batch in table.to_batches():
+            for batch in table.to_batches(BATCH_ROWS):
                 # The parser makes columns of nulls for keys that are missing, so nullability is checked here.
                 columns = [batch.column(name) for name in declared]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

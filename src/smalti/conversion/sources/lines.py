@@ -21,6 +21,8 @@ PART_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 128 << 20
 MAX_COLUMNS = 100_000
+BATCH_ROWS = 1 << 18
+"""At most so many rows are written at once, also if rows are empty."""
 _OTHER_COMPRESSIONS = frozenset({".xz", ".lzma", ".z", ".zip", ".7z", ".br", ".snappy", ".lzo", ".deflate"})
 _COLUMN_FOLDER = re.compile(r"[^=]+=.*")
 _BOM = b"\xef\xbb\xbf"
@@ -275,8 +277,8 @@ def too_long(block: Block, what: str = "line") -> FormatError | SchemaError:
     return block.error(
         FormatError,
         0,
-        f"a {what} is longer than {MAX_LINE_BYTES} bytes. Divide it, or keep large values in files of their own, as "
-        "`webdataset` has them",
+        f"a {what} is too long; a line has at most {MAX_LINE_BYTES} bytes. Divide it, or keep large values in files "
+        "of their own, as `webdataset` has them",
     )
 
 

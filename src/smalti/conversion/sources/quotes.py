@@ -5,6 +5,7 @@ A quote opens a value only at the start of a field, is doubled within it, and is
 a closing quote, and removes the quote; so that no value is altered, such text is an error here.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from smalti.conversion.sources.lines import (
 from smalti.errors import FormatError
 
 _NEWLINE, _RETURN = 10, 13
+_MAX_QUOTES = 1 << 24
+_MAX_HEADER_BYTES = 16 << 20
+_LINE_END = re.compile(rb"\r?\n|\r")
 Places = npt.NDArray[np.int64]
 
 
@@ -53,6 +57,8 @@ def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
     for lines in line_blocks(piece):
         data = rest + lines.data if rest else lines.data
         block = Block(piece, data, at)
+        if rest and data.count(marks.quote.encode()) > _MAX_QUOTES:
+            raise too_long(block, f"row (with more than {_MAX_QUOTES} quotes)")
         try:
             cut = _end_of_rows(data, marks)
         except _MalformedQuoteError as error:
@@ -75,9 +81,12 @@ def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
 
 
 def first_row_end(data: bytes, marks: Marks) -> int:
-    """Return the place behind the first row of a block whose quotes are well-formed."""
-    line = data[: data.find(b"\n") + 1]
-    return int(row_ends(data if marks.are_in(line) else line, marks)[0])
+    """Return the place behind the first row of a block whose quotes are well-formed; 0 if the row is too long."""
+    first = _LINE_END.search(data)
+    if first is not None and not marks.are_in(data[: first.end()]):
+        return first.end()
+    ends = row_ends(data[: data.rfind(b"\n", 0, _MAX_HEADER_BYTES) + 1], marks)
+    return int(ends[0]) if len(ends) else 0
 
 
 def row_ends(data: bytes, marks: Marks) -> Places:
