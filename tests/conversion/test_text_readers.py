@@ -204,6 +204,8 @@ def test_keys_are_counted_by_place_and_not_within_each_object_of_a_list(tmp_path
     many = {"list": [{"a": [{"b": number}], "c": number} for number in range(50)], "text": '"x": {' * 50}
     (tmp_path / "a.jsonl").write_text(json.dumps(many) + "\n" + json.dumps({"last": 1}) + "\n")
     assert rows_of(open_source(tmp_path / "a.jsonl"))[0]["list"] == many["list"]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"a": {"b": 1}}) * 50 + "\n")
+    assert "a.jsonl, line 1: no JSON: Extra data" in outcome(tmp_path / "a.jsonl")[1]
     product = {f"k{outer}": {f"n{inner}": 1 for inner in range(5)} for outer in range(5)}
     (tmp_path / "a.jsonl").write_text(json.dumps({"x": 1}) + "\n" + json.dumps(product) + "\n")
     assert "a.jsonl, line 2: there are more than 20 different keys" in outcome(tmp_path / "a.jsonl")[1]

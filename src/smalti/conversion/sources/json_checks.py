@@ -166,6 +166,7 @@ def _has_many_paths(line: bytes) -> bool:
         elif mark in b"}]" and len(parents) > 1:
             parents.pop()
             are_lists.pop()
+            place = parents[-1]
     return False
 
 

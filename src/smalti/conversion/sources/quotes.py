@@ -57,7 +57,7 @@ def row_blocks(piece: LineRange, marks: Marks) -> Iterator[Block]:
     for lines in line_blocks(piece):
         data = rest + lines.data if rest else lines.data
         block = Block(piece, data, at)
-        if rest and data.count(marks.quote.encode()) > _MAX_QUOTES:
+        if len(data) > _MAX_QUOTES and marks.quote and data.count(marks.quote.encode()) > _MAX_QUOTES:
             raise too_long(block, f"row (with more than {_MAX_QUOTES} quotes)")
         try:
             cut = _end_of_rows(data, marks)
