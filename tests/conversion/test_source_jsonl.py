@@ -1,5 +1,6 @@
 """JSON lines as a source: types of all lines, texts that stay texts, and malformed lines by file and line."""
 
+import datetime as dt
 import gzip
 import json
 
@@ -47,7 +48,7 @@ def test_lines_are_read_in_blocks_and_parts_with_every_line_once(tmp_path, monke
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"i": "word", "t": ""}\n')
     with pytest.raises(
-        SchemaError, match=r"a\.jsonl(, line 101: .*changed from|: the values of 'i' are int64 in some)"
+        SchemaError, match=r"a\.jsonl, line 101: (.*changed from number to string|the values of 'i' are string)"
     ):
         source_of(tmp_path / "a.jsonl")
 
@@ -56,7 +57,7 @@ def test_lines_are_read_in_blocks_and_parts_with_every_line_once(tmp_path, monke
     ("data", "message"),
     [
         (b'{"a":1}\n{"a":\n', "line 2: no JSON"),
-        (b'{"a":1}\n\n[1]\n', "line 3: expected an object, found list"),
+        (b'{"a":1}\n\n[1]\n', "line 3: the line is no object, but a list"),
         (b'{"a":1}\n{"a":"x"}\n', "line 2: .* changed from number to string"),
         (b'{"a":"\xff"}\n', "line 1: text that is not UTF-8"),
         (b'{"a":1}\n\0\0', "a NUL byte"),
@@ -103,5 +104,55 @@ def test_digits_within_nested_values_are_not_lost(tmp_path, content, monkeypatch
 
 def test_values_nested_too_deeply_are_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"a": {"[" * 2000}{"]" * 2000}}}')
-    with pytest.raises(FormatError, match="nested too deeply"):
+    with pytest.raises(FormatError, match="line 1: values are nested more than 64 levels deep"):
         read(tmp_path / "a.jsonl")
+
+
+def test_folders_that_spark_writes_are_read(tmp_path):
+    (tmp_path / "_SUCCESS").write_bytes(b"")
+    (tmp_path / ".part-00000-1-c000.json.crc").write_bytes(b"crc")
+    (tmp_path / "part-00000-1-c000.json").write_bytes(b"")
+    (tmp_path / "part-00001-1-c000.json").write_bytes(b'{"x":1}\n')
+    (tmp_path / "part-00002-1-c000.json.gz").write_bytes(gzip.compress(b'{"x":2}\n'))
+    assert read(tmp_path) == [{"x": 1}, {"x": 2}]
+
+
+def test_a_folder_of_json_files_is_read_if_the_format_is_named(tmp_path):
+    (tmp_path / "rows.json").write_bytes(b'{"x":1}\n')
+    assert read(tmp_path, "jsonl") == [{"x": 1}]
+    (tmp_path / "rows.jsonl").write_bytes(b'{"x":2}\n')
+    assert read(tmp_path, "jsonl") == [{"x": 2}]
+
+
+def test_dates_within_values_can_be_declared(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"d":"2024-01-31","l":["2024-01-31",null]}\n')
+    types = {"d": "date", "l": pa.list_(pa.date32())}
+    day = dt.date(2024, 1, 31)
+    assert read(tmp_path / "a.jsonl", types=types) == [{"d": day, "l": [day, None]}]
+
+
+def test_keys_that_each_line_has_alone_are_read_in_bounded_blocks_and_refused_beyond_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "_MAX_CELLS", 20_000)
+    monkeypatch.setattr(json_lines, "MAX_COLUMNS", 1001)
+    sizes = []
+    parse = json_lines._parsed
+    monkeypatch.setattr(json_lines, "_parsed", lambda *options: sizes.append(parse(*options)) or sizes[-1])
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"id":{number},"k{number % 1000}":1}}\n' for number in range(2000)))
+    assert len(source_of(tmp_path / "a.jsonl").schema()) == 1001
+    assert len(sizes) > 1
+    assert all(table.num_rows * table.num_columns <= 20_000 for table in sizes)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"one": 1}\n')
+    with pytest.raises(FormatError, match=r"a\.jsonl, line \d+: there are more than .* different keys"):
+        source_of(tmp_path / "a.jsonl")
+
+
+def test_an_error_in_a_later_part_names_the_line_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(json_lines, "line_ranges", lambda file: lines.line_ranges(file, 300))
+    rows = [f'{{"i": {number}}}\n' for number in range(200)]
+    rows[150] = '{"i": }\n'
+    (tmp_path / "a.jsonl").write_text("".join(rows))
+    for options in ({}, {"types": {"i": "int64"}, "columns": ("i",)}):
+        with pytest.raises(FormatError, match=r"a\.jsonl, line 151: no JSON"):
+            read(tmp_path / "a.jsonl", **options)

@@ -112,7 +112,7 @@ class StoreOptions:
         return options if service else {}
 
 
-def parse_storage_option(text: str) -> tuple[str, Any]:
+def parse_storage_option(text: str, option: str = "--storage-option") -> tuple[str, Any]:
     """Return the name and the value of `key=value`.
 
     true, false, null, numbers, and lists and objects in JSON have their types; anything else is text, and so are the
@@ -123,7 +123,7 @@ def parse_storage_option(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageFault(f"--storage-option: expected KEY=VALUE, found {name!r}")
+        raise UsageFault(f"{option}: expected KEY=VALUE, found {name!r}")
     if _ALWAYS_TEXT.fullmatch(name):
         return name, value
     lowered = value.lower()
@@ -133,5 +133,5 @@ def parse_storage_option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError as fault:
         if value.startswith(("{", "[", '"')):
-            raise UsageFault(f"--storage-option {name}: not valid JSON: {fault}") from None
+            raise UsageFault(f"{option} {name}: not valid JSON: {fault}") from None
         return name, value

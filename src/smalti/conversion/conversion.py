@@ -97,7 +97,7 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         metadata: Anything else to keep in the manifest (JSON).
         storage_options: Credentials and endpoint of the set's store.
         source_storage_options: Credentials and endpoint of the source's store.
-        settings: Options of the format; see docs/convert.md.
+        settings: Options of the format; see docs/convert.md and docs/sources.md.
         part_bytes: Stored bytes of the source that one task reads, in bytes or as `"64mb"`; by default 8 to 64 MiB, by
             the size of the source.
         processes: Processes that convert, at most; by default one for each core of this process. 1 converts in this
@@ -154,6 +154,7 @@ def _source_options(
     part_bytes: int | str | None,
 ) -> SourceOptions:
     """Return how the source is read: only the columns that are stored, unless a transform needs others."""
+    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
     chosen: tuple[str, ...] | None = None
     if options.columns is not None and options.transform is None:
         extra = [options.partition_by] if options.partition_by else []

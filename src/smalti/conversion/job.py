@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, changed
+from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, as_json, changed
 from smalti.errors import SchemaError
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
@@ -169,7 +169,7 @@ def plan_job(
         plan = _with_learned(plan, groups)
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
-    facts = {"sources": [{"url": source.url, **known, **({"settings": dict(settings)} if settings else {})}]}
+    facts = {"sources": [{"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}]}
     return Job(source, plan, groups, options, facts, identity is not None, left_out_of(source))
 
 

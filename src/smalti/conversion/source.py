@@ -40,6 +40,15 @@ def changed(url: str) -> SmaltiError:
     )
 
 
+def as_json(setting: Any) -> Any:
+    """Return a value of `settings` as JSON, for the record of a conversion: other objects, as Arrow types, by text."""
+    if isinstance(setting, Mapping):
+        return {str(name): as_json(value) for name, value in setting.items()}
+    if isinstance(setting, list | tuple):
+        return [as_json(value) for value in setting]
+    return setting if setting is None or isinstance(setting, str | int | float | bool) else str(setting)
+
+
 @runtime_checkable
 class SourcePart(Protocol):
     """A piece of a source that one process reads from its start to its end; can be pickled.

@@ -73,7 +73,7 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--setting", metavar="KEY=VALUE", help="Option of the format; docs/convert.md lists them."),
+        typer.Option("--setting", metavar="KEY=VALUE", help="Option of the format; docs/sources.md lists them."),
     ] = None,
     write_id: Annotated[
         str | None, typer.Option("--write-id", metavar="ID", help="Name of this write: it is done once.")
@@ -101,7 +101,7 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
         "size_limit": size_limit,
         "write_id": write_id,
         "part_bytes": part_bytes,
-        "settings": dict(parse_storage_option(text) for text in setting or ()),
+        "settings": dict(parse_storage_option(text, "--setting") for text in setting or ()),
         "source_storage_options": stores.for_address(source) or None,
         "storage_options": stores.for_address(url) or None,
     }

@@ -1,95 +1,134 @@
 """CSV and TSV files, plain or compressed: types declared, or learned from all rows of all files.
 
-Quoted fields may have line ends. Text is UTF-8. A row with too few or too many fields, or with a value that is none of
-its column's type, is an error with file and line. A file without quotes is read in pieces, side by side.
+Rows are read by `pyarrow.csv` alone, in blocks of whole rows; `quotes` finds where rows end, and refuses quotes that
+the parser would remove from a value. A row with too few or too many fields, or with a value that is none of its
+column's type, is an error with file and line. A file without quotes is read in pieces, side by side.
 """
 
-import csv
-import io
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.types as pt
 
 from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources.lines import BLOCK_BYTES, LineRange, declared_types, line_ranges
-from smalti.conversion.sources.source_file import SourceFile, each_file, find_files, without_compression
-from smalti.conversion.sources.text_types import FALSE_VALUES, TRUE_VALUES, ColumnGuess
-from smalti.errors import FormatError, SchemaError, SmaltiError
+from smalti.conversion.sources.lines import (
+    BATCH_ROWS,
+    MAX_COLUMNS,
+    Block,
+    LineRange,
+    declared_types,
+    find_text_files,
+    line_ranges,
+    refuse_unknown,
+    too_long,
+)
+from smalti.conversion.sources.quotes import Marks, first_row_end, row_blocks, row_ends
+from smalti.conversion.sources.source_file import SourceFile, each_file, without_compression
+from smalti.conversion.sources.text_types import FALSE_VALUES, TRUE_VALUES, ColumnGuess, is_infinite_text
+from smalti.errors import FormatError, SchemaError
 from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".csv", ".tsv")
-_MAX_BLOCK_BYTES = 1 << 30
-_ROW = re.compile(r"Row #(\d+): (?:Expected (\d+) columns, got (\d+))?")
-_VALUE = re.compile(r"CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to ([^:]+): invalid value", re.DOTALL)
+_DELIMITERS = (",", "\t", ";", "|")
+_ROW = re.compile(r"Row #(\d+): ")
+_COUNTS = re.compile(r"Expected (\d+) columns, got (\d+)")
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
     """Return whether files of these names are CSV or TSV files."""
-    return any(without_compression(name).endswith(_ENDINGS) for name in names)
+    return any(_is_wanted(name) for name in names)
+
+
+def _is_wanted(name: str) -> bool:
+    return without_compression(name).endswith(_ENDINGS)
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The delimiter and quotes of a file."""
+    """The delimiter, quote and header of the files of a source."""
 
-    delimiter: str = ","
-    quote: str = '"'
+    marks: Marks
     names: tuple[str, ...] | None = None
-    """Names of the columns of files without a header; None if the first row has them."""
-
-    def open(
-        self, piece: LineRange, convert: pacsv.ConvertOptions, names: Sequence[str] | None, block_bytes: int
-    ) -> Any:
-        """Return the reader of a piece; `names` are the columns of a piece that has no header."""
-        return pacsv.open_csv(
-            pa.PythonFile(piece.open(), mode="r"),
-            read_options=pacsv.ReadOptions(
-                block_size=block_bytes, column_names=list(names) if names is not None else None, use_threads=False
-            ),
-            parse_options=pacsv.ParseOptions(
-                delimiter=self.delimiter, quote_char=self.quote or False, newlines_in_values=bool(self.quote)
-            ),
-            convert_options=convert,
-        )
+    """Names of the columns; None if the first row has them."""
+    has_header: bool = True
+    """True if the first row of each file has names, and no values."""
+    is_declared: bool = False
+    """True if the caller gave the delimiter."""
 
 
 def open_source(place: Any, options: SourceOptions) -> "DelimitedSource":
     """Return the rows of the CSV or TSV files at a place: a file, or a folder of them.
 
     `settings`: `types` by column (Arrow types or their names), `delimiter`, `quote` ("" for none), `names` (of
-    files without a header).
+    files without a header), `header` (True if the files have one, and `names` are in place of its names).
 
     Raises:
         StoreNotFound: There are no files.
         FormatError: A file cannot be read, or a row is malformed.
-        SchemaError: The files have different columns.
+        SchemaError: The files have different columns, or a setting has an unusable value.
     """
     given = dict(options.settings)
     types = declared_types(given.pop("types", {}))
-    found = find_files(place, options, lambda name: without_compression(name).endswith(_ENDINGS))
-    files = each_file(found)
-    is_tsv = without_compression(files[0].key).endswith(".tsv")
-    names = given.pop("names", None)
-    dialect = Dialect(
-        given.pop("delimiter", "\t" if is_tsv else ","),
-        given.pop("quote", '"'),
-        None if names is None else tuple(names),
-    )
-    for name, mark in (("delimiter", dialect.delimiter), ("quote", dialect.quote)):
-        if not _is_mark(mark, may_be_empty=name == "quote"):
-            raise ValueError(f"`{name}`: expected one ASCII character, found {mark!r:.100}")
-    if given:
-        raise ValueError(f"the `settings` of CSV are types, delimiter, quote and names, found {sorted(given)}")
+    found = find_text_files(place, options, _is_wanted, ".csv or .tsv")
+    is_tsv = without_compression(found.files[0].key).endswith(".tsv")
+    dialect = _dialect(given, "\t" if is_tsv else ",")
+    refuse_unknown(given, "types, delimiter, quote, names and header", "CSV")
+    _refuse_unusable(types)
     return _learned(found, dialect, types, options.columns)
 
 
-def _is_mark(mark: Any, *, may_be_empty: bool) -> bool:
-    return isinstance(mark, str) and len(mark.encode()) in ((0, 1) if may_be_empty else (1,))
+def _dialect(given: dict[str, Any], delimiter: str) -> Dialect:
+    """Take the settings of a dialect.
+
+    Raises:
+        SchemaError: One has an unusable value.
+    """
+    names = given.pop("names", None)
+    has_header = given.pop("header", names is None)
+    if not isinstance(has_header, bool) or (names is None and not has_header):
+        raise SchemaError(f"`header`: expected True, or False together with `names`, found {has_header!r:.100}")
+    if names is not None:
+        is_list = isinstance(names, list | tuple) and bool(names) and all(isinstance(name, str) for name in names)
+        if not is_list or "" in names or len(set(names)) < len(names) or len(names) > MAX_COLUMNS:
+            raise SchemaError(f"`names`: expected a list of different names of columns, found {names!r:.100}")
+        names = tuple(names)
+    is_declared = "delimiter" in given
+    marks = {"delimiter": given.pop("delimiter", delimiter), "quote": given.pop("quote", '"')}
+    for name, mark in marks.items():
+        is_one = isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark not in "\n\r\0"
+        if not is_one and not (name == "quote" and mark == ""):
+            raise SchemaError(f"`{name}`: expected one ASCII character within a line, found {mark!r:.100}")
+    if marks["delimiter"] == marks["quote"]:
+        raise SchemaError(f"`delimiter` and `quote`: expected two characters, found {marks['quote']!r} for both")
+    return Dialect(Marks(**marks), names, has_header, is_declared)
+
+
+def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
+    """Raise an error if the parser has no values of a declared type.
+
+    Raises:
+        SchemaError: It has none.
+    """
+    for name, kind in types.items():
+        try:
+            pacsv.read_csv(
+                pa.BufferReader(b"x\n\n"),
+                parse_options=pacsv.ParseOptions(ignore_empty_lines=False),
+                convert_options=pacsv.ConvertOptions(column_types={"x": kind}, null_values=[""]),
+            )
+        except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
+            raise SchemaError(
+                f"`types`: values of CSV are not read as {kind}, the type of column {name!r}. Declare 'string', and "
+                "convert the values in `transform`",
+                column=name,
+            ) from error
 
 
 def _learned(
@@ -97,34 +136,248 @@ def _learned(
 ) -> "DelimitedSource":
     """Read all rows, and return the source with the types of its columns."""
     files = each_file(found)
-    guesses: dict[str, ColumnGuess] = {}
-    names: list[str] = []
+    names = dialect.names
+    guesses = None if names is None else _guesses(files[0], names, types, columns)
     ranges: list[LineRange] = []
     for file in files:
-        header = _header(file, dialect)
-        if not names:
-            names = header
-            unknown = [name for name in (*types, *(columns or ())) if name not in names]
-            if unknown:
-                raise SchemaError(f"{file.url}: there are no columns {unknown}; the columns are {', '.join(names)}")
-            guesses = {name: ColumnGuess() for name in columns or names if name not in types}
-        if header != names:
-            raise SchemaError(
-                f"{file.url} has the columns {', '.join(header)}, and {files[0].url} has {', '.join(names)}; files of "
-                "one source have the same columns in the same order"
+        header = dialect.names
+        is_quoted = False
+        for block in row_blocks(LineRange(file), dialect.marks):
+            if header is None:
+                header = _header(block, dialect)
+            if names is None:
+                names = header
+            if guesses is None:
+                guesses = _guesses(file, names, types, columns)
+            if header != names:
+                raise _unlike(file, header, files[0], names)
+            is_quoted = is_quoted or dialect.marks.are_in(block.data)
+            _learn(guesses, block, dialect, names)
+        if header is None:
+            raise FormatError(
+                f"{file.url}: the file is empty; expected a row with the columns' names. Remove the file, or give the "
+                "names of the columns of files without a header, settings={'names': [...]}",
+                key=file.key,
             )
-        is_quoted = _has_quotes(file, dialect)
-        pieces = [LineRange(file)] if is_quoted else line_ranges(file)
-        for piece in pieces if guesses else ():
-            part = DelimitedPart(piece, dialect, tuple(names), pa.schema([(name, pa.string()) for name in guesses]))
-            for batch in part.batches():
-                for name, guess in guesses.items():
-                    guess.update(batch.column(name))
-        ranges += pieces
+        ranges += [LineRange(file)] if is_quoted else line_ranges(file)
+    guesses, names = guesses or {}, names or ()
     fields = [
         guesses[name].field(name) if name in guesses else pa.field(name, types[name]) for name in columns or names
     ]
-    return DelimitedSource(found, tuple(ranges), dialect, tuple(names), pa.schema(fields))
+    return DelimitedSource(found, tuple(ranges), dialect, names, pa.schema(fields))
+
+
+def _guesses(
+    file: SourceFile, names: Sequence[str], types: Mapping[str, pa.DataType], columns: Sequence[str] | None
+) -> dict[str, ColumnGuess]:
+    """Return what is known of each column whose type is not declared.
+
+    Raises:
+        SchemaError: The caller names columns that there are not.
+    """
+    present = set(names)
+    unknown = [name for name in (*types, *(columns or ())) if name not in present]
+    if unknown:
+        raise SchemaError(
+            f"{file.url}: there are no columns {unknown}; the columns are {', '.join(names):.1000}. Correct the names "
+            "in `types` and `columns`"
+        )
+    return {name: ColumnGuess() for name in columns or names if name not in types}
+
+
+def _learn(guesses: Mapping[str, ColumnGuess], block: Block, dialect: Dialect, names: Sequence[str]) -> None:
+    if not guesses:
+        return
+    texts = pa.schema([(name, pa.string()) for name in guesses])
+    table = _table(block, dialect, names, texts)
+    for guess, column in zip(guesses.values(), table.columns, strict=True):
+        for chunk in column.chunks:
+            guess.update(chunk)
+
+
+def _header(block: Block, dialect: Dialect) -> tuple[str, ...]:
+    """Return the names of the columns, by the first block of a file.
+
+    Raises:
+        FormatError: The first row has no names, or too many.
+        SchemaError: Names are empty or repeated, or the delimiter seems to be another one.
+    """
+    row = block.data[: _header_bytes(block, dialect)]
+    if not row.strip(b"\r\n"):
+        raise block.error(FormatError, 0, "the line is empty; expected the columns' names. Remove the line")
+    if row.count(dialect.marks.delimiter.encode()) >= MAX_COLUMNS:
+        raise block.error(
+            FormatError,
+            0,
+            f"there are more than {MAX_COLUMNS} columns. Store values that belong together as one column, such as a "
+            "list in JSON lines",
+        )
+    try:
+        names = _read(row, dialect, None, pacsv.ConvertOptions(), ignore_empty=True).schema.names
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise block.error(
+            FormatError, 0, f"expected the columns' names in UTF-8 ({error}). Convert the file to UTF-8"
+        ) from error
+    _refuse_other_delimiter(block, dialect, names)
+    unique = set(names)
+    if len(unique) < len(names) or "" in unique:
+        repeated = sorted(name for name in unique if name and names.count(name) > 1) if len(unique) < len(names) else []
+        what = f"column {repeated[0]!r:.100} is there more than once" if repeated else "a column has no name"
+        raise block.error(
+            SchemaError,
+            0,
+            f"{what}. Give names in place of those of the header, settings={{'header': True, 'names': [...]}}; the "
+            "index of pandas is left out by to_csv(index=False)",
+        )
+    return tuple(names)
+
+
+def _header_bytes(block: Block, dialect: Dialect) -> int:
+    """Return the length of the row with names; 0 if the block has none.
+
+    Raises:
+        FormatError: The row is too long.
+    """
+    if block.at or block.piece.begin or not dialect.has_header:
+        return 0
+    end = first_row_end(block.data, dialect.marks)
+    if not end:
+        raise too_long(block, "header")
+    return end
+
+
+def _refuse_other_delimiter(block: Block, dialect: Dialect, names: Sequence[str]) -> None:
+    """Raise an error if the only column's name shows that another character divides the fields.
+
+    Raises:
+        SchemaError: It does.
+    """
+    if len(names) != 1 or dialect.is_declared:
+        return
+    name, used = names[0], dialect.marks.delimiter
+    if len(name) == len("sep=;") and name.startswith("sep="):
+        raise block.error(
+            SchemaError,
+            0,
+            f"the line {name!r} is meant for Excel. Remove the line, and give settings={{'delimiter': {name[-1]!r}}}",
+        )
+    other = max((mark for mark in _DELIMITERS if mark != used), key=name.count)
+    if other in name:
+        raise block.error(
+            SchemaError,
+            0,
+            f"there is one column {name!r:.100} if {used!r} divides fields. Give settings={{'delimiter': {other!r}}}; "
+            f"if it is one column, settings={{'delimiter': {used!r}}}",
+        )
+
+
+def _unlike(file: SourceFile, header: Sequence[str], first: SourceFile, names: Sequence[str]) -> SchemaError:
+    return SchemaError(
+        f"{file.url} has the columns {', '.join(header):.1000}, and {first.url} has {', '.join(names):.1000}; files of "
+        "one source have the same columns in the same order. Convert them one by one; or if they have no header, give "
+        "the names of their columns, settings={'names': [...]}",
+        key=file.key,
+    )
+
+
+def _read(
+    data: bytes, dialect: Dialect, names: Sequence[str] | None, convert: pacsv.ConvertOptions, *, ignore_empty: bool
+) -> pa.Table:
+    """Return the rows of a block of whole rows; `names` are None if its first row has them."""
+    marks = dialect.marks
+    return pacsv.read_csv(
+        pa.BufferReader(data),
+        pacsv.ReadOptions(
+            block_size=len(data) + 1, column_names=None if names is None else list(names), use_threads=False
+        ),
+        # Lines within values matter only where blocks are divided, and this is one block.
+        pacsv.ParseOptions(delimiter=marks.delimiter, quote_char=marks.quote or False, ignore_empty_lines=ignore_empty),
+        convert,
+    )
+
+
+def _table(block: Block, dialect: Dialect, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Return the rows of a block with the columns of a schema. An empty line is a value if there is one column.
+
+    Raises:
+        FormatError: A row is malformed; the message has its line.
+        SchemaError: A value is none of its column's type.
+    """
+    skipped = _header_bytes(block, dialect)
+    data = block.data[skipped:] if skipped else block.data
+    ignore_empty = len(names) > 1
+    if not data or (ignore_empty and data[:1] in b"\r\n" and not data.strip(b"\r\n")):
+        return schema.empty_table()
+    convert = pacsv.ConvertOptions(
+        column_types=schema,
+        null_values=[""],
+        true_values=TRUE_VALUES,
+        false_values=FALSE_VALUES,
+        strings_can_be_null=False,
+        include_columns=schema.names,
+    )
+    try:
+        table = _read(data, dialect, names, convert, ignore_empty=ignore_empty)
+    except (pa.ArrowException, ValueError) as error:
+        raise _located(block, skipped, dialect, names, str(error)) from error
+    _refuse_overflow(block, dialect, names, table)
+    return table
+
+
+def _refuse_overflow(block: Block, dialect: Dialect, names: Sequence[str], table: pa.Table) -> None:
+    """Raise an error if a number became infinite, because a declared float does not hold it.
+
+    Raises:
+        SchemaError: A number did.
+    """
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if not pt.is_floating(column.type) or not pc.any(pc.is_inf(column)).as_py():
+            continue
+        texts = _table(block, dialect, names, pa.schema([(name, pa.string())])).column(0)
+        is_number = pc.and_(pc.fill_null(pc.is_inf(column), fill_value=False), pc.invert(is_infinite_text(texts)))
+        row = pc.index(is_number, value=True).as_py()
+        if row >= 0:
+            offset = _row_offset(block, dialect, names, row)
+            raise block.error(
+                SchemaError,
+                offset,
+                f"{texts[row].as_py()[:50]!r} of column {name!r} is beyond {column.type}. Declare a wider type in "
+                "`types`, such as 'string'",
+            )
+
+
+def _row_offset(block: Block, dialect: Dialect, names: Sequence[str], row: int) -> int:
+    """Return where a row of values begins in a block, as the parser counts rows: from 0, without empty ones."""
+    ends = row_ends(block.data, dialect.marks)
+    header = _header_bytes(block, dialect)
+    begins = [begin for begin in (0, *ends[:-1].tolist()) if begin >= header]
+    if len(names) > 1:
+        begins = [begin for begin in begins if block.data[begin : begin + 1] not in (b"\n", b"\r")]
+    return int(begins[min(row, len(begins) - 1)])
+
+
+def _located(block: Block, skipped: int, dialect: Dialect, names: Sequence[str], reason: str) -> Exception:
+    """Return the error of the parser with file and line."""
+    row, counts, column = _ROW.search(reason), _COUNTS.search(reason), _COLUMN.search(reason)
+    offset = _row_offset(block, dialect, names, int(row[1]) - 1) if row else skipped
+    if counts:
+        return block.error(
+            FormatError,
+            offset,
+            f"expected {counts[1]} fields, found {counts[2]}. Correct the line, or give the character that divides "
+            "fields, settings={'delimiter': ...}",
+        )
+    if "invalid UTF8" in reason:
+        return block.error(FormatError, offset, "text that is not UTF-8. Convert the file to UTF-8")
+    if column and int(column[1]) < len(names):
+        what = re.sub(r"^(CSV conversion error to [^:]*: )", "", reason[(row or column).end() :])
+        return block.error(
+            SchemaError,
+            offset,
+            f"column {names[int(column[1])]!r}: {what[:200]!s}. Declare a type in `types` that has the value, such as "
+            "'string'",
+        )
+    return block.error(FormatError, offset, reason[:200])
 
 
 @dataclass(frozen=True)
@@ -186,163 +439,7 @@ class DelimitedPart:
             FormatError: A row is malformed; the message has its line.
             SchemaError: A value is none of its column's type.
         """
-        convert = pacsv.ConvertOptions(
-            column_types=self.schema,
-            null_values=[""],
-            true_values=TRUE_VALUES,
-            false_values=FALSE_VALUES,
-            strings_can_be_null=False,
-            include_columns=self.schema.names,
-        )
-        has_header = not self.piece.begin and self.dialect.names is None
-        names = None if has_header else self.names
-        num_rows, block_bytes = 0, BLOCK_BYTES
-        while block_bytes <= _MAX_BLOCK_BYTES:
-            read = yield from self._read_while_rows_fit(convert, names, block_bytes, num_rows)
-            if read is None:
-                return
-            num_rows, block_bytes = read, block_bytes * 8
-        raise FormatError(
-            f"{self.piece.file.url}: a row is longer than {block_bytes // 8} bytes; is a quote not closed?",
-            key=self.piece.file.key,
-        )
-
-    def _read_while_rows_fit(
-        self, convert: pacsv.ConvertOptions, names: Sequence[str] | None, block_bytes: int, skipped: int
-    ) -> Generator[pa.RecordBatch, None, int | None]:
-        """Yield the rows after the first `skipped` ones.
-
-        Returns:
-            None at the end; the number of rows read so far if the next one is longer than a block.
-        """
-        num_rows = skipped
-        try:
-            for batch in self._read(convert, names, block_bytes, skipped):
-                num_rows += batch.num_rows
-                yield batch
-        except SmaltiError:  # some are ValueErrors
-            raise
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if "straddl" not in str(error):
-                raise self._located(error) from error
-            return num_rows
-        return None
-
-    def _read(
-        self, convert: pacsv.ConvertOptions, names: Sequence[str] | None, block_bytes: int, skipped: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after the first `skipped` ones."""
-        with self.dialect.open(self.piece, convert, names, block_bytes) as reader:
-            for batch in reader:
-                rest = batch.slice(min(skipped, batch.num_rows))
-                skipped -= batch.num_rows - rest.num_rows
-                if rest.num_rows:
-                    yield pa.RecordBatch.from_arrays(rest.columns, schema=self.schema)
-
-    def _located(self, error: Exception) -> SmaltiError:
-        text = str(error)
-        if "Empty CSV file" in text:
-            return FormatError(f"{self.piece.file.url}: the file is empty; expected a row with the columns' names")
-        if "invalid UTF8" in text:
-            where = f"{self.piece.file.url}, line {self.piece.first_line() + _first_not_utf8(self.piece)}"
-            return FormatError(f"{where}: text that is not UTF-8; convert the file")
-        found = _bad_row(self)
-        where = f"{self.piece.file.url}, line {found[0]}" if found else self.piece.file.url
-        if found and found[1]:
-            return FormatError(f"{where}: {found[1]}", line=found[0], key=self.piece.file.key)
-        match = _VALUE.search(text)
-        if match is not None:
-            name = self.schema.names[int(match[1])] if int(match[1]) < len(self.schema.names) else match[1]
-            return SchemaError(f"{where}: a value of column {name!r} is no {match[3]}", key=self.piece.file.key)
-        return FormatError(f"{where}: {_ROW.sub('', text)[:200]}", key=self.piece.file.key)
-
-
-def _header(file: SourceFile, dialect: Dialect) -> list[str]:
-    """Return the names of the columns."""
-    if dialect.names is not None:
-        return list(dialect.names)
-    with LineRange(file).open() as stream:
-        text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-        try:
-            header = next(csv.reader(text, **_python_dialect(dialect)), None)
-            "".join(header or ()).encode("utf-8")
-        except (csv.Error, UnicodeEncodeError) as error:
-            raise FormatError(f"{file.url}, line 1: expected the columns' names in UTF-8: {error}") from error
-    if not header:
-        raise FormatError(f"{file.url}: the file is empty; expected a row with the columns' names", key=file.key)
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated or "" in header:
-        what = f"the columns {', '.join(map(repr, repeated))} stand there twice" if repeated else "a column has no name"
-        raise SchemaError(f"{file.url}, line 1: {what}; give each a name of its own, or `names`")
-    return header
-
-
-def _python_dialect(dialect: Dialect) -> dict[str, Any]:
-    quoting = csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE
-    return {"delimiter": dialect.delimiter, "quotechar": dialect.quote or None, "quoting": quoting, "strict": False}
-
-
-def _has_quotes(file: SourceFile, dialect: Dialect) -> bool:
-    """Return whether a quote stands in a file, so that a line end may be part of a value.
-
-    Raises:
-        FormatError: The last quote is not closed.
-    """
-    if not dialect.quote:
-        return False
-    mark, count = dialect.quote.encode("utf-8"), 0
-    with LineRange(file).open() as stream:
-        while piece := stream.read(BLOCK_BYTES):
-            count += piece.count(mark)
-    if count % 2:
-        raise FormatError(
-            f"{file.url}: it has {count} quotes ({dialect.quote}), so that one is not closed; repair the file, or give "
-            'another `quote` ("" for none)',
-            key=file.key,
-        )
-    return count > 0
-
-
-def _bad_row(part: DelimitedPart) -> tuple[int, str] | None:
-    """Find the first malformed row: its line, and what is wrong; or the line of the first value that does not fit."""
-    expected = len(part.names)
-    first_line = part.piece.first_line()
-    csv.field_size_limit(1 << 30)
-    with part.piece.open() as stream:
-        rows = csv.reader(io.TextIOWrapper(stream, "utf-8", "replace", newline=""), **_python_dialect(part.dialect))
-        line = first_line
-        try:
-            for number, row in enumerate(rows):
-                is_header = number == 0 and not part.piece.begin and part.dialect.names is None
-                if row and len(row) != expected:
-                    return line, f"expected {expected} fields, found {len(row)}"
-                if row and not is_header and not _fits(part, row):
-                    return line, ""
-                line = first_line + rows.line_num
-        except csv.Error as error:
-            return line, str(error)
-    return None
-
-
-def _first_not_utf8(piece: LineRange) -> int:
-    """Return the place of the first line that is not UTF-8."""
-    with piece.open() as stream:
-        for number, line in enumerate(stream):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:  # noqa: PERF203 -- after a failure
-                return number
-    return 0
-
-
-def _fits(part: DelimitedPart, row: Sequence[str]) -> bool:
-    """Return whether the values of a row have the types of their columns."""
-    for name, value in zip(part.names, row, strict=True):
-        kind = part.schema.field(name).type if name in part.schema.names else pa.string()
-        if value == "" or pa.types.is_string(kind):
-            continue
-        try:
-            pa.array([value], pa.string()).cast(kind)
-        except pa.ArrowException:
-            return False
-    return True
+        for block in row_blocks(self.piece, self.dialect.marks):
+            for batch in _table(block, self.dialect, self.names, self.schema).to_batches(BATCH_ROWS):
+                if batch.num_rows:
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)

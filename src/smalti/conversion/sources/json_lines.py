@@ -4,9 +4,10 @@ Texts stay texts, also those that look like dates. A key that some lines lack is
 object, or has a value of another type, is an error with file and line. Files are read in pieces, side by side.
 """
 
-import json
+import bisect
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +18,50 @@ import pyarrow.types as pt
 
 from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources.lines import LineRange, declared_types, line_blocks, line_ranges
-from smalti.conversion.sources.source_file import each_file, find_files, without_compression
-from smalti.errors import FormatError, SchemaError
+from smalti.conversion.sources.json_checks import (
+    MAX_EXACT,
+    check_lines,
+    check_rows,
+    estimated_columns,
+    inexact_line,
+    lines_of,
+    refuse_first_malformed,
+    too_many_keys,
+)
+from smalti.conversion.sources.lines import (
+    BATCH_ROWS,
+    MAX_COLUMNS,
+    Block,
+    LineRange,
+    declared_types,
+    find_text_files,
+    line_blocks,
+    line_ranges,
+    refuse_unknown,
+)
+from smalti.conversion.sources.source_file import each_file, without_compression
+from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
-_ROW = re.compile(r" in row (\d+)")
-_MAX_EXACT = 1 << 53
-_LONG_NUMBER = re.compile(rb"[:\[,]\s*-?[0-9]{16,}\s*[,\]}]")
+_HADOOP_PART = re.compile(r"(?:.*/)?part-[^/]*\.json")
+_ROW = re.compile(r" in row \d+")
+_CHANGED = re.compile(r"Column\(/(.*)\) changed from (.*) to (.*)")
+_MAX_CELLS = 1 << 24
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
-    """Return whether files of these names are files of JSON lines."""
-    return any(without_compression(name).endswith(_ENDINGS) for name in names)
+    """Return whether files of these names are JSON lines; `part-*.json` are, as Spark and Hadoop write them."""
+    return any(_is_lines(name) for name in names)
+
+
+def _is_lines(name: str) -> bool:
+    name = without_compression(name)
+    return name.endswith(_ENDINGS) or _HADOOP_PART.fullmatch(name) is not None
+
+
+def _is_json(name: str) -> bool:
+    return without_compression(name).endswith((*_ENDINGS, ".json"))
 
 
 def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
@@ -41,120 +72,194 @@ def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
     Raises:
         StoreNotFound: There are no files.
         FormatError: A line is no JSON object.
-        SchemaError: The values of a column have types that do not go together.
+        SchemaError: The values of a column have types that do not go together, or a setting has an unusable value.
     """
     given = dict(options.settings)
     types = declared_types(given.pop("types", {}))
-    if given:
-        raise ValueError(f"the `settings` of JSON lines are types, found {sorted(given)}")
-    named = isinstance(place, str) and without_compression(place).endswith(".json")
-    endings = (*_ENDINGS, ".json") if named else _ENDINGS
-    found = find_files(place, options, lambda name: without_compression(name).endswith(endings))
+    refuse_unknown(given, "types", "JSON lines")
+    _refuse_unusable(types)
+    found = _find(place, options)
     ranges = tuple(piece for file in each_file(found) for piece in line_ranges(file))
     wanted = options.columns
     if wanted is not None and set(wanted) <= set(types):
         schema = pa.schema([(name, types[name]) for name in wanted])
-    else:
+        return JsonLinesSource(found, ranges, schema, is_learned=False)
+    learned = _learned(ranges, types)
+    present = set(learned.names)
+    unknown = [name for name in (*types, *(wanted or ())) if name not in present]
+    if unknown:
+        raise SchemaError(
+            f"{found.url}: there are no columns {unknown}; the columns are {', '.join(learned.names):.1000}. "
+            "Correct the names in `types` and `columns`"
+        )
+    schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
+    return JsonLinesSource(found, ranges, schema, is_learned=True)
+
+
+def _find(place: Any, options: SourceOptions) -> SourceFiles:
+    """Return the files; those that end with `.json` if there are no others, since the caller named the format."""
+    expected = ".jsonl, .ndjson, .jsonlines or .json"
+    try:
+        return find_text_files(place, options, _is_lines, expected)
+    except StoreNotFound:
+        return find_text_files(place, options, _is_json, expected)
+
+
+def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
+    """Raise an error if the parser has no values of a declared type.
+
+    Raises:
+        SchemaError: It has none.
+    """
+    for name, kind in types.items():
         try:
-            learned = _learned(ranges, types)
-        except RecursionError as error:
-            raise FormatError(f"{found.url}: values are nested too deeply") from error
-        unknown = [name for name in (*types, *(wanted or ())) if name not in learned.names]
-        if unknown:
-            raise SchemaError(f"{found.url}: there are no columns {unknown}: {', '.join(learned.names)}")
-        schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
-    return JsonLinesSource(found, ranges, schema)
+            _read(b'{"x": null}\n', pa.schema([("x", _wire(kind))]), "ignore").column(0).cast(kind)
+        except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
+            raise SchemaError(
+                f"`types`: values of JSON are not read as {kind}, the type of column {name!r}. Declare the type that "
+                "its values have in JSON, such as 'string' or 'int64', and convert them in `transform`",
+                column=name,
+            ) from error
+
+
+def _wire(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which the parser reads values of a type: it has no dates."""
+    if pt.is_date(kind):
+        return pa.string()
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_wire(kind.value_type)))
+    if pt.is_struct(kind):
+        return pa.struct([child.with_type(_wire(child.type)) for child in kind])
+    return kind
 
 
 def _learned(ranges: Sequence[LineRange], types: Mapping[str, pa.DataType]) -> pa.Schema:
     """Read all lines, and return the types of the columns."""
     kinds: dict[str, pa.DataType] = {}
-    nullable: set[str] = set()
-    seen: set[str] = set()
+    widths: dict[str, int] = {}
+    filled: dict[str, int] = {}
     largest: dict[str, float] = {}
-    declared = pa.schema(list(types.items()))
     rows = 0
-    for piece in ranges:
-        for first_block_line, block in _numbered(piece):
-            table = _parsed(piece, first_block_line, block, declared, "infer")
-            if not table.num_rows:
-                continue
-            for name, column in zip(table.schema.names, table.columns, strict=True):
-                kind = _plain(column.type) if name not in types else types[name]
-                kinds[name] = _joined(piece, name, kinds[name], kind) if name in kinds else kind
-                if column.null_count or (rows and name not in seen):
-                    nullable.add(name)
-                seen.add(name)
-                _largest_integers(name, column, largest)
-                if name not in types:
-                    _check_precision(piece, first_block_line, name, column, block)
-            nullable.update(set(kinds) - set(table.schema.names))
-            rows += table.num_rows
+    for block in (block for piece in ranges for block in _blocks(piece)):
+        table = _parsed(block, types, "infer")
+        rows += table.num_rows
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            kind = _plain(column.type) if name not in types else types[name]
+            kinds[name] = _joined(block, name, kinds[name], kind, column) if name in kinds else kind
+            widths[name] = _num_leaves(kinds[name])
+            filled[name] = filled.get(name, 0) + len(column) - column.null_count
+            _largest_integers(name, column, largest)
+        if sum(widths.values()) > MAX_COLUMNS:
+            raise too_many_keys(block, 0)
     for name, kind in kinds.items():
-        if name not in types and any(largest.get(path, 0) > _MAX_EXACT for path in _float_paths(name, kind)):
-            raise SchemaError(
-                f"{ranges[0].file.url}: column {name!r} has floats, and whole numbers beyond 2^53, which floats do not "
-                "hold; declare its type",
-                column=name,
-            )
-    fields = [pa.field(name, _usable(name, kind), nullable=name in nullable) for name, kind in kinds.items()]
+        if name not in types and any(largest.get(path, 0) > MAX_EXACT for path in _float_paths(name, kind)):
+            raise SchemaError(f"{ranges[0].file.url}: {_inexact(name)}", column=name)
+    fields = [pa.field(name, _usable(name, kind), nullable=filled[name] < rows) for name, kind in kinds.items()]
     if not fields:
-        raise FormatError(f"{ranges[0].file.url}: there are no lines with keys")
+        raise FormatError(
+            f'{ranges[0].file.url}: there are no lines with keys. Each line is one object, such as {{"id": 1}}'
+        )
     return pa.schema(fields)
 
 
-def _numbered(piece: LineRange) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of lines, and how many lines of the piece are before each."""
-    before = 0
+def _blocks(piece: LineRange, num_columns: int | None = None, *, is_checked: bool = False) -> Iterator[Block]:
+    """Yield checked lines, in blocks with a bounded number of cells, also where each line has keys that others lack.
+
+    `num_columns` is the number of leaves of the columns; by default estimated. `is_checked` is True if these lines were
+    read before, to learn types.
+    """
     for block in line_blocks(piece):
-        yield before, block
-        before += block.count(b"\n")
+        if not is_checked:
+            check_lines(block)
+        yield from block.divided(max(1, _MAX_CELLS // max(1, num_columns or estimated_columns(block.data))))
 
 
-def _parsed(piece: LineRange, before: int, block: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
-    if not block.strip():
+def _num_leaves(kind: pa.DataType) -> int:
+    return sum(map(_num_leaves, (kind.field(place).type for place in range(kind.num_fields)))) or 1
+
+
+def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+    """Return the objects of whole lines that were checked."""
+    table = pajson.read_json(
+        pa.BufferReader(data),
+        read_options=pajson.ReadOptions(block_size=len(data) + 1, use_threads=False),
+        parse_options=pajson.ParseOptions(
+            explicit_schema=schema if schema.names else None, unexpected_field_behavior=unexpected
+        ),
+    )
+    table.validate(full=True)  # the parser does not look whether text is UTF-8
+    return table
+
+
+def _wire_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([(name, _wire(kind)) for name, kind in types.items()])
+
+
+def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) -> pa.Table:
+    """Return the objects of a block; columns whose types are not declared are inferred or ignored.
+
+    Raises:
+        FormatError: A line is no JSON object.
+        SchemaError: A value has another type than its column, or is no number that a float holds.
+    """
+    if block.data.isspace():
         return pa.table({})
     try:
-        table = pajson.read_json(
-            pa.BufferReader(block),
-            read_options=pajson.ReadOptions(block_size=len(block) + 1, use_threads=False),
-            parse_options=pajson.ParseOptions(
-                explicit_schema=schema if schema.names else None, unexpected_field_behavior=unexpected
-            ),
-        )
-        table.validate(full=True)  # the parser does not look whether text is UTF-8
-        return table
+        table = _read(block.data, _wire_schema(declared), unexpected)
+        names = table.schema.names
+        columns = [
+            column.cast(declared.get(name, column.type)) for name, column in zip(names, table.columns, strict=True)
+        ]
     except pa.ArrowException as error:
-        raise _located(piece, before, block, error) from error
+        refuse_first_malformed(block)
+        raise _located(block, declared, unexpected, error) from error
+    check_rows(block, table.num_rows)
+    for name, column in zip(names, columns, strict=True):
+        is_declared = name in declared
+        offset = inexact_line(block, name, column, is_declared=is_declared)
+        if offset is not None:
+            raise block.error(SchemaError, offset, _inexact(name, is_declared=is_declared))
+    return pa.Table.from_arrays(columns, names)
 
 
-def _located(piece: LineRange, before: int, block: bytes, error: Exception) -> FormatError | SchemaError:
-    """Return the error with file and line: of the first line that is no object, or that the parser names."""
-    url, first = piece.file.url, piece.first_line() + before
-    lines = block.split(b"\n")
-    for number, line in enumerate(lines):
-        fault = _fault(line)
-        if fault:
-            return FormatError(f"{url}, line {first + number}: {fault}", line=first + number, key=piece.file.key)
-    match = _ROW.search(str(error))
-    filled = [number for number, line in enumerate(lines) if line.strip()]
+def _inexact(name: str, *, is_declared: bool = False) -> str:
+    if is_declared:
+        return f"column {name!r} has a number beyond its float. Declare a wider type in `types`, such as 'float64'"
+    return (
+        f"column {name!r} has a number that a float does not hold: a whole number beyond 2^53 among floats, or beyond "
+        f"64 bits, or one that becomes 0 or infinite. Declare the type of the column: types={{{name!r}: 'float64'}} "
+        f"rounds, types={{{name!r}: 'decimal128(38, 0)'}} keeps whole numbers; nested values need an Arrow type"
+    )
+
+
+def _located(
+    block: Block, declared: Mapping[str, pa.DataType], unexpected: str, error: pa.ArrowException
+) -> FormatError | SchemaError:
+    """Return the error of the parser with file and line: the last of the fewest first lines that it refuses."""
+    begins = [offset for offset, _ in lines_of(block.data)]
+    ends = [*begins[1:], len(block.data)]
+
+    def is_refused(number: int) -> bool:
+        try:
+            table = _read(block.data[: ends[number]], _wire_schema(declared), unexpected)
+            for name, column in zip(table.schema.names, table.columns, strict=True):
+                column.cast(declared.get(name, column.type))
+        except pa.ArrowException:
+            return True
+        return False
+
+    place = min(bisect.bisect_left(range(len(ends)), 1, key=is_refused), len(ends) - 1)
     reason = _ROW.sub("", str(error)).removeprefix("JSON parse error: ")[:200]
-    if match is None or int(match[1]) >= len(filled):
-        return SchemaError(f"{url}, after line {first}: {reason}", key=piece.file.key)
-    number = first + filled[int(match[1])]
-    return SchemaError(f"{url}, line {number}: {reason}; declare a type that fits all", line=number, key=piece.file.key)
-
-
-def _fault(line: bytes) -> str | None:
-    if not line.strip():
-        return None
-    try:
-        value = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return "text that is not UTF-8"
-    except (ValueError, RecursionError) as error:
-        return f"no JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
-    return None if isinstance(value, dict) else f"expected an object, found {type(value).__name__}"
+    changed = _CHANGED.search(reason)
+    if changed is None:
+        advice = (
+            "Correct the value, or declare another type in `types`, such as 'float64' for numbers or 'string' for texts"
+        )
+    elif changed[1].split("/")[0] in declared:
+        advice = "Remove the type of the column from `types`, or declare the one that its values have"
+    else:
+        advice = "Write all values of a key with one type"
+    return block.error(SchemaError, begins[place], f"{reason}. {advice}")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -168,25 +273,27 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _joined(piece: LineRange, name: str, one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both."""
+def _joined(block: Block, name: str, one: pa.DataType, other: pa.DataType, column: pa.ChunkedArray) -> pa.DataType:
+    """Return the type that holds the values before a block, and those of its column.
+
+    Raises:
+        SchemaError: There is none.
+    """
     if one == other:
         return one
-    if not (pt.is_null(one) or pt.is_null(other)) and pt.is_string(one) != pt.is_string(other):
-        raise _unlike(piece, name, one, other)
     try:
+        if not (pt.is_null(one) or pt.is_null(other)) and pt.is_string(one) != pt.is_string(other):
+            raise pa.ArrowTypeError("texts and other values")
         schemas = [pa.schema([(name, one)]), pa.schema([(name, other)])]
         return pa.unify_schemas(schemas, promote_options="permissive").field(name).type
     except pa.ArrowException as error:
-        raise _unlike(piece, name, one, other) from error
-
-
-def _unlike(piece: LineRange, name: str, one: pa.DataType, other: pa.DataType) -> SchemaError:
-    return SchemaError(
-        f"{piece.file.url}: the values of {name!r} are {one} in some lines and {other} in others; declare a type, or "
-        "make them alike",
-        column=name,
-    )
+        row = pc.index(column.is_valid(), value=True).as_py()
+        offset = next(itertools.islice(lines_of(block.data), max(0, row), None), (0, b""))[0]
+        raise block.error(
+            SchemaError,
+            offset,
+            f"the values of {name!r} are {other} from here, and {one} before. Write all values of a key with one type",
+        ) from error
 
 
 def _usable(name: str, kind: pa.DataType) -> pa.DataType:
@@ -198,17 +305,6 @@ def _usable(name: str, kind: pa.DataType) -> pa.DataType:
     if pt.is_struct(kind):
         return pa.struct([(each.name, _usable(name, each.type)) for each in kind])
     return kind
-
-
-def _leaves(column: pa.ChunkedArray, is_wanted: Callable[[pa.DataType], bool]) -> Iterator[pa.ChunkedArray]:
-    """Yield the values of this type, also those within structs and lists."""
-    if is_wanted(column.type):
-        yield column
-    elif pt.is_struct(column.type):
-        for each in column.flatten():
-            yield from _leaves(each, is_wanted)
-    elif pt.is_list(column.type):
-        yield from _leaves(pc.list_flatten(column), is_wanted)
 
 
 def _largest(column: pa.ChunkedArray) -> float:
@@ -239,17 +335,6 @@ def _float_paths(name: str, kind: pa.DataType) -> Iterator[str]:
         yield from _float_paths(f"{name}[]", kind.value_type)
 
 
-def _check_precision(piece: LineRange, before: int, name: str, column: pa.ChunkedArray, block: bytes) -> None:
-    """Refuse long whole numbers in a column of floats, which cannot hold all of their digits."""
-    if any(_largest(each) >= _MAX_EXACT for each in _leaves(column, pt.is_float64)) and _LONG_NUMBER.search(block):
-        raise SchemaError(
-            f"{piece.file.url}, after line {piece.first_line() + before}: column {name!r} has whole numbers beyond 64 "
-            "bits, or beyond 2^53 among floats, which a float does not hold; declare its type, as in "
-            "types={...: 'float64'} or a decimal",
-            column=name,
-        )
-
-
 @dataclass(frozen=True)
 class JsonLinesSource:
     """The objects of files of JSON lines."""
@@ -257,6 +342,8 @@ class JsonLinesSource:
     found: SourceFiles
     ranges: tuple[LineRange, ...]
     columns: pa.Schema
+    is_learned: bool
+    """True if all lines were read to learn types."""
 
     @property
     def url(self) -> str:
@@ -269,7 +356,7 @@ class JsonLinesSource:
 
     def parts(self) -> list["JsonLinesPart"]:
         """Return a part for each piece of the files."""
-        return [JsonLinesPart(piece, self.columns) for piece in self.ranges]
+        return [JsonLinesPart(piece, self.columns, self.is_learned) for piece in self.ranges]
 
     def identity(self) -> Any:
         """Return a digest of the files as they are now."""
@@ -287,6 +374,8 @@ class JsonLinesPart:
 
     piece: LineRange
     schema: pa.Schema = field(repr=False)
+    is_checked: bool
+    """True if the lines were read before."""
 
     @property
     def name(self) -> str:
@@ -305,9 +394,11 @@ class JsonLinesPart:
             FormatError: A line is no JSON object.
             SchemaError: A value has another type than its column.
         """
-        # Nullability is checked below: the parser would fill what is missing.
-        schema = pa.schema([(each.name, each.type) for each in self.schema])
-        for before, block in _numbered(self.piece):
-            table = _parsed(self.piece, before, block, schema, "ignore")
-            for batch in table.to_batches():
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=self.schema)
+        declared = {column.name: column.type for column in self.schema}
+        num_columns = sum(map(_num_leaves, declared.values()))
+        for block in _blocks(self.piece, num_columns, is_checked=self.is_checked):
+            table = _parsed(block, declared, "ignore")
+            for batch in table.to_batches(BATCH_ROWS):
+                # The parser makes columns of nulls for keys that are missing, so nullability is checked here.
+                columns = [batch.column(name) for name in declared]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -1,18 +1,34 @@
-"""Files of lines: pieces of a file that begin and end with a line, blocks of whole lines, and declared types."""
+"""Files of lines: pieces of a file that begin and end with a line, blocks of whole lines, and declared types.
+
+Limits are enforced here, on the bytes that arrive: no line is longer than `MAX_LINE_BYTES`, and text has no NUL byte.
+"""
 
 import io
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from smalti.conversion.files import SourceFiles, list_files
+from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, read_some
-from smalti.errors import FormatError
+from smalti.errors import FormatError, SchemaError, StoreNotFound
 
 PART_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
-_MAX_LINE = 1 << 30
+MAX_LINE_BYTES = 128 << 20
+MAX_COLUMNS = 100_000
+BATCH_ROWS = 1 << 18
+"""At most so many rows are written at once, also if rows are empty."""
+_OTHER_COMPRESSIONS = frozenset({".xz", ".lzma", ".z", ".zip", ".7z", ".br", ".snappy", ".lzo", ".deflate"})
+_COLUMN_FOLDER = re.compile(r"[^=]+=.*")
+_BOM = b"\xef\xbb\xbf"
+_DECIMAL = re.compile(r"decimal(128|256)?\((\d{1,2}), ?(-?\d{1,2})\)")
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]")
+_ALIASES = {"timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"), "date": pa.date32()}
 
 
 @dataclass(frozen=True)
@@ -36,29 +52,65 @@ class LineRange:
         return (self.end or self.file.num_bytes) - self.begin
 
     def open(self) -> BinaryIO:
-        """Return the bytes of these lines as a stream.
+        """Return the bytes of these lines as a stream; a missing line end of the last line is added.
 
         Raises:
-            FormatError: A NUL byte, which text has not.
+            FormatError: There is a NUL byte, or a line is too long.
         """
         return io.BufferedReader(_LineStream(self), 1 << 20)
 
-    def first_line(self) -> int:
-        """Return the number of the first line in the file, from 1; reads all before it."""
-        count = 1
-        with self.file.open() as stream:
-            missing = self.begin
-            while missing and (piece := stream.read(min(missing, BLOCK_BYTES))):
-                count += piece.count(b"\n")
-                missing -= len(piece)
-        # A range begins after the line that its first byte is in, unless a line begins there.
-        return count + (1 if self.begin and not _begins_line(self) else 0)
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file, one after the other."""
+
+    piece: LineRange
+    data: bytes
+    at: int
+    """Bytes of the piece that are before the block."""
+
+    def line(self, offset: int = 0) -> int:
+        """Return the number in the file, from 1, of the line that has this byte of the block; reads all before it."""
+        piece = self.piece
+        line = 1 + _count_lines(piece, self.at) + _line_ends(self.data[:offset])
+        return line + _count_lines(LineRange(piece.file, 0, piece.begin)) if piece.begin else line
+
+    def divided(self, num_lines: int) -> Iterator["Block"]:
+        """Yield the lines in blocks of at most so many."""
+        if 8 * num_lines >= len(self.data) or self.data.count(b"\n") <= num_lines:  # most lines have 8 bytes
+            yield self
+            return
+        lines = [line + b"\n" for line in self.data.split(b"\n")[:-1]]
+        at = self.at
+        for begin in range(0, len(lines), num_lines):
+            data = b"".join(lines[begin : begin + num_lines])
+            yield Block(self.piece, data, at)
+            at += len(data)
+
+    def error(
+        self, kind: type[FormatError] | type[SchemaError], offset: int, message: str
+    ) -> FormatError | SchemaError:
+        """Return an error about the line that has this byte of the block."""
+        line = self.line(offset)
+        file = self.piece.file
+        return kind(f"{file.url}, line {line}: {message}", line=line, key=file.key)
 
 
-def _begins_line(piece: LineRange) -> bool:
-    with piece.file.open_stored() as stream:
-        stream.seek(piece.begin - 1)
-        return stream.read(1) == b"\n"
+def _count_lines(piece: LineRange, num_bytes: int | None = None) -> int:
+    """Return the number of lines among the first bytes of a piece; by default, of all."""
+    count, rest = 0, b""
+    with piece.open() as stream:
+        while data := stream.read(BLOCK_BYTES if num_bytes is None else min(num_bytes, BLOCK_BYTES)):
+            num_bytes = None if num_bytes is None else num_bytes - len(data)
+            cut = len(data) - data.endswith(b"\r")  # it is perhaps one line end with the next byte
+            count, rest = count + _line_ends(rest + data[:cut]), data[cut:]
+    return count + len(rest)
+
+
+def _line_ends(data: bytes) -> int:
+    r"""Return the number of line ends: `\n`, `\r\n` or `\r`."""
+    carriage_returns = data.count(b"\r")
+    return data.count(b"\n") + (carriage_returns - data.count(b"\r\n") if carriage_returns else 0)
 
 
 class _LineStream(io.RawIOBase):
@@ -71,12 +123,13 @@ class _LineStream(io.RawIOBase):
         self._pending = b""
         self._at = piece.begin
         self._is_done = False
+        self._has_line_end = True
         if piece.begin:
             self._stream.seek(piece.begin - 1)
             self._at = piece.begin - 1 + self._skip_line()
             self._is_done = piece.end is not None and self._at >= piece.end
-        if not piece.begin and self._peek().startswith(b"\xef\xbb\xbf"):
-            self._pending = self._pending[3:]
+        else:
+            self._skip_mark()
 
     def readable(self) -> bool:
         """Return True."""
@@ -96,52 +149,95 @@ class _LineStream(io.RawIOBase):
         self._pending = self._pending[count:]
         return count
 
-    def _peek(self) -> bytes:
-        self._pending = self._next(1 << 16)
-        return self._pending
+    def _skip_mark(self) -> None:
+        """Move behind the byte order mark of UTF-8, if the file begins with one."""
+        begin = b""
+        while len(begin) < len(_BOM) and (data := self._read(len(_BOM) - len(begin))):
+            begin += data
+        self._pending = begin.removeprefix(_BOM)
 
     def _next(self, size: int) -> bytes:
         end = self._piece.end
         if end is None or self._at + size <= end:
-            piece = self._read(size)
+            data = self._read(size)
         else:
-            piece = self._read(max(0, end - self._at))
+            data = self._read(max(0, end - self._at))
             if self._at >= end:
                 self._is_done = True
-                if not piece.endswith(b"\n"):
-                    piece += self._rest_of_line()
-        return piece
+                if not data.endswith(b"\n"):
+                    data += self._rest_of_line()
+        if not data and not self._has_line_end:
+            self._has_line_end = True
+            return b"\n"
+        return data
 
     def _read(self, size: int) -> bytes:
-        piece = read_some(self._stream, size, self._piece.file.url) if size else b""
-        if b"\0" in piece:
+        data = read_some(self._stream, size, self._piece.file.url) if size else b""
+        if b"\0" in data:
             raise FormatError(
-                f"{self._piece.file.url}: a NUL byte at about byte {self._at + piece.index(0)}; it is no text in "
-                "UTF-8, or is damaged",
+                f"{self._piece.file.url}: a NUL byte at about byte {self._at + data.index(0)}; it is no text in "
+                "UTF-8, or is damaged. Convert the file to UTF-8, or remove the byte",
                 key=self._piece.file.key,
             )
-        self._at += len(piece)
-        return piece
+        if data:
+            self._has_line_end = data.endswith(b"\n")
+        self._at += len(data)
+        return data
 
     def _rest_of_line(self) -> bytes:
-        found = bytearray()
-        while True:
-            piece = self._read(1 << 16)
-            cut = piece.find(b"\n") + 1
-            found += piece[:cut] if cut else piece
-            if cut or not piece:
-                return bytes(found)
+        pieces: list[bytes] = []
+        while sum(map(len, pieces)) <= MAX_LINE_BYTES:
+            data = self._read(1 << 20)
+            cut = data.find(b"\n") + 1
+            pieces.append(data[:cut] if cut else data)
+            if cut or not data:
+                self._has_line_end = bool(cut)
+                break
+        return b"".join(pieces)
 
     def _skip_line(self) -> int:
         """Move behind the next line end, and return how many bytes that were."""
         skipped = 0
-        while piece := self._stream.read(1 << 16):
-            cut = piece.find(b"\n") + 1
-            skipped += cut or len(piece)
+        while data := read_some(self._stream, 1 << 16, self._piece.file.url):
+            cut = data.find(b"\n") + 1
+            skipped += cut or len(data)
             if cut:
                 self._stream.seek(self._piece.begin - 1 + skipped)
                 break
         return skipped
+
+
+def find_text_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bool], expected: str) -> SourceFiles:
+    """Return the files of a source: the place itself, those of a pattern, or those below it whose names are wanted.
+
+    Raises:
+        StoreNotFound: There are none.
+        FormatError: Files are compressed in another way than is read, or in folders that hold a column.
+    """
+    found = list_files(place, options.storage_options)
+    files = found.files if found.pattern else tuple(file for file in found.files if is_wanted(file.key))
+    for file in found.files:
+        ending = Path(file.key).suffix.lower()
+        if ending in _OTHER_COMPRESSIONS and (found.pattern or is_wanted(file.key[: -len(ending)])):
+            raise FormatError(
+                f"{found.store.locate(file.key)}: files that end with {ending} are not read. Decompress the file, or "
+                "compress it as .gz, .bz2, .zst or .lz4",
+                key=file.key,
+            )
+    if not files:
+        raise StoreNotFound(
+            f"{found.url}: there are no files of this format, whose names end with {expected} and perhaps a "
+            "compression. Files of other names are read by a pattern, such as 'folder/*.txt'",
+            url=found.url,
+        )
+    held = next((part for file in files for part in file.key.split("/")[:-1] if _COLUMN_FOLDER.fullmatch(part)), None)
+    if held is not None:
+        raise FormatError(
+            f"{found.url}: the folder {held} holds a column that is not in the files. Write the rows without "
+            "`partitionBy`; or convert each such folder by itself, which leaves the column out",
+            url=found.url,
+        )
+    return replace(found, files=files)
 
 
 def line_ranges(file: SourceFile, part_bytes: int = PART_BYTES) -> list[LineRange]:
@@ -153,47 +249,75 @@ def line_ranges(file: SourceFile, part_bytes: int = PART_BYTES) -> list[LineRang
     return [LineRange(file, begin, end) for begin, end in zip([0, *ends], [*ends, None], strict=True)]
 
 
-def line_blocks(piece: LineRange) -> Iterator[bytes]:
+def line_blocks(piece: LineRange) -> Iterator[Block]:
     """Yield blocks of whole lines, about `BLOCK_BYTES` each.
 
     Raises:
-        FormatError: A line is longer than 1 GiB.
+        FormatError: A line is longer than `MAX_LINE_BYTES`.
     """
+    at = 0
     with piece.open() as stream:
-        rest = b""
-        while block := stream.read(BLOCK_BYTES):
-            cut = block.rfind(b"\n") + 1
-            if not cut:
-                rest += block
-                if len(rest) > _MAX_LINE:
-                    raise FormatError(f"{piece.file.url}: a line is longer than {_MAX_LINE} bytes; is it text?")
-                continue
-            yield rest + block[:cut]
-            rest = block[cut:]
-        if rest:
-            yield rest
+        pending = [b""]
+        while data := stream.read(BLOCK_BYTES):
+            cut = data.rfind(b"\n") + 1
+            if cut:
+                block = Block(piece, b"".join([*pending, data[:cut]]), at)
+                yield block
+                at += len(block.data)
+                pending = []
+            pending.append(data[cut:])
+            if sum(map(len, pending)) > MAX_LINE_BYTES:
+                raise too_long(Block(piece, b"", at))
+        if any(pending):  # only a line that is longer than the limit is cut off
+            raise too_long(Block(piece, b"", at))
 
 
-def declared_types(types: Mapping[str, Any]) -> dict[str, pa.DataType]:
+def too_long(block: Block, what: str = "line") -> FormatError | SchemaError:
+    """Return an error about the line or row with which a block begins."""
+    return block.error(
+        FormatError,
+        0,
+        f"a {what} is too long; a line has at most {MAX_LINE_BYTES} bytes. Divide it, or keep large values in files "
+        "of their own, as `webdataset` has them",
+    )
+
+
+def declared_types(types: Any) -> dict[str, pa.DataType]:
     """Return the types that the caller declares, as Arrow types or their names.
 
     Raises:
-        ValueError: A name is unknown.
+        SchemaError: They are no types by column.
     """
-    if not isinstance(types, Mapping):
-        raise ValueError(f"`types`: expected types by column such as {{'id': 'int64'}}, found {types!r:.100}")  # noqa: TRY004 -- as for other options
-    found = {}
-    for name, kind in types.items():
-        if isinstance(kind, pa.DataType):
-            found[name] = kind
-            continue
-        try:
-            found[name] = _ALIASES[kind] if kind in _ALIASES else pa.type_for_alias(kind)
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"`types`: {kind!r} of column {name!r} is no Arrow type such as int64 or string"
-            ) from error
-    return found
+    if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
+        raise SchemaError(f"`types`: expected types by column such as {{'id': 'int64'}}, found {types!r:.100}")
+    return {name: kind if isinstance(kind, pa.DataType) else _named_type(name, kind) for name, kind in types.items()}
 
 
-_ALIASES = {"timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"), "date": pa.date32()}
+def _named_type(column: str, name: Any) -> pa.DataType:
+    """Return the type with this name: `int64`, `timestamp[us]`, `decimal128(38, 2)`, or one of `_ALIASES`."""
+    try:
+        if name in _ALIASES:
+            return _ALIASES[name]
+        if match := _DECIMAL.fullmatch(name):
+            make = pa.decimal256 if match[1] == "256" else pa.decimal128
+            return make(int(match[2]), int(match[3]))
+        if match := _ZONED.fullmatch(name):
+            return pa.timestamp(match[1], match[2])
+        return pa.type_for_alias(name)
+    except (ValueError, TypeError) as error:
+        raise SchemaError(
+            f"`types`: {name!r:.100} of column {column!r} is no Arrow type such as 'int64', 'string', 'date', "
+            "'timestamp' or 'decimal128(38, 2)'",
+            column=column,
+        ) from error
+
+
+def refuse_unknown(settings: Mapping[str, Any], known: str, of: str) -> None:
+    """Raise an error about settings that remain after all known ones were taken.
+
+    Raises:
+        SchemaError: There are some.
+    """
+    if settings:
+        names = ", ".join(repr(name) for name in settings)
+        raise SchemaError(f"the `settings` of {of} are {known}; remove {names[:100]}")

@@ -40,6 +40,11 @@ class SourceFile:
         Raises:
             SmaltiError: The file cannot be opened.
         """
+        if self.compression is not None and not self.num_bytes:
+            raise FormatError(
+                f"{self.url}: the file is empty, so it is no {self.compression} file; it was cut short. Write it again",
+                key=self.key,
+            )
         raw = self.open_stored()
         if self.compression is None:
             return raw

@@ -1,11 +1,15 @@
-"""Types of columns of text, learned from all values: a type is taken only if all values are written as it writes them.
+"""Types of columns of text, learned from all values: a type is taken only if it holds all values as they are written.
 
-`007` and `+1` are text, as they are no numbers that come back as they were written; whole numbers beyond 64 bits are
-text, too. An empty field is a null in a column of numbers or dates, and an empty text in a column of text.
+`007` and `+1` are text, and so are numbers that the type does not hold: whole numbers beyond 64 bits, those of more
+than 15 digits among fractions, and numbers that a float makes infinite or 0. A number with a point or an exponent
+becomes the nearest float: `1.10` is 1.1. An empty field is a null in a column of numbers or dates, and an empty text in
+a column of text.
 """
 
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,6 +19,8 @@ _FLOAT = (
     r"^-?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?:0|[1-9][0-9]*)\.?[eE][+-]?[0-9]+"
     r"|(?:0|[1-9][0-9]*)\.|0|[1-9][0-9]{0,14})$|^(?:nan|NaN|-?inf|-?Inf)$"
 )
+_INFINITE = r"^\s*[-+]?(?i:inf|infinity)\s*$"
+_NOT_ZERO = r"^[^eE]*[1-9]"
 _BOOLEAN = r"^(?:true|false|True|False|TRUE|FALSE)$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
@@ -24,11 +30,19 @@ FALSE_VALUES = ["false", "False", "FALSE"]
 _Test = Callable[[pa.Array], bool]
 
 
+def is_infinite_text(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return for each text whether it stands for an infinite number."""
+    return pc.match_substring_regex(texts, _INFINITE)
+
+
+def _all_match(values: pa.Array, pattern: str) -> bool:
+    # Most columns are refused by their first value, without a pass over all.
+    return bool(re.search(pattern, values[0].as_py())) and pc.all(pc.match_substring_regex(values, pattern)).as_py()
+
+
 def _matches(pattern: str, kind: pa.DataType | None = None) -> _Test:
     def test(values: pa.Array) -> bool:
-        if not pc.all(pc.match_substring_regex(values, pattern)).as_py():
-            return False
-        return kind is None or _casts(values, kind)
+        return _all_match(values, pattern) and (kind is None or _casts(values, kind))
 
     return test
 
@@ -42,11 +56,17 @@ def _casts(values: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _is_float(values: pa.Array) -> bool:
-    """Return whether these are numbers that a float holds: `1e999` would become infinite."""
-    if not _matches(_FLOAT, pa.float64())(values):
+    """Return whether these are numbers that a float holds: `1e999` would become infinite, and `1e-999` 0."""
+    if not _all_match(values, _FLOAT):
         return False
-    infinite = values.filter(pc.is_inf(values.cast(pa.float64())))
-    return not pc.any(pc.match_substring_regex(infinite, "[0-9]")).as_py()
+    try:
+        numbers = values.cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        return False
+    infinite, zero = np.isinf(numbers), numbers == 0
+    if infinite.any() and not pc.all(is_infinite_text(values.filter(pa.array(infinite)))).as_py():
+        return False
+    return not zero.any() or not pc.any(pc.match_substring_regex(values.filter(pa.array(zero)), _NOT_ZERO)).as_py()
 
 
 _CANDIDATES: dict[pa.DataType, _Test] = {

@@ -6,6 +6,7 @@ come from the caller; they are converted as the column's values are, and checked
 
 import base64
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -150,11 +151,12 @@ def plan_columns(
 
 
 def _chosen(names: list[str], columns: Mapping[str, str | None] | None, table: str) -> dict[str, str | None]:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    present = set(names)
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SchemaError(f"{table} has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
     for name in columns or {}:
-        if name not in names:
+        if name not in present:
             raise SchemaError(f"`columns` names {name!r}, {table} has {', '.join(names)}", column=name)
     return dict(columns) if columns is not None else dict.fromkeys(names)
 

@@ -4,6 +4,7 @@
 transform, whose columns are known only after it has run on the first rows. What tasks do by a plan is in `task`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -205,7 +206,7 @@ def plan_rows(plan: WritePlan, kinds: Sequence[tuple[str, Kind]], options: Write
     names = [name for name, _ in kinds]
     if options.transform is not None:
         check_shard_options(Schema.from_columns({"x": "int"}), plan.options)
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise SchemaError(f"{plan.table_word} has column {twice[0]!r} more than once; rename or drop one")
         return replace(plan, transform=as_transform(options.transform), inputs=tuple(names))
