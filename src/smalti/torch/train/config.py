@@ -309,8 +309,9 @@ class TrainConfig(RunConfig):
     image_column: str = "image"
     label_column: str = "label"
     num_classes: int = 0
-    """Of image classification, which needs it."""
+    """Of image classification; 0: as many as the version of the data lists, which `convert` and Spark write."""
     class_names: tuple[str, ...] = ()
+    """Of image classification, in the order of their numbers; empty: those that the version of the data lists."""
     image_size: int = 96
     """Side of the model's square input, in pixels."""
     model: str = "mobilenet_v2"

@@ -113,15 +113,6 @@ def check_finite(figures: Mapping[str, float], epoch: int) -> None:
             )
 
 
-def check_main(task: Task, figures: Mapping[str, float]) -> None:
-    """Raise a TrainingError if a task's main figure is none of its figures."""
-    if task.main_metric not in figures:
-        raise TrainingError(
-            f"the main figure '{task.main_metric}' of {type(task).__name__} is none of its figures; it has "
-            f"{', '.join(figures)}. Correct `main_metric`, or report it in `figures` or `metrics`."
-        )
-
-
 def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
     real = batch.weights > 0
     for name, metric in metrics.items():
