@@ -108,6 +108,7 @@ SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
+_MAY_BE_EMPTY = ("mlflow", "mlflow_experiment")  # as in the declaration of a data set
 _MAX_COUNT = 10**9
 _MAX_SECONDS = 10**7  # some months; the operating system's timers end at some centuries
 _MAX_INTEGER = (1 << 63) - 1
@@ -210,7 +211,7 @@ class RunConfig:
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
             if isinstance(value, str):
-                is_text = _is_text(value) and (value != "" or each.default == "")
+                is_text = _is_text(value) and (value != "" or each.default == "" or each.name in _MAY_BE_EMPTY)
                 yield each.name, is_text, f"text of 1 to {_MAX_TEXT:,} characters, in UTF-8 and without NUL"
             elif isinstance(value, tuple) and value and isinstance(value[0], str):
                 yield each.name, all(map(_is_text, value)), "a list of texts, in UTF-8 and without NUL"

@@ -20,6 +20,7 @@ from smalti.storage import open_store
 from smalti.torch.train import launch, train
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.tracking.figures import figures_of
+from smalti.torch.train.tracking.mlflow_run import MlflowRun
 from smalti.torch.train.tracking.progress import Progress
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -242,6 +243,27 @@ def test_a_tracking_server_that_does_not_answer_is_logged_once_and_neither_ends_
     assert result.steps == 7
     assert len(caplog.records) == 1
     assert "the run is not recorded in MLflow for now, the training continues" in caplog.text
+
+
+@pytest.mark.process
+def test_a_child_that_cannot_record_says_why(tmp_path, caplog):
+    """The client of MLflow in use has no plugin for this kind of address."""
+    with caplog.at_level(logging.WARNING, logger="smalti.train"):
+        assert launch(lambda context: 1, run_dir=str(tmp_path), mlflow="nowhere://server") == 1
+    [record] = caplog.records
+    assert "the training continues: " in record.getMessage()
+    assert "UnsupportedModelRegistryStoreURIException" in caplog.text or "nowhere" in caplog.text
+
+
+@pytest.mark.process
+def test_a_child_that_ends_early_is_reported_with_its_last_lines(tmp_path, caplog):
+    run = MlflowRun(RunConfig(run_dir=str(tmp_path), mlflow="http://127.0.0.1:9"), {})
+    run._settings = None  # the child cannot begin
+    with caplog.at_level(logging.WARNING, logger="smalti.train"):
+        run({"event": "start", "time": 1.0, "step": 0})
+        run.close("finished")
+    [record] = caplog.records
+    assert re.search("exit code 1: .*TypeError: 'NoneType' object is not subscriptable", record.getMessage())
 
 
 def test_a_wrong_address_of_a_server_is_explained(config, monkeypatch):
