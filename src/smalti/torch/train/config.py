@@ -163,7 +163,9 @@ class RunConfig:
     min_processes: int | None = None
     """Fewest processes on which a restarted run continues; None: `num_processes`."""
     progress: bool | None = None
-    """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
+    """Show progress on standard error: a bar in a terminal, else a line for each epoch and every 30 seconds.
+
+    None: without the lines every 30 seconds; False: nothing."""
     tensorboard: bool = False
     """Write TensorBoard's event files into the folder `tensorboard` in `run_dir`; needs the extra `tensorboard`."""
     mlflow: str | None = None

@@ -10,10 +10,10 @@ from torch import nn
 
 from smalti.errors import TrainingError
 from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run.folder import local_files
 from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import load_model
 from smalti.torch.train.trainer.state import RunState
