@@ -103,18 +103,18 @@ class Saves:
             loaded: Loaded | None = self._checkpoints.load_newest()
             return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
 
-        found = self._ranks.run_on_first(newest, "find the newest checkpoint")
+        found = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
         self._last_step = 0 if found is None else int(found["step"])
         return found
 
     def find_best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""
         self.finish()
-        return self._ranks.run_on_first(self._checkpoints.best, "find the best checkpoint")
+        return self._ranks.run_long_on_first(self._checkpoints.best, "find the best checkpoint")
 
     def load(self, address: str) -> Snapshot:
-        """Return the state of a checkpoint that was found."""
-        return self._checkpoints.load(address)
+        """Return the state of a checkpoint that was found. Collective."""
+        return self._ranks.run_long(lambda: self._checkpoints.load(address), "load the checkpoint")
 
     def files(self, address: str, patterns: Sequence[str]) -> Path | None:
         """Return a local folder with the files of a checkpoint that was found; None if it has none."""

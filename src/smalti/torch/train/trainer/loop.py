@@ -88,7 +88,7 @@ class TrainingRun:
             self._end_epoch()
         self.saves.finish()
         result = self._result()
-        self.ranks.run_on_first(
+        self.ranks.run_long_on_first(
             lambda: self.run.write_result(result, self._save_model),
             "write the model and the result",
         )
