@@ -109,7 +109,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._pass: Pass | None = None
         self._taken = 0
         self._by_sample = SampleCollate()
-        by_default = columns_to_tensors if self._loader_state.by_column else self._by_sample
+        by_default: Callable[[Any], Any] = columns_to_tensors if self._loader_state.by_column else self._by_sample
         super().__init__(
             view,
             batch_size=None,

@@ -460,9 +460,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Mapping:
         return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
     if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) <= _MAX_INTEGER
+        return type(value) is not bool and isinstance(value, Integral) and abs(int(value)) <= _MAX_INTEGER
     if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
+        return type(value) is not bool and isinstance(value, Real) and _is_finite(value)
     return isinstance(value, kind)
 
 

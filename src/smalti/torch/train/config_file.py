@@ -152,7 +152,7 @@ class _Entries:
 
 
 def _problem_of(fault: Exception) -> str:
-    return str(getattr(fault, "problem", None) or fault or type(fault).__name__)
+    return str(getattr(fault, "problem", None) or str(fault) or type(fault).__name__)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from smalti.torch.train.run.store import LocalRun, opened_run
 
 BY_FUNCTION = "`request_stop`"
 STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION)
-"""What can ask a run to stop, as errors say it; of several at once, the first."""
+"""Causes of a stop, as errors name them; of several at once, the first is named."""
 
 
 class StopSignal:

@@ -113,8 +113,8 @@ class Ranks:
     def run_long(self, act: Callable[[], T], what: str) -> T:
         """Call `act` on every rank, and return what it returns there; a SmaltiError of one rank is raised on all.
 
-        It may take longer than the time that ranks wait for each other: they tell each other that they still work. It
-        is called in a thread if there are other ranks, and its own waits must have deadlines.
+        `act` may take longer than one wait of the ranks for each other: they exchange every few seconds whether all are
+        done. With other ranks, it is called in a thread; its own waits must have deadlines.
         """
         if self.num_ranks == 1:
             return act()

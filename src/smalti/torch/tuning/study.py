@@ -103,8 +103,8 @@ def hyperparameter_study(
         base = _pinned(base, study)
         facts = _facts_to_keep(base.config, dimensions, options)
         _check_same(study, facts, options.study_dir)
-        if facts["data version"] is not None:
-            base = replace(base, config=replace(base.config, version=facts["data version"]))
+        if isinstance(version := facts["data version"], int):
+            base = replace(base, config=replace(base.config, version=version))
         conductor = Conductor(study, base, dimensions, options, folder.check, on_event)
         conductor.continue_stale()
         conductor.run()

@@ -95,7 +95,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         if self._bar is None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # its reader has ended
                 self._stream.write(f"{line}\n")
                 self._stream.flush()
         else:
