@@ -2,6 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/launch_fsdp.py DATA RUN_DIR
 
+DATA is a set of images with labels and a split `train`: see launch_pytorch.py.
+
 Each rank writes its shards of model and optimizer; together they are one checkpoint of the context's, with the loader's
 cursor. It is loaded by any number of ranks. Load checkpoints of your own runs only: `.metadata` is a pickle.
 """

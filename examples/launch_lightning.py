@@ -2,6 +2,8 @@
 
     python examples/launch_lightning.py DATA RUN_DIR
 
+DATA is a set of images with labels and a split `train`: see launch_pytorch.py.
+
 The loader is made by the context and has its place already, and a step has the same samples on any number of ranks: so
 Lightning's count of steps stays right, and `KeepPlace` (lightning_resume.py) is not needed.
 """

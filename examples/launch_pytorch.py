@@ -3,7 +3,8 @@
     python examples/launch_pytorch.py DATA RUN_DIR
     torchrun --nproc-per-node 2 examples/launch_pytorch.py DATA RUN_DIR
 
-DATA is a shard set of images with their labels.
+DATA is a set of images with labels and a split `train`, as `smalti convert PHOTOS DATA --split-by split` makes it of
+folders of photos. `num_classes` is the number of these folders.
 """
 
 import sys

@@ -2,6 +2,8 @@
 
     python examples/launch_transformers.py DATA RUN_DIR
 
+DATA is a set of images with labels and a split `train`: see launch_pytorch.py.
+
 The Trainer would divide and skip samples by itself: it gets the loader as it is, and `ignore_data_skip`.
 """
 # ruff: noqa: ARG002 - the arguments of the Trainer's callbacks

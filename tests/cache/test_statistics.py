@@ -12,7 +12,8 @@ from smalti.cache import CacheStats, Counters, StepWaits
 
 STATS = CacheStats(
     hits=5, fetches=3, bytes_fetched=330, evictions=1, bytes_evicted=100, wait_seconds=0.25, least_bytes=300,
-    bytes_received=360, link_seconds=1.5, retries=1, step_waits=StepWaits(3, 0.3, 0.0, 0.2, (1, 0, 0, 2, 0, 0)),
+    bytes_received=360, link_seconds=1.5, retries=1, loop_samples=64, loop_seconds=4.0, loop_wait_seconds=1.0,
+    step_waits=StepWaits(3, 0.3, 0.0, 0.2, (1, 0, 0, 2, 0, 0)),
     failures={"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
 )  # fmt: skip
 
@@ -88,7 +89,7 @@ def test_json_holds_all_figures():
         "bytes_in_blocks": 0,
         "retries": 1, "failures": {"timeout": 1, "auth": 0, "gone": 0, "damaged": 0, "store": 0, "disk": 0},
         "ranks": 1, "ranks_added": 1, "ratio": 1.1, "link_bytes_per_second": 240.0,
-        "samples_skipped": 0,
+        "samples_skipped": 0, "loop_samples": 64, "loop_seconds": 4.0, "loop_wait_seconds": 1.0, "data_fraction": 0.25,
     }  # fmt: skip
     assert waits == {
         "steps": 3, "total_seconds": 0.3, "last_seconds": 0.0, "most_seconds": 0.2, "classes": [1, 0, 0, 2, 0, 0],

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from smalti.cli import main
 from smalti.dataset import open_dataset
 from smalti.ledger import LedgerWriter, PassStart, SkippedSample, claim_life
 from smalti.order import Division, plan_epoch
+from smalti.storage import open_store
 from smalti.world import World
 from tests.shard_sets import write_set
 
@@ -117,3 +119,14 @@ def test_skipped_samples_are_counted_and_named_and_the_run_is_proven(data, tmp_p
     assert "epoch 0    39 of 40 samples, 1 skipped\n" in said
     assert "skipped    sample 7 of epoch 0 (shard.00000.mds): ValueError: no picture\n" in said
     assert said.endswith("all good\n")
+
+
+def test_a_ledger_in_a_store_is_fetched_and_checked(data, tmp_path, capsys):
+    ledger = Path(run(tmp_path / "ledger", data))
+    store = open_store("memory://cli-ledger/run/samples")
+    for path in ledger.rglob("*.jsonl"):
+        store.put(path.relative_to(ledger).as_posix(), path.read_bytes())
+    assert main(["ledger", "check", "memory://cli-ledger/run/samples", "--data", str(data)]) == 0
+    assert "all good" in capsys.readouterr().out
+    assert main(["ledger", "check", "memory://cli-ledger/nothing"]) != 0
+    assert "holds no ledger" in capsys.readouterr().err

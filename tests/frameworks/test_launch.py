@@ -1,6 +1,7 @@
-"""Frameworks under `launch`: killed in the middle of an epoch and started again, each sample is trained on once."""
+"""Frameworks under `launch` on photos that `convert` wrote: killed within an epoch, each sample is trained on once."""
 
 import os
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,12 @@ import pytest
 pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 from examples import launch_fsdp, launch_lightning, launch_pytorch, launch_transformers
+from smalti.conversion import convert
 from smalti.errors import TrainingError
 from smalti.torch.train import launch, read_sample_order
 from smalti.torch.train.run.events import read_lines
-from tests.torch.train.conftest import squares
+from tests.torch.train.conftest import square
 
-__all__ = ["squares"]
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
@@ -74,9 +75,21 @@ def options_of(data, folder):
 
 
 @pytest.fixture(scope="module")
-def order(squares, tmp_path_factory):
+def photos(tmp_path_factory):
+    """Root of a set that `convert` made of class folders with JPEG files; its labels are int32."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(50):
+        path = folder / "files" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(square(number))
+    convert(str(folder / "files"), str(folder / "set"), partition_by="split", processes=1)
+    return folder / "set"
+
+
+@pytest.fixture(scope="module")
+def order(photos, tmp_path_factory):
     """The sample ids of each epoch of a run that was not interrupted."""
-    options = options_of(squares, tmp_path_factory.mktemp("whole") / "run")
+    options = options_of(photos, tmp_path_factory.mktemp("whole") / "run")
     launch(read_all, **options)
     found = read_sample_order(options["run_dir"])
     assert [sorted(found[epoch]) for epoch in (0, 1)] == [list(range(50))] * 2
@@ -93,8 +106,8 @@ def check(options, result, order, *, num_ranks):
 
 
 @pytest.mark.parametrize("name", ["pytorch", "lightning", "transformers"])
-def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name, squares, order, tmp_path):
-    options = options_of(squares, tmp_path / "run")
+def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name, photos, order, tmp_path):
+    options = options_of(photos, tmp_path / "run")
     train = EXAMPLES[name]
     with pytest.raises(InterruptError):
         launch(partial(killed, train, interrupt), CONFIG, **options)
@@ -107,11 +120,34 @@ def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name,
     ("name", "then"),
     [("fsdp", 1), *(pytest.param(name, 2, marks=pytest.mark.nightly) for name in EXAMPLES)],
 )
-def test_killed_on_two_processes_it_goes_on_with_the_rest_of_the_epoch(name, then, squares, order, tmp_path):
-    options = options_of(squares, tmp_path / "run")
+def test_killed_on_two_processes_it_goes_on_with_the_rest_of_the_epoch(name, then, photos, order, tmp_path):
+    options = options_of(photos, tmp_path / "run")
     launched = {"launcher": "processes", "num_processes": 2}
     train = partial(killed, EXAMPLES[name], end_process)
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
         launch(train, CONFIG, **options, **launched)
     result = launch(train, CONFIG, **options, **(launched if then == 2 else {}))
     check(options, result, order, num_ranks=(2, then))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_train_on_the_flowers(name, flowers, tmp_path):
+    config = {**CONFIG, "num_classes": 5, "epochs": 1, "batch_size": 20, "save_every": 100}
+    assert launch(EXAMPLES[name], config, data=str(flowers), run_dir=str(tmp_path), device="cpu") == {"steps": 2}
+
+
+@pytest.fixture(scope="module")
+def flowers(tmp_path_factory):
+    """Root of a set of forty real photos, eight of each class."""
+    shared = Path(__file__).resolve().parents[3] / "shared" / "flowers"
+    found = {folder: sorted(folder.glob("*.jpg"))[:8] for folder in shared.iterdir()} if shared.exists() else {}
+    found = {folder: files for folder, files in found.items() if files}
+    if not found:
+        pytest.skip("there are no photos in ../shared/flowers")
+    folder = tmp_path_factory.mktemp("flowers")
+    for each, files in found.items():
+        (folder / "files" / each.name).mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, folder / "files" / each.name)
+    convert(str(folder / "files"), str(folder / "set"), partition_by="split", processes=1)
+    return folder / "set"

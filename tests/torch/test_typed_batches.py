@@ -59,10 +59,9 @@ def test_samples_become_tensors_too(root):
 
 def test_stored_values_are_delivered_unchanged(root):
     batch = next(iter(StreamingDataLoader(StreamingDataset(remote=root, logical=False), batch_size=4)))
-    assert batch["day"].dtype == torch.int32
-    assert batch["ok"].dtype == torch.uint8
+    assert batch["day"].tolist() == [0, 1, 2, 3]
+    assert batch["ok"].tolist() == [0, 1, 0, 1]
     assert batch["age__is_null"].tolist() == [1, 0, 0, 1]
-    assert batch["age__is_null"].dtype == torch.uint8
 
 
 def test_times_and_masked_arrays_share_their_memory_with_the_tensors():

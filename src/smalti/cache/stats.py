@@ -31,7 +31,7 @@ COUNTED = (
     "evictions", "bytes_evicted", "retries", *(f"failed_{each}" for each in FAILURES),
     "wait_microseconds", "busy_milliseconds",
     "steps", "step_microseconds", "step_last", "step_most", *(f"step_class_{n}" for n in range(len(STEP_SECONDS) + 1)),
-    "reached", "samples_skipped",
+    "reached", "samples_skipped", "loop_samples", "loop_microseconds", "loop_wait_microseconds",
 )  # fmt: skip
 """Names of the counters, in the order in which they are stored."""
 _PLACE = {name: at for at, name in enumerate(COUNTED)}
@@ -274,6 +274,12 @@ class CacheStats:
     step_waits: StepWaits = StepWaits()
     samples_skipped: int = 0
     """Samples that could not be decoded or transformed, and were skipped (`on_error="skip"`)."""
+    loop_samples: int = 0
+    """Samples that loops took from a `StreamingDataLoader`, repeats included."""
+    loop_seconds: float = 0.0
+    """Time of these loops, from one batch to the next."""
+    loop_wait_seconds: float = 0.0
+    """Part of `loop_seconds` in which a loop waited for a batch: for shards, decoding, transforms and collation."""
     ranks: int = 1
     """Ranks of this host that `least_bytes` is about."""
     ranks_added: int = 1
@@ -285,6 +291,11 @@ class CacheStats:
         if not self.least_bytes or self.ranks_added != self.ranks:
             return None
         return (self.bytes_fetched - self.bytes_before) / self.least_bytes
+
+    @property
+    def data_fraction(self) -> float | None:
+        """Share of the loops' time in which they waited for data; None before the second batch."""
+        return self.loop_wait_seconds / self.loop_seconds if self.loop_seconds else None
 
     @property
     def link_bytes_per_second(self) -> float | None:
@@ -323,7 +334,8 @@ class CacheStats:
 
     def to_json(self) -> str:
         """Return all figures as one JSON object."""
-        figures = asdict(self) | {"ratio": self.ratio, "link_bytes_per_second": self.link_bytes_per_second}
+        computed = ("ratio", "link_bytes_per_second", "data_fraction")
+        figures = asdict(self) | {name: getattr(self, name) for name in computed}
         figures["step_waits"] |= {"mean_seconds": self.step_waits.mean_seconds}
         return json.dumps(figures)
 
@@ -345,6 +357,9 @@ class CacheStats:
             ("evictions_total", "counter", self.evictions, "Shards that were removed to make room."),
             ("evicted_bytes_total", "counter", self.bytes_evicted, "Bytes that were removed to make room."),
             ("skipped_samples_total", "counter", self.samples_skipped, "Samples that could not be read."),
+            ("loop_samples_total", "counter", self.loop_samples, "Samples that loops took from a loader."),
+            ("loop_seconds_total", "counter", self.loop_seconds, "Time of loops over a loader."),
+            ("loop_wait_seconds_total", "counter", self.loop_wait_seconds, "Time in which loops waited for a batch."),
             ("wait_seconds_total", "counter", self.wait_seconds, "Time in which readers waited for shards."),
             ("least_bytes", "gauge", self.least_bytes, "The fewest bytes that this reading can cost."),
             ("fetch_ratio", "gauge", self.ratio, "Bytes fetched to the least possible."),
@@ -390,6 +405,8 @@ def stats_of(counters: Counters, least_bytes: int | None = None, bytes_before: i
         least_bytes=least_bytes,
         bytes_before=bytes_before,
         link_seconds=now["busy_milliseconds"] / 1e3,
+        loop_seconds=now["loop_microseconds"] / 1e6,
+        loop_wait_seconds=now["loop_wait_microseconds"] / 1e6,
         failures={kind: now[f"failed_{kind}"] for kind in FAILURES},
         step_waits=StepWaits(
             now["steps"],

@@ -23,8 +23,8 @@ from smalti.errors import TrainingError
 from smalti.images import decode_batch
 from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.run.folder import local_files
 from smalti.torch.train.trainer.data import MEAN, STD
 from smalti.torch.train.trainer.models import load_model, logits_of
 

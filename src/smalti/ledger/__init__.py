@@ -1,6 +1,7 @@
 """The ledger of a run: the samples that its ranks took, recorded as they are taken, and the check that reads it.
 
     folder/life-00001/rank-00000.jsonl    a head; then a line for each pass, each step, and each end of a pass
+                      rank-00000.jsonl.1  and its continuation, of a long file that was put to a store in segments
 
 A life is one start of the run, a pass one iteration over an epoch or the rest of one. The package knows neither torch
 nor how samples are read; the loader records through `smalti.torch.loader`. The check proves that each planned sample
@@ -12,6 +13,7 @@ from smalti.ledger.checking import Plan, check_ledger
 from smalti.ledger.reading import read_sample_order
 from smalti.ledger.records import PassStart, SkippedSample
 from smalti.ledger.report import EpochReport, LedgerReport, Problem
+from smalti.ledger.segments import segment_name
 from smalti.ledger.writing import LedgerWriter, claim_life
 
 __all__ = [
@@ -25,4 +27,5 @@ __all__ = [
     "check_ledger",
     "claim_life",
     "read_sample_order",
+    "segment_name",
 ]

@@ -19,6 +19,7 @@ from smalti.errors import CursorError, FormatError
 from smalti.ledger.reading import Claims, PassSpan, RankFile, order_passes, owner_of, read_claims, read_files
 from smalti.ledger.records import Ids, Sum, sum_of
 from smalti.ledger.report import MAX_LISTED, EpochReport, LedgerReport
+from smalti.ledger.writing import check_folder
 
 _BLOCK = 1 << 20  # positions, 128 KiB of bits
 _FREE_BLOCKS = 256  # 32 MiB; more blocks are refused if they are nearly empty, as those of a damaged ledger
@@ -50,6 +51,7 @@ def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = Non
         CursorError: `plan` returns the order of other data.
     """
     report = LedgerReport(str(folder))
+    check_folder(folder)
     files = read_files(Path(folder), report)
     spans = order_passes(files, report) if files else []
     unprovable = [span for span in spans if span.by_sample and span.start.cursor.mixture is not None]

@@ -41,8 +41,8 @@ from smalti.ledger.records import (
     parse_sum,
 )
 from smalti.ledger.report import LedgerReport
-from smalti.ledger.writing import LIFE_FOLDER
-from smalti.regular_files import open_regular
+from smalti.ledger.segments import SEGMENT, missing_segment, open_segments
+from smalti.ledger.writing import LIFE_FOLDER, check_folder
 from smalti.world import World
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
@@ -161,11 +161,17 @@ def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
         StoreNotFound: there is no ledger.
         StoreError: the ledger cannot be read.
     """
+    check_folder(folder)
     files: list[RankFile] = []
     try:
         for life, life_folder in _numbered(folder, LIFE_FOLDER, report):
+            names = os.listdir(life_folder)  # noqa: PTH208 - only names are needed
             for rank, path in _numbered(life_folder, _RANK_FILE, report):
                 _scan(path, life, rank, files, report)
+                if missing := missing_segment(path.name, names):
+                    report.add("damaged", f"{path}: its segment {missing} is missing.", life=life, rank=rank)
+            for name in sorted({match[1] for each in names if (match := SEGMENT.fullmatch(each))} - set(names)):
+                report.add("damaged", f"{life_folder / name} is missing, and segments of it are there.", life=life)
     except StoreError:
         raise
     except FileNotFoundError as fault:
@@ -210,7 +216,7 @@ def owner_of(span: PassSpan, position: int) -> int | None:
 def read_claims(file: RankFile) -> Iterator[Claims]:
     """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
     number, pending = -1, _PendingSteps()
-    with _opened(file.path) as opened:
+    with open_segments(file.path) as opened:
         left = file.num_bytes
         for line_number, line in enumerate(_lines(opened), 1):
             left -= len(line)
@@ -236,7 +242,7 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
         FormatError: the file is not this rank's file of a ledger.
         StoreError: the file cannot be read.
     """
-    with _opened(path) as file:
+    with open_segments(path) as file:
         found: RankFile | None = None
         for number, line in enumerate(_lines(file), 1):
             if not line.endswith(b"\n"):
@@ -337,19 +343,12 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
     return iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except (StoreError, IsADirectoryError) as fault:
-        raise FormatError(f"{path}: only regular files are read: {fault.strerror}.", path=str(path)) from fault
-    except OSError as fault:
-        raise StoreError(f"ledger {path}: cannot be read: {fault.strerror}.", path=str(path)) from fault
-
-
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:
     numbered = []
     for name in sorted(os.listdir(folder)):  # noqa: PTH208 - only names are needed
         match = pattern.fullmatch(name)
+        if match is None and SEGMENT.fullmatch(name):
+            continue  # read with its file
         if match is None:
             report.notes.append(f"{folder / name} is not part of a ledger: ignored.")
         else:

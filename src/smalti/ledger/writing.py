@@ -28,6 +28,7 @@ from smalti.world import World
 
 _STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step
 MODES = ("steps", "digest")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/|dbfs:", re.IGNORECASE)  # a Path has one slash of two
 LIFE_FOLDER = re.compile(r"life-(\d{5,9})")
 
 
@@ -39,6 +40,7 @@ def claim_life(folder: str | Path) -> int:
     Raises:
         StoreError: the folder cannot be written.
     """
+    check_folder(folder)
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,6 +50,21 @@ def claim_life(folder: str | Path) -> int:
     except OSError as fault:
         raise StoreError(f"ledger {folder}: no life can be claimed there: {fault.strerror}.") from fault
     return life
+
+
+def check_folder(folder: str | Path) -> None:
+    """Check that a ledger's place is a path: as a path, the address of a store would be a folder in this one.
+
+    Raises:
+        StoreError: it is an address.
+    """
+    text = str(folder)
+    if _ADDRESS.match(text):
+        raise StoreError(
+            f"the ledger {text} is an address, and a ledger is written and checked in a local folder: give a path. "
+            "`smalti ledger check` fetches a ledger from a store; runs of `launch` and `train` with `log_samples` put "
+            "theirs there."
+        )
 
 
 class LedgerWriter:
@@ -71,6 +88,7 @@ class LedgerWriter:
     def __init__(self, folder: str | Path, *, life: int, world: World, mode: str = "steps") -> None:
         if mode not in MODES:
             raise ValueError(f"`mode` must be one of {', '.join(MODES)}, found {mode!r}.")
+        check_folder(folder)
         life_folder = _life_folder(Path(folder), life)
         self.path = life_folder / f"rank-{world.rank:05d}.jsonl"
         self._is_digest = mode == "digest"

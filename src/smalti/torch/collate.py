@@ -15,14 +15,18 @@ from smalti.stream import ShardSet
 # Kinds of numpy's dtypes.
 _TORCH_KINDS = "biufc"
 _TIME_KINDS = "Mm"
+_COLLATED = (np.ndarray, torch.Tensor, np.bool_, np.number, np.datetime64, int, float, complex, Mapping, list, tuple)
+_NOT_INT64 = np.dtype(np.uint64)  # the only whole numbers that int64 cannot hold
 
 
 def columns_to_tensors(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert numeric arrays to tensors of the same dtype and shape, without a copy if the array is writable.
+    """Convert numeric arrays to tensors, without a copy if the array is writable and the dtype stays.
 
-    Numeric arrays of equal shape in a list are stacked; other lists (text, bytes, arrays of varying shape) are
-    returned unchanged. Times and durations become int64 in their own unit, as torch has no type for them. A column
-    `age` with nulls is accompanied by a bool tensor `age__is_null`.
+    One whole number per sample, such as a label, becomes int64, which torch's losses and indices expect (uint64 stays
+    as it is); all other numbers keep their dtype. Numeric arrays of equal shape in a list are stacked, and lists of
+    Python's numbers converted; other lists (text, bytes, arrays of varying shape) are returned unchanged. Times and
+    durations become int64 in their own unit, as torch has no type for them. A column `age` with nulls is accompanied by
+    a bool tensor `age__is_null`.
     """
     tensors: dict[str, Any] = {}
     for name, value in columns.items():
@@ -33,9 +37,59 @@ def columns_to_tensors(columns: Mapping[str, Any]) -> dict[str, Any]:
     return tensors
 
 
-def collate_samples(samples: Sequence[Any]) -> Any:
-    """Collate samples as torch's `default_collate` does, with times and durations as int64 tensors."""
-    return collate(samples, collate_fn_map=_COLLATE_FUNCTIONS)
+class SampleCollate:
+    """A collate function for lists of samples, which makes the same batches of mappings as `columns_to_tensors`.
+
+    Values that are mappings, lists or tuples are collated as torch's `default_collate` does it, and so are samples that
+    are no mappings.
+    """
+
+    def __init__(self) -> None:
+        self.stored: frozenset[str] = frozenset()
+        """Columns of the shard sets: their lists and mappings, such as those of JSON, stay as they are."""
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Return the batch of some samples.
+
+        Raises:
+            SchemaError: the samples have different columns, or a column cannot be collated; the message names it.
+        """
+        if not all(isinstance(sample, Mapping) for sample in samples):
+            return collate(samples, collate_fn_map=_COLLATE_FUNCTIONS)
+        names = list(samples[0])
+        for sample in samples:
+            if differing := set(names) ^ set(sample):
+                raise SchemaError(
+                    f"only some samples of a batch have the column {min(differing, key=str)!r}: the transform, or "
+                    "`__getitem__`, must return the same columns for every sample.",
+                    column=min(differing, key=str),
+                )
+        return {name: self._column(name, [sample[name] for sample in samples]) for name in names}
+
+    def _column(self, name: Any, values: list[Any]) -> Any:
+        present = [value for value in values if value is not None]
+        first = present[0] if present else None
+        is_stored = name in self.stored and isinstance(first, Mapping | list | tuple)
+        if first is None or is_stored or not isinstance(first, _COLLATED):
+            return values
+        if len(present) < len(values):
+            raise SchemaError(
+                f"column {name!r} holds None among {type(first).__name__}: fill nulls in the transform of samples, or "
+                f"make it a transform on batches (`on_batches = True`), whose batches have `{name}{MASK_SUFFIX}`.",
+                column=name,
+            )
+        if isinstance(first, np.ndarray) or _are_numbers(values):
+            return _column(values)
+        if isinstance(first, torch.Tensor) and len({getattr(value, "shape", None) for value in values}) > 1:
+            return values
+        try:
+            return collate(values, collate_fn_map=_COLLATE_FUNCTIONS)
+        except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
+            raise SchemaError(
+                f"column {name!r} cannot be collated: {error}. Make the values of a batch alike in the transform, or "
+                "give the loader a `collate_fn`.",
+                column=name,
+            ) from error
 
 
 def _column(value: Any) -> Any:
@@ -43,7 +97,19 @@ def _column(value: Any) -> Any:
         return _tensor(np.ma.getdata(value) if _may_be_masked(value) else value)
     if isinstance(value, list) and value and all(_can_stack(row, value[0]) for row in value):
         return _tensor(np.stack(value))
-    return value
+    return _numbers(value) if isinstance(value, list) and value and _are_numbers(value) else value
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(type(value) in {int, float, bool} for value in values)
+
+
+def _numbers(values: list[Any]) -> Any:
+    """Return numbers of Python, such as those of `str_int`, as a tensor; numbers that are too large as they are."""
+    try:
+        return collate(values, collate_fn_map=_COLLATE_FUNCTIONS)
+    except (ValueError, OverflowError, RuntimeError):
+        return values
 
 
 def _may_be_masked(value: Any) -> bool:
@@ -54,6 +120,8 @@ def _may_be_masked(value: Any) -> bool:
 def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
     if array.dtype.kind in _TIME_KINDS:
         array = array.view(np.int64)
+    elif array.ndim == 1 and array.dtype.kind in "iu" and array.dtype != _NOT_INT64:
+        array = array.astype(np.int64, copy=False)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
@@ -67,14 +135,15 @@ def _can_stack(row: Any, first: Any) -> bool:
     )
 
 
-def _collate_times(samples: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:  # noqa: ARG001 - torch's signature
-    return _tensor(np.array(samples))
+def _collate_scalars(values: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:  # noqa: ARG001 - torch's signature
+    return _tensor(np.array(values))
 
 
-_COLLATE_FUNCTIONS: dict[Any, Any] = {
+_COLLATE_FUNCTIONS: dict[Any, Any] = {  # the first that fits is used
+    np.datetime64: _collate_scalars,
+    np.timedelta64: _collate_scalars,
+    np.integer: _collate_scalars,
     **default_collate_fn_map,
-    np.datetime64: _collate_times,
-    np.timedelta64: _collate_times,
 }
 
 

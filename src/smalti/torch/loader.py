@@ -1,6 +1,8 @@
 """StreamingDataLoader: a torch DataLoader of whole batches, which counts and records those that its consumer takes."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable, whole_number, whole_or_none
+from smalti.cache import Counters
 from smalti.dataset import Pass
 from smalti.dataset.epoch_reader import BatchForm
 from smalti.dataset.order import Planned, Reading
@@ -19,7 +22,7 @@ from smalti.dataset.streaming import sample_form
 from smalti.errors import SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
-from smalti.torch.collate import check_batches, collate_samples, columns_to_tensors
+from smalti.torch.collate import SampleCollate, check_batches, columns_to_tensors
 from smalti.torch.dataset import LoaderState, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
 from smalti.torch.shared_memory import PackingCollate, Ring
@@ -36,6 +39,9 @@ from smalti.world import World
 _STEPS_AT_ONCE = 64  # planned together: cheap per step, and little memory
 WORKER_KINDS = ("auto", "thread", "process")
 _SPARE_SLOTS = 4  # batches of each worker that the consumer may keep, besides those ahead, before the ring is full
+NO_LEDGER = ""
+"""`ledger` of a loader that is not to record, also in a run with a ledger."""
+_lives_with_ledger: list[object] = []
 _DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is considered dead
 
 
@@ -102,14 +108,13 @@ class StreamingDataLoader(DataLoader[Any]):
         self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
-        collate: Callable[[Any], Any] = collate_fn or collate_samples
-        if self._loader_state.by_column:
-            collate = columns_to_tensors
+        self._by_sample = SampleCollate()
+        by_default: Callable[[Any], Any] = columns_to_tensors if self._loader_state.by_column else self._by_sample
         super().__init__(
             view,
             batch_size=None,
             num_workers=num_workers,
-            collate_fn=collate,
+            collate_fn=collate_fn or by_default,
             timeout=timeout or (_DEADLINE_SECONDS if num_workers else 0),
             **kwargs,
         )
@@ -140,6 +145,7 @@ class StreamingDataLoader(DataLoader[Any]):
         self._agreement.check(self._view.reading(this_pass))
         if self._loader_state.by_column:
             check_batches(self._view.reading(this_pass), self._view.stream.sets)
+        self._by_sample.stored = frozenset(name for each in self._view.stream.sets for name in each.columns)
         self._loader_state.begin(this_pass)
         planned = self._view.division(this_pass).num_steps
         recorder = self._recorder(this_pass)
@@ -149,7 +155,8 @@ class StreamingDataLoader(DataLoader[Any]):
         try:
             if planned:
                 batches = self._open(this_pass)
-            for batch in batches if skips is None else _counted(batches, skips, replacements):
+            counters, size = self._view.stream.cache.counters, self._view.batch_size or 0
+            for batch in timed(batches if skips is None else _counted(batches, skips, replacements), counters, size):
                 taken += 1
                 self._pass, self._taken = this_pass, taken  # another iteration may have begun since
                 if recorder is not None:
@@ -206,7 +213,13 @@ class StreamingDataLoader(DataLoader[Any]):
         self._streaming_dataset._smalti.load_state_dict(state)
 
     def _recorder(self, this_pass: Pass) -> "PassRecorder | None":
-        if self._ledger is None:
+        if self._ledger is None and _lives_with_ledger and self._view.order.shuffle:
+            raise SmaltiError(
+                "this run has `log_samples`, and a shuffled loader that the function has made itself would not record "
+                "what it reads. Make it by `context.dataloader`, or pass `ledger=context.ledger` to it; or leave "
+                "`log_samples` out."
+            )
+        if self._ledger is None or self._ledger == NO_LEDGER:
             return None
         if not isinstance(self._ledger, LedgerWriter):
             self._ledger = open_ledger(self._ledger, this_pass.world)
@@ -299,6 +312,23 @@ def _counted(
         yield batch
 
 
+def timed(
+    batches: Iterator[Any], counters: Counters, batch_size: int, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Any]:
+    """Yield batches, and count for `stats` how long the loop waits for each and works on it."""
+    mark = clock()
+    for batch in batches:
+        waited = clock() - mark
+        yield batch
+        now = clock()
+        counters.add(
+            loop_samples=batch_size,
+            loop_microseconds=round((now - mark) * 1e6),
+            loop_wait_microseconds=round(waited * 1e6),
+        )
+        mark = now
+
+
 def _workers_of(batches: Any) -> Sequence[BaseProcess]:
     return getattr(batches, "_workers", ())
 
@@ -343,6 +373,17 @@ def _pinning() -> Callable[[Any], Any] | None:
         return pin_memory(batch)  # type: ignore[no-untyped-call]  # torch's own
 
     return pinned
+
+
+@contextmanager
+def ledger_required() -> Iterator[None]:
+    """Refuse in the body, in all threads, to iterate over shuffled loaders that have no ledger."""
+    life = object()
+    _lives_with_ledger.append(life)
+    try:
+        yield
+    finally:
+        _lives_with_ledger.remove(life)
 
 
 def open_ledger(folder: str | Path, world: World, mode: str = "steps") -> LedgerWriter:

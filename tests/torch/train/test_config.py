@@ -1,11 +1,14 @@
 """TrainConfig and TrainResult survive JSON, refuse invalid values, and show no secrets."""
 
+import dataclasses
 import json
+import math
 import pickle
 
+import numpy as np
 import pytest
 
-from smalti.errors import SchemaError, WorldMismatch
+from smalti.errors import SchemaError, SmaltiError, WorldMismatch
 from smalti.torch.train import TrainConfig, TrainResult
 
 pytestmark = pytest.mark.torch
@@ -51,7 +54,7 @@ def test_unknown_and_missing_fields_are_named():
         ("epochs", 0, "at least 1"),
         ("batch_size", -1, "at least 1"),
         ("learning_rate", 0.0, "above 0"),
-        ("learning_rate", float("nan"), "above 0"),
+        ("learning_rate", float("nan"), "a number, not nan"),
         ("warmup", 1.0, r"in \[0, 1\)"),
         ("weight_decay", -0.1, "0 or more"),
         ("num_workers", -1, "0 or more"),
@@ -67,7 +70,7 @@ def test_unknown_and_missing_fields_are_named():
         ("augment", 1, "True or False, not 1"),
         ("data", None, "text, not None"),
         ("cache_limit", 0.5, "a whole number or text or None, not 0.5"),
-        ("affinity", float("nan"), "a number from 0 to 1, or None, not nan"),
+        ("affinity", float("nan"), "a number or None, not nan"),
         ("num_processes", 2, "1 with launcher='inline'"),
     ],
 )
@@ -108,3 +111,52 @@ def test_a_result_survives_json():
         resumed_from=None,
     )
     assert TrainResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+class Unprintable:
+    def __repr__(self):
+        raise ValueError("no text")
+
+
+HOSTILE = [
+    10**30, -(10**30), -1, math.nan, math.inf, -math.inf, 10**400, "", "a\0b", "\ud800", "x" * 20_000, "http://[", b"x",
+    None, True, [1], ["\ud800"], [None], (math.nan,), {1: 2}, {"a": Unprintable()}, {"a": math.nan}, {"a": [set()]},
+    Unprintable(), 1j, {"s": "hunter2"}, ["hunter2"],
+]  # fmt: skip
+
+
+def made(name, value):
+    """Return a configuration, or the error of making it."""
+    try:
+        config = TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, "launcher": "processes", name: value})
+        config.check_ranks(1)
+    except SmaltiError as error:
+        return str(error)
+    return config
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainConfig)])
+def test_a_hostile_value_of_any_field_is_refused_by_name_or_can_be_used(name):
+    """What is taken can be sent to other processes, and shown."""
+    outcomes = [made(name, value) for value in HOSTILE]
+    errors = [each for each in outcomes if isinstance(each, str)]
+    assert [each for each in errors if f"`{name}`" not in each or len(each) > 1_000] == []
+    assert "storage" not in name or not any("hunter2" in each for each in errors)
+    for config in outcomes:
+        if isinstance(config, TrainConfig):
+            sent = json.loads(json.dumps(config.to_json(), allow_nan=False).encode())
+            assert TrainConfig.from_json(sent) == config
+            assert name in repr(config)
+
+
+def test_numbers_of_numpy_are_taken_as_those_of_python():
+    config = TrainConfig(
+        data="x", run_dir="y", epochs=np.int64(3), warmup=np.float32(0.5), milestones=[np.float64(0.5)]
+    )
+    assert [type(each) for each in (config.epochs, config.warmup, config.milestones[0])] == [int, float, float]
+
+
+def test_the_ranks_that_a_large_batch_fits_are_found_at_once():
+    config = TrainConfig(data="x", run_dir="y", batch_size=999_999_937)  # a prime
+    with pytest.raises(WorldMismatch, match="it works with 1 or 999999937 ranks"):
+        config.check_ranks(2)

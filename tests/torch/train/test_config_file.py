@@ -53,13 +53,13 @@ def test_storage_options_are_added_to_those_of_the_file(written):
         (GOOD + "epoch: 3\nlaunchr: x\n", "line 4: unknown key `launchr`. Did you mean `launcher`?"),
         (GOOD + "launcher: proceses\n", "c.yaml, line 3: `launcher` must be one of inline, processes, "
                                         "spark-local, spark, not 'proceses'. Did you mean `processes`?"),
-        (GOOD + "epochs: five\n", "c.yaml, line 3: `epochs` must be a whole number, found 'five'"),
+        (GOOD + "epochs: five\n", "c.yaml, line 3: `epochs` must be a whole number, not 'five'"),
         (GOOD + "epochs: 0\n", "c.yaml, line 3: `epochs` must be at least 1, not 0"),
-        (GOOD + "epochs: true\n", "must be a whole number, found True"),
-        (GOOD + "log_samples: 1\n", "`log_samples` must be true or false, found 1"),
-        (GOOD + "freeze: stem\n", "`freeze` must be a list, each text, found 'stem'"),
-        (GOOD + "version: new\n", "`version` must be a whole number or null, found 'new'"),
-        (GOOD + "task_options: 3\n", "`task_options` must be a mapping of options, found 3"),
+        (GOOD + "epochs: true\n", "must be a whole number, not True"),
+        (GOOD + "log_samples: 1\n", "`log_samples` must be True or False, not 1"),
+        (GOOD + "freeze: stem\n", "`freeze` must be a list, each text, not 'stem'"),
+        (GOOD + "version: new\n", "`version` must be a whole number or null, not 'new'"),
+        (GOOD + "task_options: 3\n", "`task_options` must be a mapping of options, not 3"),
         (GOOD + "num_processes: 2\n", "c.yaml, line 3: `num_processes` must be 1 with launcher='inline'"),
         (GOOD + "data: other\n", "c.yaml, line 3: `data` is there twice, also in c.yaml, line 1"),
         ("data: ./set\n", "c.yaml: required keys are missing; add `run_dir: ...`"),
@@ -80,7 +80,7 @@ def test_faults_name_the_line_the_key_and_near_names(written, text, said):
     [
         ("epochs", "--set: expected key=value, such as epochs=3, found 'epochs'"),
         ("epoch=3", "--set epoch: unknown key `epoch`. Did you mean `epochs`?"),
-        ("epochs=x", "--set epochs: `epochs` must be a whole number, found 'x'"),
+        ("epochs=x", "--set epochs: `epochs` must be a whole number, not 'x'"),
         ("epochs.a=3", "--set epochs.a: `epochs` has no options"),
         ("freeze=[a", "--set freeze: not YAML"),
     ],
@@ -95,3 +95,38 @@ def test_a_configuration_is_read_without_torch(written):
     code = f"import sys; from smalti.torch.train import read_config; read_config({written(GOOD)!r}); " \
            "raise SystemExit('torch' in sys.modules)"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0x10: 3\n", "yes: 1\n", "~: 1\n", "2001-1-1: 1\n", "? [a]\n: 1\n", "? {a: 1}\n: 1\n", "? 2020-99-99\n: 1\n",
+        "epochs: 2020-99-99\n", "<<: {epochs: 3}\nepoch: 1\n", "epochs: " + "[" * 5_000,
+        "epochs: !!python/object:os.x []\n",
+        "a: &a [x]\nb: &b [*a, *a]\nepochs: [*b, *b]\n", "epochs: &x [*x]\n", "storage_options: secret\n", "\0",
+        "a\tb: [\n",
+        "optimizer_options: {1: 2}\n", "milestones: [a]\n", "batch_size: 1" + "0" * 5_000, "learning_rate: .nan\n",
+        "run_storage_options: [secret]\n", "task_options: {a: .inf}\n", "freeze: [[1]]\n", "epochs: 1e400\n",
+    ],
+)  # fmt: skip
+def test_odd_yaml_is_an_error_that_names_the_file(written, text):
+    path = written(GOOD + text)
+    with pytest.raises(SchemaError) as fault:
+        read_config(path)
+    assert "c.yaml" in str(fault.value)
+    assert len(str(fault.value)) < 2_000
+    assert "secret" not in str(fault.value)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00a")
+    with pytest.raises(SchemaError, match=r"c\.yaml: not YAML in UTF-8"):
+        read_config(tmp_path / "c.yaml")
+
+
+def test_options_for_a_field_that_is_no_mapping_are_refused(written):
+    path = written(GOOD + "task_options: 3\n")
+    with pytest.raises(SchemaError, match="`task_options` must be a mapping"):
+        read_config(path, ["task_options.a=1"])
+    with pytest.raises(SchemaError, match="`task_options` must be a mapping"):
+        read_config(path, storage_options={"b": 3})

@@ -322,3 +322,20 @@ def test_the_log_of_a_superseded_life_does_not_replace_that_of_the_newer_one(sto
     with pytest.raises(TrainingError, match="started again elsewhere"):
         old.put_log()
     assert store.objects["metrics.jsonl"] == b'{"n":1}\n'
+
+
+def test_a_save_puts_the_last_segment_of_the_ledger_and_what_is_new(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("smalti.torch.train.run.store._SEGMENT_BYTES", 10)
+    run, file = StoreRun(store, "s3://bucket/run", tmp_path), tmp_path / "samples" / "rank-00000.jsonl"
+    file.parent.mkdir()
+    put = []
+    for size in (4, 4, 9, 20, 20, 35):
+        file.write_bytes(bytes(range(size)))
+        before = len(store.calls)
+        run.samples_so_far(file)()
+        put.append(
+            [key.removeprefix("samples/rank-00000.jsonl") for key in (call.key for call in store.calls[before:])]
+        )
+    assert put == [[""], [""], [""], ["", ".1"], [], [".2", ".3"]]
+    keys = ["samples/rank-00000.jsonl", *(f"samples/rank-00000.jsonl.{number}" for number in (1, 2, 3))]
+    assert b"".join(store.get(key) for key in keys) == bytes(range(35))

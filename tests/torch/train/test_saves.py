@@ -1,10 +1,12 @@
 """A checkpoint is written while the loop goes on; the next save waits for it, and its faults are raised, never lost."""
 
 import contextlib
+import math
 import os
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,14 +15,14 @@ from smalti.testing.memory import MemoryStore
 from smalti.torch.train import RunConfig
 from smalti.torch.train import saves as saves_module
 from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
-from smalti.torch.train.life import Life, StopSignal
+from smalti.torch.train.life import BY_FUNCTION, Life, StopSignal
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.checkpoint import Snapshot, ignore
 from smalti.torch.train.run.events import EventLog, read_lines
 from smalti.torch.train.run.folder import run_lock
 from smalti.torch.train.run.parts import Parts
 from smalti.torch.train.run.store import LocalRun, StoreRun
-from smalti.torch.train.saves import Saves
+from smalti.torch.train.saves import Saves, checked_step
 from smalti.world import World
 
 pytestmark = pytest.mark.torch
@@ -208,6 +210,48 @@ def test_the_death_of_a_parent_after_it_was_asked_to_stop_is_a_stop(begin, monke
     saves._life.stop._request(15, None)
     assert saves.should_stop()
     assert kind_of(TrainingError(saves.stop_cause, **saves.stop_facts)) == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("request_stop", "cause"),
+    [
+        (lambda stop: stop._request(15, None), "SIGTERM"),
+        (lambda stop: stop._request(10, None), "SIGUSR1"),
+        (lambda stop: stop.request(BY_FUNCTION), "`request_stop`"),
+        (lambda stop: [stop.request(BY_FUNCTION), stop._request(15, None)], "`request_stop`"),
+    ],
+    ids=["SIGTERM", "SIGUSR1", "function", "both"],
+)
+def test_a_stop_has_the_cause_that_came_first(begin, request_stop, cause):
+    saves = begin()
+    assert not saves.should_stop()
+    request_stop(saves._life.stop)
+    assert saves.should_stop()
+    assert saves.stop_cause == f"stopped by {cause}"
+
+
+def test_a_checkpoint_that_would_be_older_than_the_newest_is_refused(begin, store):
+    saves = begin()
+    for step in (5, 5, 7):  # one of the same step replaces the earlier one
+        saves.save(step, lambda step=step: snapshot(step), wait=True)
+    with pytest.raises(TrainingError, match="a checkpoint of step 6 cannot be saved after that of step 7"):
+        saves.save(6, lambda: snapshot(6))
+    assert [name.rpartition("-")[0] for name in steps_in(store)] == ["step-00000005-00000", "step-00000007"]
+    later = begin()
+    assert later.find()["step"] == 7
+    with pytest.raises(TrainingError, match="step 6 cannot be saved after that of step 7"):
+        later.save(6, lambda: snapshot(6))
+    later.save(7, lambda: snapshot(7), wait=True)
+
+
+@pytest.mark.parametrize("step", [-1, True, 1.5, "1", None, 10**30, math.nan], ids=str)
+def test_a_step_is_a_whole_number_from_0(step):
+    with pytest.raises(TrainingError, match="expected the number of optimiser steps, a whole number from 0"):
+        checked_step(step)
+
+
+def test_a_step_may_be_of_numpy_or_torch():
+    assert [checked_step(each) for each in (np.int32(3), torch.tensor(4), 0)] == [3, 4, 0]
 
 
 def test_the_lock_of_a_run_ends_with_it_while_a_forked_process_has_the_file_open(tmp_path):

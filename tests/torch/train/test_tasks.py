@@ -17,6 +17,7 @@ from smalti.torch.train.config import TASKS
 from smalti.torch.train.names import find_named
 from smalti.torch.train.trainer.models import load_model, save_model
 from smalti.torch.train.trainer.scoring import measure_saved_task, merged_metrics
+from smalti.torch.train.trainer.task import model_named
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of
 from tests.torch.train.tiny_tasks import Line, Scheduled
@@ -332,8 +333,31 @@ def test_a_main_figure_that_the_task_does_not_report_is_named(configured):
     class Lost(Line):
         main_metric = "f1"
 
+    heard = []
     with pytest.raises(TrainingError, match=r"main figure 'f1' .* it has loss, error"):
-        train(replace(configured, epochs=1), task=Lost())
+        train(replace(configured, epochs=1, log_every=1), task=Lost(), on_event=heard.append)
+    assert [each["event"] for each in heard] == ["start"]  # before the first step
+
+
+def test_a_figure_of_keep_best_that_the_task_does_not_report_is_named_before_the_first_step(configured):
+    heard = []
+    with pytest.raises(TrainingError, match="'f1' is no figure of an epoch; there are loss, error, train_loss"):
+        train(replace(configured, keep_best="max f1", log_every=1), task=Line(), on_event=heard.append)
+    assert [each["event"] for each in heard] == ["start"]
+    assert train(replace(configured, keep_best="min error", epochs=1), task=Line()).steps == 7
+
+
+def test_errors_of_a_users_task_name_no_model_that_it_does_not_build(configured):
+    class Wide(Line):
+        def build_model(self, config):
+            return torch.nn.Linear(3, 1)
+
+    with pytest.raises(TrainingError, match=r"^the model of task 'object:.*Wide' does not take a batch") as caught:
+        train(replace(configured, epochs=1), task=Wide())
+    assert "mobilenet" not in str(caught.value)
+    assert model_named(replace(configured, task="image-classification")) == (
+        "the model of task 'image-classification' (`model` 'mobilenet_v2')"
+    )
 
 
 def test_the_table_of_shipped_tasks_says_what_the_classes_say():

@@ -49,3 +49,8 @@ def steps_to(context):
                     return None
         context.save(step, {})
     return {"score": context.config["x"], "began_at": begin}
+
+
+def version_read(context):
+    """Return the number of the version that the trial reads."""
+    return {"score": context.dataloader("train", batch_size=5).streaming_dataset.manifest.version}

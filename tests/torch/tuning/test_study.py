@@ -21,7 +21,7 @@ from smalti.torch.tuning import StudyOptions, hyperparameter_study
 from smalti.torch.tuning.space import parse_space, with_params
 from smalti.torch.tuning.trial_process import TrialProcess
 from tests.torch.train.conftest import publish_squares
-from tests.torch.tuning.functions import constant, hopeless, loud, parabola, steps_to
+from tests.torch.tuning.functions import constant, hopeless, loud, parabola, steps_to, version_read
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
@@ -196,6 +196,19 @@ def wait_until(is_so, seconds=120):
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_all_trials_of_a_study_read_the_version_that_it_was_begun_with(tmp_path):
+    publish_squares(tmp_path / "set", train=5)
+
+    def publish(event):
+        if event["state"] == "complete" and event["number"] == 0:
+            publish_squares(tmp_path / "set", train=10, mode="overwrite")
+
+    run = {"data": str(tmp_path / "set"), "device": "cpu"}
+    hyperparameter_study(version_read, SPACE, options(tmp_path, trials=2), on_event=publish, **run)
+    study = hyperparameter_study(version_read, SPACE, options(tmp_path, trials=3), **run)
+    assert [trial.value for trial in study.trials] == [1.0, 1.0, 1.0]
 
 
 # ------------------------------------------------------------ the search space

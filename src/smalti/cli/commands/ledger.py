@@ -1,4 +1,4 @@
-"""`smalti ledger check FOLDER`: check that a run read every planned sample once."""
+"""`smalti ledger check URL`: check that a run read every planned sample once."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,14 +26,22 @@ def add_ledger_commands(app: typer.Typer) -> None:
     command(
         ledger,
         "check",
-        examples=["smalti ledger check runs/7/ledger", "smalti ledger check runs/7/ledger --data ./flowers --json"],
+        examples=[
+            "smalti ledger check runs/7/ledger",
+            "smalti ledger check s3://bucket/runs/7/samples",
+            "smalti ledger check runs/7/ledger --data ./flowers --json",
+        ],
     )(check)
 
 
 def check(
     folder: Annotated[
         str,
-        typer.Argument(metavar="FOLDER", help="Folder of the ledger, as given to the loader.", show_default=False),
+        typer.Argument(
+            metavar="URL",
+            help="Folder or URL of the ledger, such as the folder `samples` of a run.",
+            show_default=False,
+        ),
     ],
     *,
     data: Annotated[
@@ -52,8 +60,10 @@ def check(
     The exit status is 3 if it is not proven.
     """
     from smalti.ledger import check_ledger
+    from smalti.storage.local_files import local_files
 
-    report = check_ledger(folder, _planner(data, stores) if data else None)
+    with local_files(stores.open(folder)) as files:
+        report = check_ledger(files, _planner(data, stores) if data else None)
     if output.as_json:
         write_json(report.to_dict())
     else:

@@ -6,7 +6,7 @@ Limits are enforced here, on the bytes that arrive: no line is longer than `MAX_
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from smalti.conversion.files import SourceFiles, list_files
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, read_some
-from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.errors import FormatError, SchemaError
 
 PART_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
@@ -215,7 +215,6 @@ def find_text_files(place: Any, options: SourceOptions, is_wanted: Callable[[str
         FormatError: Files are compressed in another way than is read, or in folders that hold a column.
     """
     found = list_files(place, options.storage_options)
-    files = found.files if found.pattern else tuple(file for file in found.files if is_wanted(file.key))
     for file in found.files:
         ending = Path(file.key).suffix.lower()
         if ending in _OTHER_COMPRESSIONS and (found.pattern or is_wanted(file.key[: -len(ending)])):
@@ -224,20 +223,21 @@ def find_text_files(place: Any, options: SourceOptions, is_wanted: Callable[[str
                 "compress it as .gz, .bz2, .zst or .lz4",
                 key=file.key,
             )
-    if not files:
-        raise StoreNotFound(
-            f"{found.url}: there are no files of this format, whose names end with {expected} and perhaps a "
-            "compression. Files of other names are read by a pattern, such as 'folder/*.txt'",
-            url=found.url,
-        )
-    held = next((part for file in files for part in file.key.split("/")[:-1] if _COLUMN_FOLDER.fullmatch(part)), None)
+    chosen = found.wanted(
+        is_wanted,
+        what=f"there are no files of this format, whose names end with {expected} and perhaps a compression. Files of "
+        "other names are read by a pattern, such as 'folder/*.txt'",
+    )
+    held = next(
+        (part for file in chosen.files for part in file.key.split("/")[:-1] if _COLUMN_FOLDER.fullmatch(part)), None
+    )
     if held is not None:
         raise FormatError(
             f"{found.url}: the folder {held} holds a column that is not in the files. Write the rows without "
             "`partitionBy`; or convert each such folder by itself, which leaves the column out",
             url=found.url,
         )
-    return replace(found, files=files)
+    return chosen
 
 
 def line_ranges(file: SourceFile, part_bytes: int = PART_BYTES) -> list[LineRange]:

@@ -5,17 +5,21 @@ location can read the choices without it.
 """
 
 import dataclasses
+import json
+import math
 import re
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
-from types import MappingProxyType, NoneType
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 from urllib.parse import unquote, urlsplit
 
-from smalti.errors import SchemaError, WorldMismatch
+from smalti.errors import SchemaError, SmaltiError, StoreError, WorldMismatch
+from smalti.format.sizes import parse_byte_count
 from smalti.storage.databricks.mount import is_databricks
 from smalti.storage.opening import check_address, service_of
 
@@ -104,29 +108,21 @@ SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
-_POSITIVE = (
-    "image_size",
-    "epochs",
-    "batch_size",
-    "micro_batches",
-    "checkpoint_every",
-    "log_every",
-)
-
-
-@dataclass(frozen=True)
-class _SimpleType:
-    accepted: type
-    title: str
-
-
-_TYPES = {
-    bool: _SimpleType(bool, "True or False"),
-    int: _SimpleType(Integral, "a whole number"),
-    float: _SimpleType(Real, "a number"),
-    str: _SimpleType(str, "text"),
-    NoneType: _SimpleType(NoneType, "None"),
+_MAY_BE_EMPTY = ("mlflow", "mlflow_experiment")  # as in the declaration of a data set
+_MAX_COUNT = 10**9
+_MAX_SECONDS = 10**7  # some months; the operating system's timers end at some centuries
+_MAX_INTEGER = (1 << 63) - 1
+_MAX_TEXT = 10_000
+_MAX_WORKERS = 10_000
+_MAX_WIDTH = 100
+_POSITIVE = {
+    "image_size": 1 << 15,
+    **dict.fromkeys(("epochs", "batch_size", "micro_batches", "checkpoint_every", "log_every"), _MAX_COUNT),
 }
+"""Fields that are at least 1, and their largest values."""
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_NAMES_OF_TYPES = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +163,9 @@ class RunConfig:
     min_processes: int | None = None
     """Fewest processes on which a restarted run continues; None: `num_processes`."""
     progress: bool | None = None
-    """Show progress on standard error: a bar in a terminal, else a line every 30 seconds; None: only in a terminal."""
+    """Show progress on standard error: a bar in a terminal, else a line for each epoch and every 30 seconds.
+
+    None: without the lines every 30 seconds; False: nothing."""
     tensorboard: bool = False
     """Write TensorBoard's event files into the folder `tensorboard` in `run_dir`; needs the extra `tensorboard`."""
     mlflow: str | None = None
@@ -190,32 +188,47 @@ class RunConfig:
     False: for executors with credentials that the driver does not have."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
-        if self.run_storage_options is not None:
-            object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
-        for name, is_valid, expected in chain(self._types(), self._rules()):
+        for name, hint in get_type_hints(type(self)).items():
+            if not _fits(value := getattr(self, name), hint):
+                raise self._wrong(name, _described(hint))
+            object.__setattr__(self, name, _frozen(value))
+        for name, is_valid, expected in chain(self._forms(), self._rules()):
             if not is_valid:
-                raise SchemaError(
-                    f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
-                )
-        check_address(self.run_dir)
+                raise self._wrong(name, expected)
+        if self.cache_limit is not None:
+            parse_byte_count(self.cache_limit, what="`cache_limit`")
+        try:
+            check_address(self.run_dir)
+        except (SmaltiError, ValueError) as error:  # of urllib, for brackets that are no address of IPv6
+            raise StoreError(f"`run_dir`: {error}", field="run_dir") from error
         check_tracking_address(self.mlflow or "")
 
-    def _types(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield the rules for types, of the fields that are numbers, text, booleans or None; as `_rules`."""
-        for name, hint in get_type_hints(type(self)).items():
-            kinds = get_args(hint) or (hint,)
-            if set(kinds) <= set(_TYPES):
-                value = getattr(self, name)
-                is_valid = any(isinstance(value, _TYPES[kind].accepted) for kind in kinds)
-                is_valid &= bool in kinds or not isinstance(value, bool)
-                yield name, is_valid, " or ".join(_TYPES[kind].title for kind in kinds)
+    def _wrong(self, name: str, expected: str) -> SchemaError:
+        value = getattr(self, name)
+        shown = type(value).__name__ if name in _SECRET else _SHORT.repr(_plain(value))
+        return SchemaError(f"`{name}` must be {expected}, not {shown}.", field=name, found=shown)
+
+    def _forms(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield the rules for texts, and for values that are sent as JSON; as `_rules`."""
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, str):
+                is_text = _is_text(value) and (value != "" or each.default == "" or each.name in _MAY_BE_EMPTY)
+                yield each.name, is_text, f"text of 1 to {_MAX_TEXT:,} characters, in UTF-8 and without NUL"
+            elif isinstance(value, tuple) and value and isinstance(value[0], str):
+                yield each.name, all(map(_is_text, value)), "a list of texts, in UTF-8 and without NUL"
+            elif isinstance(value, Mapping):
+                stays_here = each.name in _SECRET and self.launcher == "inline"
+                yield each.name, stays_here or _is_json(value), "a mapping of options, with values of JSON"
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in ("num_processes", "keep_checkpoints"))
+        for name in ("keep_checkpoints", "max_restarts", "num_processes"):
+            yield name, getattr(self, name) <= _MAX_COUNT, f"at most {_MAX_COUNT:,}"
         for name in ("timeout_seconds", "grace_seconds"):
-            yield name, getattr(self, name) > 0, "above 0"
+            yield name, 0 < getattr(self, name) <= _MAX_SECONDS, f"above 0 and at most {_MAX_SECONDS:,}"
+        yield "version", self.version is None or self.version >= 0, "0 or more"
         restarts = self.launcher in LAUNCHERS and LAUNCHERS[self.launcher].starts_processes
         expected = "0 or more" if restarts else "0 with launcher='inline'; torchrun has --max-restarts"
         yield "max_restarts", self.max_restarts == 0 or (restarts and self.max_restarts > 0), expected
@@ -309,8 +322,9 @@ class TrainConfig(RunConfig):
     image_column: str = "image"
     label_column: str = "label"
     num_classes: int = 0
-    """Of image classification, which needs it."""
+    """Of image classification; 0: as many as the version of the data lists, which `convert` and Spark write."""
     class_names: tuple[str, ...] = ()
+    """Of image classification, in the order of their numbers; empty: those that the version of the data lists."""
     image_size: int = 96
     """Side of the model's square input, in pixels."""
     model: str = "mobilenet_v2"
@@ -368,16 +382,14 @@ class TrainConfig(RunConfig):
     channels_last: bool = True
     """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
 
-    def __post_init__(self) -> None:
-        for name in ("class_names", "freeze", "milestones"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("task_options", "optimizer_options"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
-        super().__post_init__()
-
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         yield from super()._rules()
-        yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
+        for name, most in _POSITIVE.items():
+            yield name, getattr(self, name) >= 1, "at least 1"
+            yield name, getattr(self, name) <= most, f"at most {most:,}"
+        for name, most in (("num_classes", _MAX_COUNT), ("num_workers", _MAX_WORKERS), ("width", _MAX_WIDTH)):
+            yield name, getattr(self, name) <= most, f"at most {most:,}"
+        yield "seed", self.seed >= 0, "0 or more"
         yield from ((name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width"))
         not_negative = ("num_classes", "weight_decay", "num_workers", "clip_norm", "milestone_factor")
         yield from ((name, getattr(self, name) >= 0, "0 or more") for name in not_negative)
@@ -404,7 +416,8 @@ class TrainConfig(RunConfig):
         """
         parts = num_ranks * self.micro_batches
         if self.batch_size % parts:
-            fitting = [n for n in range(1, self.batch_size + 1) if self.batch_size % (n * self.micro_batches) == 0]
+            share, rest = divmod(self.batch_size, self.micro_batches)
+            fitting = [] if rest else _divisors(share)
             raise WorldMismatch(
                 f"`batch_size` {self.batch_size} cannot be divided over {num_ranks} ranks"
                 + (f" with {self.micro_batches} micro-batches each" if self.micro_batches > 1 else "")
@@ -423,14 +436,78 @@ def check_tracking_address(address: str) -> None:
         SchemaError: it has one; the message does not repeat it.
     """
     is_web = address.startswith(("http:", "https:"))
+    try:
+        netloc = urlsplit(address).netloc
+    except ValueError as error:
+        raise SchemaError(f"`mlflow` must be the address of a server: {error}.", field="mlflow") from error
     # Passwords in addresses of databases may contain slashes.
-    if ("@" in urlsplit(address).netloc) if is_web else re.search(r"://[^/]*:.*@|[?&;]password=", address):
+    if ("@" in netloc) if is_web else re.search(r"://[^/]*:.*@|[?&;]password=", address):
         raise SchemaError(
             "`mlflow`, or MLFLOW_TRACKING_URI, must be an address without a password, and this one has it: set "
             "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, and for a database use "
             "its own file of passwords, such as ~/.pgpass.",
             field="mlflow",
         )
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value has the type of a field; numbers may be of numpy, and must be finite."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if kind is tuple:
+        return isinstance(value, list | tuple) and all(_fits(each, get_args(hint)[0]) for each in value)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    if kind is int:
+        return type(value) is not bool and isinstance(value, Integral) and abs(int(value)) <= _MAX_INTEGER
+    if kind is float:
+        return type(value) is not bool and isinstance(value, Real) and _is_finite(value)
+    return isinstance(value, kind)
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _described(hint: Any) -> str:
+    kind = get_origin(hint) or hint
+    if kind in (Union, UnionType):
+        return " or ".join(_described(each) for each in get_args(hint))
+    if kind is tuple:
+        return f"a list, each {_described(get_args(hint)[0])}"
+    return _NAMES_OF_TYPES.get(kind, "a mapping of options")
+
+
+def _frozen(value: Any) -> Any:
+    """Return a value that cannot be changed, with numbers of Python."""
+    if isinstance(value, Mapping):
+        return MappingProxyType(dict(value))
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, Real) and type(value) not in {bool, int, float}:
+        return int(value) if isinstance(value, Integral) else float(value)
+    return value
+
+
+def _is_text(value: str) -> bool:
+    return len(value) <= _MAX_TEXT and "\0" not in value and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
+def _is_json(value: Mapping[str, Any]) -> bool:
+    try:
+        json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _divisors(number: int) -> list[int]:
+    low = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*low, *(number // each for each in low)})
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:

@@ -3,19 +3,16 @@
 A fault is reported with the line of its key, and all unknown keys at once.
 """
 
+import contextlib
 import dataclasses
 import difflib
-import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from smalti.errors import SchemaError
+from smalti.errors import SchemaError, SmaltiError
 from smalti.regular_files import read_regular_text
 from smalti.torch.train.config import DEVICES, LAUNCHERS, PRECISIONS, SCHEDULES, TASKS, TrainConfig
-
-if TYPE_CHECKING:
-    import yaml
 
 _CHOICES: Mapping[str, Iterable[str]] = {
     "launcher": LAUNCHERS,
@@ -24,7 +21,6 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "precision": PRECISIONS,
     "device": DEVICES,
 }
-_NAMES_OF_TYPES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
 
 def read_config(
@@ -45,11 +41,15 @@ def read_config(
         OSError: the file cannot be read.
     """
     entries = _Entries(str(path))
-    entries.read(read_regular_text(path))
-    for text in overrides:
-        entries.override(text)
+    try:
+        text = read_regular_text(path)
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"{path}: not YAML in UTF-8: {error}") from error
+    entries.read(text)
+    for override in overrides:
+        entries.override(override)
     if storage_options:
-        entries.values["storage_options"] = {**entries.values.get("storage_options", {}), **storage_options}
+        entries.add("storage_options", storage_options)
     return entries.config()
 
 
@@ -70,7 +70,7 @@ class _Entries:
         try:
             root = yaml.compose(text, yaml.SafeLoader)
             loaded = yaml.safe_load(text)
-        except yaml.YAMLError as fault:
+        except (yaml.YAMLError, ValueError, RecursionError) as fault:  # such as a day 99, or lists in lists in lists
             raise SchemaError(f"{self._where_of(fault)}: not YAML: {_problem_of(fault)}") from None
         if not isinstance(root, yaml.MappingNode):
             raise SchemaError(
@@ -94,25 +94,29 @@ class _Entries:
             raise SchemaError(f"--set: expected key=value, such as epochs=3, found {text!r}")
         try:
             loaded = yaml.safe_load(value)
-        except yaml.YAMLError as fault:
+        except (yaml.YAMLError, ValueError, RecursionError) as fault:
             raise SchemaError(f"--set {name}: not YAML: {_problem_of(fault)}") from None
         field, dot, option = name.partition(".")
         self.places[field] = f"--set {name}"
         if not dot:
             self.values[field] = loaded
             return
-        options = self.values.get(field) or {}
         if field in self._fields and "Mapping" not in str(self._fields[field].type):
             raise SchemaError(f"--set {name}: `{field}` has no options; write {field}=value")
-        self.values[field] = {**options, option: loaded}
+        self.add(field, {option: loaded})
+
+    def add(self, field: str, options: Mapping[str, Any]) -> None:
+        """Add options to those of a field; a value that is no mapping stays, and is refused."""
+        known = self.values.get(field) or {}
+        if isinstance(known, Mapping):
+            self.values[field] = {**known, **options}
 
     def config(self) -> TrainConfig:
         """Check all values and return the configuration."""
         unknown = [name for name in self.values if name not in self._fields]
         if unknown:
-            raise SchemaError(
-                "\n".join(f"{self.places[name]}: unknown key `{name}`.{self._near(name)}" for name in unknown)
-            )
+            places = {name: self.places.get(name, self.file) for name in unknown}
+            raise SchemaError("\n".join(f"{places[name]}: unknown key `{name}`.{self._near(name)}" for name in unknown))
         missing = [
             name
             for name, field in self._fields.items()
@@ -121,78 +125,40 @@ class _Entries:
         if missing:
             lines = ", ".join(f"`{name}: ...`" for name in missing)
             raise SchemaError(f"{self.file}: required keys are missing; add {lines}", missing=tuple(missing))
-        checked = {name: self._checked(name, value) for name, value in self.values.items()}
+        values = {name: self._numbered(name, value) for name, value in self.values.items()}
         try:
-            return TrainConfig(**checked)
-        except SchemaError as fault:
+            return TrainConfig(**values)
+        except SmaltiError as fault:
             name = fault.facts.get("field")
             if name not in self.places:
                 raise SchemaError(f"{self.file}: {fault}", **fault.facts) from None
-            near = _did_you_mean(str(checked[name]), _CHOICES.get(name, ()))
-            raise SchemaError(f"{self.places[name]}: {fault}{near}", **fault.facts) from None
+            near = _did_you_mean(str(values[name]), _CHOICES[name]) if name in _CHOICES else ""
+            text = str(fault).replace("or None", "or null")
+            raise SchemaError(f"{self.places[name]}: {text}{near}", **fault.facts) from None
 
-    def _checked(self, name: str, value: Any) -> Any:
-        expected = self._types[name]
-        if expected is float or float in get_args(expected):
-            value = _number(value)
-        if not _fits(value, expected):
-            raise SchemaError(
-                f"{self.places.get(name, self.file)}: `{name}` must be {_described(expected)}, found {value!r}",
-                field=name,
-                found=value,
-            )
+    def _numbered(self, name: str, value: Any) -> Any:
+        """Return a value of a field; of one for numbers, the number that a text such as `4e-3` means."""
+        hint = self._types[name]
+        if isinstance(value, str) and (hint is float or float in get_args(hint)):  # YAML 1.1 takes it for text
+            with contextlib.suppress(ValueError):
+                return float(value)
         return value
 
     def _near(self, name: str) -> str:
         return _did_you_mean(name, self._fields) or " The keys are the fields of smalti.torch.train.TrainConfig."
 
-    def _where_of(self, fault: "yaml.YAMLError") -> str:
+    def _where_of(self, fault: Exception) -> str:
         mark = getattr(fault, "problem_mark", None)
         return self.file if mark is None else f"{self.file}, line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _problem_of(fault: "yaml.YAMLError") -> str:
-    return str(getattr(fault, "problem", None) or fault)
+def _problem_of(fault: Exception) -> str:
+    return str(getattr(fault, "problem", None) or str(fault) or type(fault).__name__)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=2)
     return f" Did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else ""
-
-
-def _number(value: Any) -> Any:
-    """Return the number that a text such as `4e-3` means: YAML 1.1 takes it for text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        return value
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    kind = get_origin(expected) or expected
-    if kind in (Union, types.UnionType):
-        return any(_fits(value, each) for each in get_args(expected))
-    if kind is tuple:
-        of = get_args(expected)[0]
-        return isinstance(value, list | tuple) and all(_fits(each, of) for each in value)
-    if kind is Mapping or (isinstance(kind, type) and issubclass(kind, Mapping)):
-        return isinstance(value, Mapping)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def _described(expected: Any) -> str:
-    kind = get_origin(expected) or expected
-    if kind in (Union, types.UnionType):
-        return " or ".join(_described(each) for each in get_args(expected))
-    if kind is tuple:
-        return f"a list, each {_described(get_args(expected)[0])}"
-    return _NAMES_OF_TYPES.get(kind, "a mapping of options")
 
 
 def _kind(value: Any) -> str:

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ from typing import Any
 import torch
 
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
+from smalti.ledger import LedgerWriter
 from smalti.storage.opening import service_of
 from smalti.torch.dataset import StreamingDataset
-from smalti.torch.loader import StreamingDataLoader
+from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.life import Life
-from smalti.torch.train.measures import MeasuredLoader, Pace, memory_figures
+from smalti.torch.train.life import BY_FUNCTION, Life
+from smalti.torch.train.limits import with_cache_limit
+from smalti.torch.train.measures import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.saves import Saves
+from smalti.torch.train.saves import Saves, checked_step
 from smalti.world import World
 
 _KIND = "function"
@@ -53,9 +56,10 @@ class Context:
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
         self._loaders: dict[str, StreamingDataLoader] = {}
-        self._pace = Pace(num_ranks=life.ranks.num_ranks)
         self._data: dict[str, tuple[int | None, str]] = {}
         """Version and digest by address of the data."""
+        self._cache_limits: dict[str, int | None] = {}
+        """Bytes of local copies by address of the data, as determined when its first loader was made."""
         self._stopped = False
         self._saved: str | None = None
         self._saves = Saves(life, run, _check_state)
@@ -97,6 +101,15 @@ class Context:
         """The device of this rank."""
         return self._ranks.device
 
+    @property
+    def ledger(self) -> LedgerWriter | None:
+        """The ledger of this rank, for a loader that the function makes itself; None: the run has no `log_samples`.
+
+        The training loaders of `dataloader` record in it already. It takes one iteration after the other. Shuffled
+        loaders without a ledger are refused while a run has one.
+        """
+        return self._life.ledger
+
     def latest(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
         """Return the newest checkpoint of earlier lives that verifies, the same on all ranks; None if there is none.
 
@@ -126,6 +139,11 @@ class Context:
     ) -> StreamingDataLoader:
         """Return a loader of this rank's share of a split, which resumes at the cursor of the newest checkpoint.
 
+        A loader that does not resume, as for an evaluation, yields each sample once, without repeats that fill the last
+        step: its last batch may be smaller, so a mean over batches must be weighted. All ranks still take the same
+        number of steps; if the last step has fewer samples than there are ranks, a rank without one repeats a sample,
+        marked by `_position` -1 with `include_ids=True`.
+
         Args:
             split: the split; None: all samples.
             batch_size: samples per step over all ranks.
@@ -142,12 +160,14 @@ class Context:
             SchemaError: the split has no samples.
         """
         address = self._address(data)
-        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options=options)
         resume = shuffle if resume is None else resume
+        # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
+        tail = {} if resume else {"tail": "short"}
+        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options={**tail, **options})
         ledger = self._life.ledger if resume else None
-        made = MeasuredLoader(dataset, ledger=ledger, **{"pin_memory": self.device.type == "cuda", **(loader or {})})
+        pinned = {"pin_memory": self.device.type == "cuda"}
+        made = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
         if resume:
-            made.pace = self._pace
             name = f"{split or ''}@{address}"
             if name in self._loaders:
                 raise CursorError(
@@ -169,12 +189,14 @@ class Context:
         """Record figures of a step, of rank 0, with measures of speed and memory: an event of the run. Not collective.
 
         Raises:
-            TrainingError: a figure is not a number.
+            TrainingError: a figure is not a number, or `step` is not a whole number from 0.
         """
+        step = checked_step(step)
         figures = {name: _figure(name, value, step) for name, value in metrics.items()}
         # JSON has no infinities.
         shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        measures = {**self._pace.figures(), **memory_figures(self.device)}
+        paces = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
+        measures = {**pace_figures(paces, self.world.num_ranks), **memory_figures(self.device)}
         self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
     def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
@@ -208,7 +230,7 @@ class Context:
         the next `save` or `should_stop`, or at the end of the function.
 
         Args:
-            step: optimiser steps done; higher than that of earlier checkpoints.
+            step: optimiser steps done, not fewer than at the last checkpoint; one of the same step is replaced.
             state: tensors, arrays, numbers and texts, and lists, tuples and dicts of them, such as `state_dict()`s.
             files: a local folder with files of any kind, or a file; `latest` returns them.
             metrics: figures of this checkpoint, for `keep_best` of the run.
@@ -217,9 +239,11 @@ class Context:
         Raises:
             CheckpointError: this or the last checkpoint could not be written or does not verify; earlier ones are
                 untouched.
-            TrainingError: the run was started again elsewhere, or the last checkpoint was not written in time.
+            TrainingError: the step is lower than that of the last checkpoint, or differs between ranks; the run was
+                started again elsewhere, or the last checkpoint was not written in time.
             StoreError: the store cannot be written.
         """
+        step = checked_step(step)
         cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
         figures = {name: _figure(name, value, step) for name, value in (metrics or {}).items()}
         known = {name: value for name, value in figures.items() if math.isfinite(value)}  # JSON has no others
@@ -241,7 +265,7 @@ class Context:
 
     def request_stop(self) -> None:
         """Make the next `should_stop` true on all ranks, such as after a notice of preemption; from any thread."""
-        self._life.stop.requested = True
+        self._life.stop.request(BY_FUNCTION)
 
     # ------------------------------------------------------------ not for functions
 
@@ -312,11 +336,12 @@ class Context:
             **{
                 "version": version,
                 "local": self.run.cache_dir,
-                "cache_limit": self.run.cache_limit,
+                "cache_limit": self.run.cache_limit or self._cache_limits.get(address),
                 "storage_options": dict(self.run.storage_options) if is_own else {},
                 **options,
             },
         )
+        self._cache_limits.setdefault(address, with_cache_limit(dataset))
         found = dataset.manifest.digest
         if digest and found != digest:
             raise CursorError(
@@ -356,7 +381,9 @@ def run_function(function: Callable[[Context], Any], argument: Any, config: RunC
         TrainingError: the run was stopped by SIGTERM, a rank is gone, or the value cannot be stored.
     """
     context = Context(life, config, argument)
-    return context.end(function(context))
+    with ledger_required() if life.ledger is not None else nullcontext():
+        value = function(context)
+    return context.end(value)
 
 
 def _figure(name: str, value: Any, step: int) -> float:

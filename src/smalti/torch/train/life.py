@@ -18,9 +18,13 @@ from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.folder import SAMPLES_FOLDER
 from smalti.torch.train.run.store import LocalRun, opened_run
 
+BY_FUNCTION = "`request_stop`"
+STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION)
+"""Causes of a stop, as errors name them; of several at once, the first is named."""
+
 
 class StopSignal:
-    """A context in which SIGTERM and SIGUSR1 set `requested` instead of ending the process.
+    """A context in which SIGTERM and SIGUSR1 request a stop instead of ending the process.
 
     SIGTERM is what Kubernetes, spot instances and Slurm send before they kill; SIGUSR1 is what Slurm's `--signal` is
     asked to send earlier. A signal is left alone if it has another handler (Dagster installs one for SIGTERM, which
@@ -28,10 +32,20 @@ class StopSignal:
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.cause: str | None = None
+        """One of `STOPS`: what requested the stop first; None: nothing."""
         self.is_orphaned = False
         """True if the death of the process that started this rank was the signal: it failed, and stopped nothing."""
         self._installed: list[signal.Signals] = []
+
+    @property
+    def requested(self) -> bool:
+        """True if the run is to stop."""
+        return self.cause is not None
+
+    def request(self, cause: str) -> None:
+        """Request a stop, for one of the causes in `STOPS`; from any thread."""
+        self.cause = self.cause or cause
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
@@ -51,7 +65,7 @@ class StopSignal:
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
         if not self.requested:
             self.is_orphaned = is_orphan()  # a parent that was asked to stop may die after it has passed that on
-        self.requested = True
+        self.request(signal.Signals(number).name)
 
 
 @dataclass(frozen=True)

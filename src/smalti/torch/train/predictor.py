@@ -20,9 +20,9 @@ from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import LocalStore, open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.train.config import IMAGES
 from smalti.torch.train.launchers.spark import importable, read_source
-from smalti.torch.train.run.folder import local_files
 from smalti.torch.train.trainer.data import to_device
 from smalti.torch.train.trainer.models import load_model, logits_of
 

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,8 @@ _LOST_RANK = (
     "Timed out waiting",
 )  # fmt: skip
 """Texts of errors of gloo, of torch's store and of `Ranks` about a rank that does not answer."""
+_FIRST_BEAT, _BEAT_SECONDS = 0.05, 5.0
+"""Seconds between two exchanges of ranks that wait for one which works; their deadline is longer."""
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """Processor time that the container may use: microseconds, or `max`, in each period of so many microseconds."""
 
@@ -105,6 +109,46 @@ class Ranks:
         if fault is not None:
             raise fault
         return value  # type: ignore[return-value]  # None only if `act` returns None
+
+    def run_long(self, act: Callable[[], T], what: str) -> T:
+        """Call `act` on every rank, and return what it returns there; a SmaltiError of one rank is raised on all.
+
+        `act` may take longer than one wait of the ranks for each other: they exchange every few seconds whether all are
+        done. With other ranks, it is called in a thread; its own waits must have deadlines.
+        """
+        if self.num_ranks == 1:
+            return act()
+        work = Future[T]()
+
+        def run() -> None:
+            try:
+                work.set_result(act())
+            except BaseException as error:  # noqa: BLE001 - raised below
+                work.set_exception(error)
+
+        threading.Thread(target=run, name="smalti-rank-work", daemon=True).start()
+        seconds = _FIRST_BEAT
+        while True:
+            wait([work], timeout=seconds)
+            seconds = min(2 * seconds, _BEAT_SECONDS)
+            fault = work.exception() if work.done() else None
+            told = (
+                fault
+                if fault is None or isinstance(fault, SmaltiError)
+                else TrainingError(
+                    f"rank {self.rank} could not {what}: {type(fault).__name__}: {fault}", rank=self.rank
+                )
+            )
+            states = self.gather((work.done(), told), what)
+            for _, found in states:
+                if found is not None:
+                    raise (fault or found) if found is told else found
+            if all(is_done for is_done, _ in states):
+                return work.result()
+
+    def run_long_on_first(self, act: Callable[[], T], what: str) -> T:
+        """Call `act` on rank 0 as `run_long` does, and return its result on every rank."""
+        return self.share(self.run_long(lambda: act() if self.is_first else None, what), what)  # type: ignore[return-value]  # rank 0's
 
     def run_on_all(self, act: Callable[[], object], what: str) -> None:
         """Call `act` on every rank; a SmaltiError of one of them is raised on all."""

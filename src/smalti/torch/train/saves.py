@@ -14,6 +14,7 @@ Intended behaviour of a save:
 import contextlib
 import copy
 import logging
+import operator
 import secrets
 import threading
 import time
@@ -26,7 +27,7 @@ import torch
 
 from smalti.errors import CheckpointError, SmaltiError, TrainingError
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.life import Life
+from smalti.torch.train.life import STOPS, Life
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.run.checkpoint import CheckState, Loaded, Snapshot
 from smalti.torch.train.run.parts import (
@@ -40,9 +41,9 @@ from smalti.torch.train.run.parts import (
     own_names,
 )
 
+_LAST_STEP = 10**15
 _OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
 _log = logging.getLogger("smalti.train")
-STOPPED_BY: tuple[str, dict[str, Any]] = ("stopped by SIGTERM", {"stopped": True})
 ORPHANED_BY: tuple[str, dict[str, Any]] = (
     "ended because the process that had started a rank, such as a Spark executor, has died",
     {"is_orphaned": True},
@@ -88,7 +89,10 @@ class Saves:
         )
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
-        self.stop_cause, self.stop_facts = STOPPED_BY
+        self._last_step = 0
+        """Of the newest checkpoint: the step that the life resumed at, or saved last."""
+        self.stop_cause = ""
+        self.stop_facts: Mapping[str, Any] = {}
         """The reason why `should_stop` was true, and the facts of the error that gives it."""
         life.at_end(self._await_quietly)
 
@@ -99,16 +103,18 @@ class Saves:
             loaded: Loaded | None = self._checkpoints.load_newest()
             return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
 
-        return self._ranks.run_on_first(newest, "find the newest checkpoint")
+        found = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
+        self._last_step = 0 if found is None else int(found["step"])
+        return found
 
     def find_best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""
         self.finish()
-        return self._ranks.run_on_first(self._checkpoints.best, "find the best checkpoint")
+        return self._ranks.run_long_on_first(self._checkpoints.best, "find the best checkpoint")
 
     def load(self, address: str) -> Snapshot:
-        """Return the state of a checkpoint that was found."""
-        return self._checkpoints.load(address)
+        """Return the state of a checkpoint that was found. Collective."""
+        return self._ranks.run_long(lambda: self._checkpoints.load(address), "load the checkpoint")
 
     def files(self, address: str, patterns: Sequence[str]) -> Path | None:
         """Return a local folder with the files of a checkpoint that was found; None if it has none."""
@@ -118,7 +124,7 @@ class Saves:
         """Begin to write a checkpoint, and return its address; with `wait`, it is published then.
 
         Args:
-            step: steps done.
+            step: steps done, not fewer than at the newest checkpoint.
             make_snapshot: returns the state; called on rank 0.
             files: a folder, whose files become part of the checkpoint, or a file.
             wait: whether to wait until it is published.
@@ -160,11 +166,17 @@ class Saves:
         is_over = last is not None and last.thread is not None and not last.thread.is_alive()
         has_fault = is_over and last is not None and last.fault is not None
         stop = self._life.stop
-        stops, orphans, faults = self._ranks.total(
-            [stop.requested, stop.requested and stop.is_orphaned, has_fault], "agree whether to stop"
+        cause = stop.cause  # a signal may come in between
+        *causes, orphans, faults = self._ranks.total(
+            [*(cause == each for each in STOPS), cause is not None and stop.is_orphaned, has_fault],
+            "agree whether to stop",
         )
+        stops = sum(causes)
         if 0 < orphans == stops:
             self.stop_cause, self.stop_facts = ORPHANED_BY
+        elif stops:
+            first = next(name for name, number in zip(STOPS, causes, strict=True) if number)
+            self.stop_cause, self.stop_facts = f"stopped by {first}", {"stopped": True}
         if faults:
             self._settle()
         elif is_over:
@@ -185,14 +197,19 @@ class Saves:
         fault, given = self._fault_of_last(), {}
         if fault is None:
             try:
+                self._check_follows(step)
                 given = given_files(files)
             except SmaltiError as error:
                 fault = error
-        offers = self._ranks.gather((fault, given, secrets.token_hex(4)), "begin a checkpoint")
-        self._raise_first([found for found, _, _ in offers])
+        offers = self._ranks.gather((fault, given, secrets.token_hex(4), step), "begin a checkpoint")
+        self._raise_first([found for found, _, _, _ in offers])
+        steps = [each for _, _, _, each in offers]
+        if len(set(steps)) > 1:
+            raise TrainingError(f"`save` was called for different steps, by rank {steps}; call it with one step.")
         self._announce()
+        self._last_step = step
         self._checkpoints.begin(step)
-        names = [offered for _, offered, _ in offers]
+        names = [offered for _, offered, _, _ in offers]
         if doubtful := doubtful_names(names):
             source, own = files or "", [name for name in doubtful if name in given]
             hashes: dict[str, str] = {}
@@ -204,6 +221,15 @@ class Saves:
             self._raise_first([each for each, _ in found])
             check_equal([each for _, each in found])
         return (own_names(names, self._ranks.rank) if any(names) else None), offers[0][2]
+
+    def _check_follows(self, step: int) -> None:
+        """Check that the checkpoint of a step is not older than the newest one; a TrainingError if it is."""
+        if step < self._last_step:
+            raise TrainingError(
+                f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would be older, "
+                "and not be kept. Count the steps on from `context.latest().step`.",
+                step=step,
+            )
 
     # ------------------------------------------------------------ the thread
 
@@ -296,6 +322,21 @@ class Saves:
                 seconds=last.seconds,
                 held_seconds=last.held_seconds,
             )
+
+
+def checked_step(step: Any) -> int:
+    """Return a number of optimiser steps as an integer.
+
+    Raises:
+        TrainingError: it is not a whole number from 0 that a file name can hold.
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if isinstance(step, bool) or not 0 <= number <= _LAST_STEP:
+        raise TrainingError(f"`step` is {step!r:.40}; expected the number of optimiser steps, a whole number from 0.")
+    return number
 
 
 def _copied(snapshot: Snapshot) -> Snapshot:

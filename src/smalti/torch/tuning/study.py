@@ -6,7 +6,8 @@ Intended behaviour:
 2. A trial is a run of its own in `<study_dir>/trials`, with checkpoints. A trial whose conductor was killed is
    continued from its newest checkpoint by the next call, with the same settings.
 3. A trial that is pruned, and all of them when this process is interrupted, end in seconds, with all their processes.
-4. A study keeps its aim, its space and its data: what was found before with others is no guide.
+4. A study keeps its aim, its space and its data: what was found before with others is no guide. All trials read the
+   version that was the newest when the study began, or the one that is given.
 5. A failed trial is part of the result. More than `max_failures` of them end the study.
 """
 
@@ -99,7 +100,11 @@ def hyperparameter_study(
     _trial_program(base, {each.name: _any_value(each) for each in dimensions}, options.study_dir)  # do they fit?
     with _conducted(options) as folder:
         study = _opened_study(options, folder.store)
-        _check_same(study, _facts_to_keep(base.config, dimensions, options), options.study_dir)
+        base = _pinned(base, study)
+        facts = _facts_to_keep(base.config, dimensions, options)
+        _check_same(study, facts, options.study_dir)
+        if isinstance(version := facts["data version"], int):
+            base = replace(base, config=replace(base.config, version=version))
         conductor = Conductor(study, base, dimensions, options, folder.check, on_event)
         conductor.continue_stale()
         conductor.run()
@@ -286,6 +291,18 @@ def _trial_program(base: Program, params: Mapping[str, Any], run_dir: str) -> Pr
     if base.function is not None:
         return replace(base, config=replace(base.config, run_dir=run_dir), argument=with_params(base.argument, params))
     return replace(base, config=with_params(base.config, {**params, "run_dir": run_dir}))
+
+
+def _pinned(base: Program, study: "optuna.Study") -> Program:
+    """Return the program with the version of the data that the study was begun with, unless another one is wanted."""
+    kept, config = study.user_attrs.get(_KEPT, {}), base.config
+    if config.version is None and kept.get("data version") is not None:
+        with contextlib.suppress(SmaltiError):  # as in `_facts_to_keep`; elsewhere the content may have another number
+            store = open_store(config.data, dict(config.storage_options))
+            manifest = load_manifest(store, version=int(kept["data version"]))
+            if manifest.digest == kept.get("data digest"):
+                return replace(base, config=replace(config, version=manifest.version))
+    return base
 
 
 def _any_value(dimension: Dimension) -> Any:

@@ -20,6 +20,7 @@ from smalti.storage import open_store
 from smalti.torch.train import launch, train
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.tracking.figures import figures_of
+from smalti.torch.train.tracking.mlflow_run import MlflowRun
 from smalti.torch.train.tracking.progress import Progress
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -66,6 +67,58 @@ def test_elsewhere_a_line_now_and_then_has_them_and_the_remaining_time():
         "step 40 of 100: loss 0.5, 75 samples/s, data 25%, 02:00 left",
         "training finished",
     ]
+
+
+EPOCH = {
+    "event": "epoch", "time": 0.0, "step": 5, "epoch": 0, "loss": 0.5, "images_per_second": 75.4,
+    "metrics": {"loss": 0.5, "f1": 0.25, "lost": "nan"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_brief", [True, False])
+def test_each_epoch_is_a_line_with_its_figures_wherever_it_is_written(is_brief):
+    now, stream = [0.0], io.StringIO()
+    lines = Progress(epochs=3, is_brief=is_brief, stream=stream, clock=lambda: now[0])
+    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5})
+    now[0] = 60.0
+    lines(STEP)
+    lines(EPOCH)
+    lines.close("finished")
+    epoch = "epoch 1 of 3: loss 0.5, 75 samples/s, f1 0.25"
+    step = "step 5 of 15: loss 0.5, 75 samples/s, data 25%, 02:00 left"
+    assert stream.getvalue().splitlines() == ([epoch] if is_brief else [step, epoch, "training finished"])
+
+
+def test_a_stream_that_nobody_reads_does_not_end_a_training():
+    stream = io.StringIO()
+    stream.close()
+    Progress(epochs=1, stream=stream)(EPOCH)
+
+
+@pytest.mark.parametrize(("progress", "epochs"), [(None, 2), (False, 0)])
+def test_a_training_writes_a_line_for_each_epoch_unless_it_is_not_wanted(config, capfd, progress, epochs):
+    train(replace(config, progress=progress))
+    assert [line[:12] for line in capfd.readouterr().err.splitlines()] == ["epoch 1 of 2", "epoch 2 of 2"][:epochs]
+
+
+def interrupted(context):
+    if context.config:
+        context.save(3, {}, wait=True)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("saves", "said"),
+    [
+        (True, "the newest checkpoint is .*step-00000003: start the run again with the same `run_dir`"),
+        (False, "no checkpoint"),
+    ],
+)
+def test_an_interrupt_says_which_checkpoint_there_is_and_how_to_go_on(tmp_path, caplog, saves, said):
+    with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING, logger="smalti.train"):
+        launch(interrupted, saves, run_dir=str(tmp_path / "run"))
+    [record] = caplog.records
+    assert re.match(f"interrupted; {said}", record.getMessage())
 
 
 def test_figures_have_the_names_of_their_kind_and_texts_and_places_are_none():
@@ -242,6 +295,27 @@ def test_a_tracking_server_that_does_not_answer_is_logged_once_and_neither_ends_
     assert result.steps == 7
     assert len(caplog.records) == 1
     assert "the run is not recorded in MLflow for now, the training continues" in caplog.text
+
+
+@pytest.mark.process
+def test_a_child_that_cannot_record_says_why(tmp_path, caplog):
+    """The client of MLflow in use has no plugin for this kind of address."""
+    with caplog.at_level(logging.WARNING, logger="smalti.train"):
+        assert launch(lambda context: 1, run_dir=str(tmp_path), mlflow="nowhere://server") == 1
+    [record] = caplog.records
+    assert "the training continues: " in record.getMessage()
+    assert "UnsupportedModelRegistryStoreURIException" in caplog.text or "nowhere" in caplog.text
+
+
+@pytest.mark.process
+def test_a_child_that_ends_early_is_reported_with_its_last_lines(tmp_path, caplog):
+    run = MlflowRun(RunConfig(run_dir=str(tmp_path), mlflow="http://127.0.0.1:9"), {})
+    run._settings = None  # the child cannot begin
+    with caplog.at_level(logging.WARNING, logger="smalti.train"):
+        run({"event": "start", "time": 1.0, "step": 0})
+        run.close("finished")
+    [record] = caplog.records
+    assert re.search("exit code 1: .*TypeError: 'NoneType' object is not subscriptable", record.getMessage())
 
 
 def test_a_wrong_address_of_a_server_is_explained(config, monkeypatch):

@@ -39,7 +39,8 @@ from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world
 
-_FAILURE = "failure-rank{rank}.json"
+_FAILURES = "failures"
+"""Folder of the run with a folder for each attempt: a rank of an earlier one may still be ending, and record why."""
 _POLL_SECONDS, _STORE_POLL_SECONDS = 0.2, 5.0  # between two looks at the log of events
 _TRACE_CHARS = 8_000  # end of a traceback that is kept
 _FIELDS = {"rank": int, "time": float, "reason": str, "trace": str, "kind": str}
@@ -136,7 +137,7 @@ def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironmen
     config = program.config
     session = _session(config)
     distributor = _distributor(config, session, is_local=is_local)
-    remove_failures(_place(config), config.num_processes)
+    remove_failures(_place(config))
     attempt = secrets.token_hex(8)
     task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
     work: Any = (task, program.source_of, read_source(program.source_of), attempt)
@@ -262,17 +263,14 @@ def _place(config: RunConfig) -> Store:
 
 
 @contextlib.contextmanager
-def failures_recorded(run_dir: Place, attempt: str = "") -> Iterator[None]:
+def failures_recorded(run_dir: Place, attempt: str) -> Iterator[None]:
     """Record an exception of the body in the run's folder, as one of an attempt, and let it propagate."""
     rank = detect_world().rank
-    with contextlib.suppress(StoreError):
-        open_store(run_dir).delete(_FAILURE.format(rank=rank))  # of an earlier attempt
     try:
         yield
     except Exception as error:
         record = {
             "rank": rank,
-            "attempt": attempt,
             "time": time.time(),
             "reason": f"{type(error).__name__}: {error}",
             "trace": "".join(traceback.format_exception(error))[-_TRACE_CHARS:],
@@ -280,17 +278,22 @@ def failures_recorded(run_dir: Place, attempt: str = "") -> Iterator[None]:
             "kind": kind_of(error),
         }
         with contextlib.suppress(StoreError):  # best effort: the error itself matters more than its record
-            open_store(run_dir).put(_FAILURE.format(rank=rank), json.dumps(record).encode())
+            open_store(run_dir).put(_record_key(attempt, rank), json.dumps(record).encode())
         raise
 
 
-def remove_failures(run_dir: Place, num_ranks: int) -> None:
-    """Remove the records of earlier lives that `read_failure` would read."""
-    for rank in range(num_ranks):
-        open_store(run_dir).delete(_FAILURE.format(rank=rank))
+def remove_failures(run_dir: Place) -> None:
+    """Remove the records of earlier attempts."""
+    store = open_store(run_dir)
+    for info in list(store.list(_FAILURES)):
+        store.delete(info.key)
 
 
-def read_failure(run_dir: Place, num_ranks: int, attempt: str = "") -> Failure | None:
+def _record_key(attempt: str, rank: int) -> str:
+    return f"{_FAILURES}/{attempt}/rank-{rank:05d}.json"
+
+
+def read_failure(run_dir: Place, num_ranks: int, attempt: str) -> Failure | None:
     """Return the first failure of an attempt, or None if no rank left a record of it.
 
     A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
@@ -314,10 +317,8 @@ def _failure_of(record: Mapping[str, Any]) -> Failure:
 def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, Any]]:
     for rank in range(num_ranks):
         with contextlib.suppress(StoreError, ValueError):  # not there, or the rank was killed while it wrote the file
-            record = json.loads(store.get(_FAILURE.format(rank=rank)))
-            if not isinstance(record, dict) or record.get("attempt") != attempt:
-                continue
-            if all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
+            record = json.loads(store.get(_record_key(attempt, rank)))
+            if isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in _FIELDS.items()):
                 yield record
 
 

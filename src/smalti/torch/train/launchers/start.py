@@ -1,22 +1,26 @@
 """Starting a run: `train` for the built-in trainer, `launch` for a function of the user's."""
 
 import importlib
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smalti.errors import WorldMismatch
+from smalti.errors import SmaltiError, WorldMismatch
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
 from smalti.torch.train.launchers.preflight import check_places
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.restarts import run_with_restarts
 from smalti.torch.train.run.events import OnEvent
+from smalti.torch.train.run.store import newest_checkpoint
 from smalti.torch.train.tracking.tracked import tracked
 from smalti.world import detect_world
 
 if TYPE_CHECKING:
     from smalti.torch.train.context import Context
     from smalti.torch.train.trainer.task import Task
+
+_log = logging.getLogger("smalti.train")
 
 
 def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
@@ -94,5 +98,20 @@ def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         check_places(config)
     module_name, _, function_name = launcher.function.partition(":")
     start: Any = getattr(importlib.import_module(module_name), function_name)
-    with tracked(config, program.argument, on_event) as hear:
-        return run_with_restarts(start, program, hear)
+    try:
+        with tracked(config, program.argument, on_event) as hear:
+            return run_with_restarts(start, program, hear)
+    except KeyboardInterrupt:
+        _log.warning("interrupted; %s", _how_to_go_on(config))
+        raise
+
+
+def _how_to_go_on(config: RunConfig) -> str:
+    """Return what there is of a run, and how it is continued."""
+    try:
+        newest = newest_checkpoint(config)
+    except SmaltiError as error:
+        return f"the checkpoints in {config.run_dir} cannot be read: {error}"
+    if newest is None:
+        return f"no checkpoint was saved in {config.run_dir}: the next start begins again."
+    return f"the newest checkpoint is {newest}: start the run again with the same `run_dir` to resume."

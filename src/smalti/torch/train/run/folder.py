@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,8 @@ from typing import Any
 
 from smalti import ledger
 from smalti.errors import CheckpointError, StoreNotFound, TrainingError
-from smalti.storage import LocalStore, Store, open_store
+from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.train.config import TrainResult
 from smalti.torch.train.run.events import LineLog, read_lines
 from smalti.torch.train.run.files import read_json, replace_json, sync_folder
@@ -97,24 +97,6 @@ def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any]
             return ledger.read_sample_order(folder)
     except StoreNotFound as error:
         raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
-
-
-@contextlib.contextmanager
-def local_files(store: Store) -> Iterator[Path]:
-    """Yield a local folder with the files of a store: its own folder, or a temporary copy.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    if isinstance(store, LocalStore):
-        yield store.root
-        return
-    with tempfile.TemporaryDirectory(prefix="smalti-run-") as folder:
-        for info in store.list():
-            path = Path(folder, *info.key.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(store.get(info.key))
-        yield Path(folder)
 
 
 def write_result(folder: Path, result: TrainResult, write_model: WriteModel) -> None:

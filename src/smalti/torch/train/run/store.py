@@ -13,7 +13,8 @@ Intended behaviour in a store:
    run: skipping a checkpoint because of it would undo training silently.
 3. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
    replace anything: checkpoints are ordered by life first.
-4. Logs are put whole, those that a checkpoint covers before it. Lines after the last checkpoint may be lost with the
+4. The log of events is put whole, files of the ledger in segments: each save puts the last one and what is new. Both
+   are put before the checkpoint that covers them. Lines after the last checkpoint may be lost with the
    machine; their steps are then taken again.
 """
 
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
+from smalti.ledger import segment_name
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainResult
@@ -47,6 +49,7 @@ _LIVES = "lives"
 _LIFE = re.compile(rf"{_LIVES}/(\d{{5,}})\.json")
 _SCRATCH = "smalti-run-"
 _SWEEP_SECONDS = 60.0  # a younger scratch folder may not be locked yet
+_SEGMENT_BYTES = 1 << 23  # of a file of the ledger
 _MAX_READ = 1 << 26  # bytes of a log that are read from a store at once
 
 
@@ -124,6 +127,8 @@ class StoreRun(LocalRun):
         self.store = store
         self._life: int | None = None
         self._log_bytes = 0
+        self._whole_segments: dict[Path, int] = {}
+        """Segments of a file of the ledger that were put and will not grow."""
         self._log_lock = threading.Lock()
 
     def prepare(self) -> None:
@@ -203,8 +208,18 @@ class StoreRun(LocalRun):
         """Return a function that puts this rank's file of the ledger as it is now; it raises StoreErrors."""
         if path is None:
             return super().samples_so_far(path)
-        # Later lines would be read as the file is put, or change it meanwhile.
-        return partial(self.store.put, path.relative_to(self.path).as_posix(), read_regular(path))
+        first = self._whole_segments.get(path, 0)
+        with open_regular(path) as file:
+            file.seek(first * _SEGMENT_BYTES)
+            data = file.read()  # now: later lines are not of this checkpoint
+        return partial(self._put_segments, path, first, data)
+
+    def _put_segments(self, path: Path, first: int, data: bytes) -> None:
+        key = path.relative_to(self.path).as_posix()
+        for number, at in enumerate(range(0, len(data), _SEGMENT_BYTES), first):
+            self.store.put(segment_name(key, number), data[at : at + _SEGMENT_BYTES])
+            if at + _SEGMENT_BYTES <= len(data):
+                self._whole_segments[path] = number + 1
 
     def put_log(self) -> None:
         """Put the log of events if it has grown. May be called from several threads.

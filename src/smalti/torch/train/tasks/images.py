@@ -3,6 +3,7 @@
 The fields of `TrainConfig` that are of images only (`num_classes`, `image_size`, `model`, ...) are its options.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from smalti.catalog import Manifest
 from smalti.errors import SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
@@ -34,10 +36,31 @@ class ImageClassification(Task):
         """Return the classifier that `config.model` names."""
         return build_model(config)
 
+    def configured(self, config: TrainConfig, manifest: Manifest) -> TrainConfig:
+        """Return the configuration with the classes of the version, if it lists them."""
+        names = manifest.metadata.get("classes")
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            return config
+        for field, given, found in (
+            ("num_classes", config.num_classes, len(names)),
+            ("class_names", config.class_names, tuple(names)),
+        ):
+            if given and given != found:
+                raise SchemaError(
+                    f"`{field}` is {given!r:.200}, but version {manifest.version} of {config.data} has the "
+                    f"{len(names)} classes {', '.join(names):.500}: leave `num_classes` and `class_names` out, or "
+                    "correct the data.",
+                    field=field,
+                )
+        return dataclasses.replace(config, num_classes=len(names), class_names=tuple(names))
+
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
         """Check that there are images and labels, of a known number of classes."""
         if config.num_classes < 1:
-            raise SchemaError(f"`num_classes` must be at least 1 for task '{config.task}', not {config.num_classes}.")
+            raise SchemaError(
+                f"`num_classes` must be at least 1 for task '{config.task}', not {config.num_classes}: {config.data} "
+                "does not list its classes."
+            )
         for role, name in (("image_column", config.image_column), ("label_column", config.label_column)):
             if name not in columns:
                 raise SchemaError(

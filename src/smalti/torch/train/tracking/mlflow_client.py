@@ -174,7 +174,8 @@ class Recorder:
 
     def _log_model(self) -> None:
         from smalti.storage import open_store
-        from smalti.torch.train.run.folder import MODEL_FOLDER, local_files
+        from smalti.storage.local_files import local_files
+        from smalti.torch.train.run.folder import MODEL_FOLDER
         from smalti.torch.train.tracking.served_model import write_mlflow_model
 
         store = open_store(self._settings["run_dir"], self._settings["run_dir_options"]).child(MODEL_FOLDER)

@@ -1,9 +1,13 @@
 """A run in MLflow, recorded by a child process that takes the events of the run.
 
+MLflow's own asynchronous logging (3.17) is not used: its requests to a server that does not answer pile up, and the
+program ends only when its threads have tried all of them. The calls that begin and end a run have no such mode.
+
 Intended behaviour:
 1. The training never waits for the tracking server: events are put into a bounded queue, and those that do not fit are
    left out. MLflow is imported in the child alone.
-2. A fault is logged once. The child tries again until the run is over, and has `END_SECONDS` after that.
+2. A fault is logged once, with MLflow's own text. The child tries again until the run is over, and has `END_SECONDS`
+   after that. A child that ends before that is a fault; its last lines are logged.
 3. A run that is resumed continues its run in MLflow, which is found by the address of its folder.
 4. When this process is killed, the child ends too and the run in MLflow gets the status KILLED.
 5. Storage options reach the child through a pipe, those of the server through its environment.
@@ -17,6 +21,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -29,6 +34,8 @@ FROM_ENVIRONMENT = "environment"
 """In place of an address: that of MLFLOW_TRACKING_URI."""
 END_SECONDS = 60.0
 """Longest wait for the child after the run."""
+_EXIT_SECONDS = 5.0  # longest wait for a child that has closed its output, and for the rest of its errors
+_TAIL_LINES, _LINE_CHARS = 5, 300  # of its errors
 _QUEUE = 10_000  # events that wait for the child
 _KINDS = frozenset({"start", "data", "step", "report", "epoch", "end"})
 # Of each request: MLflow's own defaults wait for many minutes.
@@ -58,7 +65,7 @@ class MlflowRun:
             raise MissingDependency("`mlflow` needs MLflow's client: pip install 'smalti[mlflow]'.", package="mlflow")
         self._settings = {
             "server": server_of(config),
-            "experiment": config.mlflow_experiment,
+            "experiment": config.mlflow_experiment or RunConfig.mlflow_experiment,
             "run_dir": config.run_dir,
             "run_dir_options": config.run_dir_options,
             "parameters": dict(parameters),
@@ -68,6 +75,7 @@ class MlflowRun:
         self._process: subprocess.Popen[str] | None = None
         self._threads: list[threading.Thread] = []
         self._faults: list[str] = []
+        self._last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
         self._left_out = 0
         self.link: str | None = None
         """Address of the run's page; None until the server has answered."""
@@ -94,8 +102,6 @@ class MlflowRun:
         self._process.wait(END_SECONDS)
         for thread in self._threads:
             thread.join(END_SECONDS)
-        if self._process.returncode not in {0, -9} and not self._faults:
-            self._fail(f"its process ended with exit code {self._process.returncode}")
         if self._left_out:
             log.warning("%s events of the run were left out of MLflow, which was too slow", self._left_out)
 
@@ -106,11 +112,12 @@ class MlflowRun:
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             start_new_session=True,  # an interrupt from the keyboard leaves it the time to record the end
         )
-        for each in (self._write, self._read):
+        for each in (self._keep_errors, self._write, self._read):
             thread = threading.Thread(target=each, args=(self._process,), name="smalti-mlflow", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -141,6 +148,17 @@ class MlflowRun:
                 self.link = message.get("link", self.link)
                 if "fault" in message:
                     self._fail(str(message["fault"]))
+        # It has ended, or closed its output.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_EXIT_SECONDS)
+            self._threads[0].join(_EXIT_SECONDS)
+            if code not in {0, -9} and not self._faults:  # -9: killed by `close`
+                self._fail(f"its process ended with exit code {code}: {' | '.join(self._last_lines) or 'no output'}")
+
+    def _keep_errors(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None  # noqa: S101 - it was opened as a pipe
+        with process.stderr as lines:
+            self._last_lines.extend(line.strip()[:_LINE_CHARS] for line in lines if line.strip())
 
     def _fail(self, reason: str) -> None:
         if not self._faults:

@@ -1,5 +1,6 @@
-"""Progress of a run: a bar in a terminal, and a line now and then elsewhere."""
+"""Progress of a run: a bar in a terminal, and elsewhere a line for each epoch, and if wanted now and then."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -18,13 +19,20 @@ class Progress:
 
     Args:
         epochs: of the whole run; None: the number of steps is not known.
+        is_brief: where there is no terminal, write only a line for each epoch.
         stream: to write to; None: standard error.
         clock: for tests.
     """
 
     def __init__(
-        self, *, epochs: int | None, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        epochs: int | None,
+        is_brief: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._is_brief = is_brief
         self._epochs, self._stream, self._clock = epochs, stream or sys.stderr, clock
         self._bar: Any = None
         self._total: int | None = None
@@ -43,14 +51,18 @@ class Progress:
             self._advance(int(event["step"]))
         elif kind == "epoch":
             self._advance(int(event["step"]))
-            self._say(f"epoch {event['epoch'] + 1}: {_described(_numbers_of(event))}")
+            of = f" of {self._epochs}" if self._epochs else ""
+            others = {name: value for name, value in event.get("metrics", {}).items() if name not in _WORDS}
+            others = {name: value for name, value in others.items() if isinstance(value, int | float)}
+            figures = [_described(_numbers_of(event)), *(f"{name} {value:.4g}" for name, value in others.items())]
+            self._say(f"epoch {event['epoch'] + 1}{of}: {', '.join(figures)}")
 
     def close(self, outcome: str) -> None:
         """End the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        elif self._first is not None:
+        elif self._first is not None and not self._is_brief:
             self._say(f"training {outcome}")
 
     def _begin(self, event: Event) -> None:
@@ -70,7 +82,7 @@ class Progress:
             self._bar.update(max(0, step - self._bar.n))
             return
         now = self._clock()
-        if now - self._last_line >= LINE_SECONDS:
+        if now - self._last_line >= LINE_SECONDS and not self._is_brief:
             self._last_line = now
             of = f" of {self._total}" if self._total else ""
             self._say(f"step {step}{of}: {_described(self._seen)}{self._remaining(step, now)}")
@@ -83,8 +95,9 @@ class Progress:
 
     def _say(self, line: str) -> None:
         if self._bar is None:
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # its reader has ended
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
         else:
             self._bar.write(line, file=self._stream)
 

@@ -81,10 +81,11 @@ def _trackers(config: RunConfig, argument: Any) -> dict[str, Tracker]:
         from smalti.torch.train.tracking.mlflow_run import MlflowRun
 
         trackers["mlflow"] = MlflowRun(config, _parameters(config, argument))
-    if config.progress or (config.progress is None and sys.stderr is not None and sys.stderr.isatty()):
+    if config.progress is not False and sys.stderr is not None:
         from smalti.torch.train.tracking.progress import Progress
 
-        trackers["progress"] = Progress(epochs=config.epochs if isinstance(config, TrainConfig) else None)
+        epochs = config.epochs if isinstance(config, TrainConfig) else None
+        trackers["progress"] = Progress(epochs=epochs, is_brief=config.progress is None)
     return trackers
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import CacheOptions, Source, default_cache_limit
 from smalti.errors import BadImageError, CursorError, SchemaError
 from smalti.images import decode_batch
 from smalti.ledger import LedgerWriter
-from smalti.storage import open_store
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.limits import with_cache_limit
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.task import MARKS, Task, task_of, whole_numbers
 
@@ -51,13 +50,16 @@ class RunData:
     """
 
     def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None, task: Task | None = None) -> None:
-        self.config, self.task = config, task_of(config, task)
+        self.task = task_of(config, task)
+        self.config = config
         self._ranks = ranks
-        self._cache_limit = config.cache_limit
+        self._cache_limit: int | str | None = config.cache_limit
         self.train = self._open_train(version)
         manifest = self.train.manifest
         self.version, self.digest = manifest.version, manifest.digest
         self._check_pin()
+        self.config = config = self.task.configured(config, manifest)
+        """With what the version of the data adds to it, such as the names of classes."""
         self.task.check(config, manifest.schema.columns())
         self.evaluation: StreamingDataset | None = None
         if config.eval_split is not None:
@@ -70,18 +72,10 @@ class RunData:
         return StreamingDataLoader(dataset, num_workers=self.config.num_workers, ledger=ledger, pin_memory=pin_memory)
 
     def _open_train(self, version: int | None) -> StreamingDataset:
-        """Open the training samples with a cache limit; the default limit depends on the version's size."""
-        config = self.config
-        dataset = self._dataset(config.train_split, version, shuffle=True)
-        if config.cache_limit is not None:
-            return dataset
-        manifest, store = dataset.manifest, open_store(config.data, dict(config.storage_options))
-        source = Source(store, manifest.digest, manifest.shards, CacheOptions(local=config.cache_dir))
-        self._cache_limit = default_cache_limit(source)
-        if self._cache_limit is None:
-            return dataset
-        dataset.close()
-        return self._dataset(config.train_split, manifest.version or version, shuffle=True)
+        """Open the training samples with a cache limit, which the evaluation's samples have, too."""
+        dataset = self._dataset(self.config.train_split, version, shuffle=True)
+        self._cache_limit = with_cache_limit(dataset)
+        return dataset
 
     def _dataset(self, split: str | None, version: int | None, *, shuffle: bool) -> StreamingDataset:
         config = self.config

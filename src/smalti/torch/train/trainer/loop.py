@@ -16,8 +16,16 @@ from smalti.torch.train.run.state import pack_state, unpack_state
 from smalti.torch.train.saves import Saves
 from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.train.trainer.scoring import check_finite, check_main, evaluate, weighted_sums
-from smalti.torch.train.trainer.state import RunState, check_same_run, check_state, restore_state, split_state
+from smalti.torch.train.trainer.scoring import check_finite, evaluate, weighted_sums
+from smalti.torch.train.trainer.state import (
+    RunState,
+    changed_settings,
+    check_same_rate,
+    check_same_run,
+    check_state,
+    restore_state,
+    split_state,
+)
 from smalti.torch.train.trainer.step import Learner, private_randomness
 from smalti.torch.train.trainer.task import Batch, Task, task_of
 
@@ -66,6 +74,7 @@ class TrainingRun:
         # A run keeps the version that it began with, even if a newer one has been published since.
         version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
         self.data = RunData(config, self.ranks, version=version, task=task)
+        self.config = config = self.data.config
         self.loader = self.data.loader(self.data.train, life.ledger)
         self.learner = Learner(config, self.ranks, task)
         if snapshot is not None:
@@ -79,7 +88,7 @@ class TrainingRun:
             self._end_epoch()
         self.saves.finish()
         result = self._result()
-        self.ranks.run_on_first(
+        self.ranks.run_long_on_first(
             lambda: self.run.write_result(result, self._save_model),
             "write the model and the result",
         )
@@ -94,8 +103,10 @@ class TrainingRun:
         state = snapshot.state
         self.state = RunState.from_json(state, is_first=self.ranks.is_first)
         self.learner.load(snapshot.tensors["model"])
-        restore_state(self.learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"])
+        changed = changed_settings(self.config, state["config"])
+        restore_state(self.learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"], changed)
         if self.learner.scheduler is not None and state.get("scheduler") is not None:
+            check_same_rate(self.config, state["config"])
             self.learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
         self.loader.load_state_dict(state["cursor"])
 
@@ -204,7 +215,6 @@ class TrainingRun:
         loader = self.data.loader(self.data.evaluation)
         scores = evaluate(self.learner.model, loader, self.config, self.ranks, self.task)
         check_finite(scores.metrics, self.state.epoch)
-        check_main(self.task, scores.metrics)
         seconds = time.perf_counter() - began
         return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
 

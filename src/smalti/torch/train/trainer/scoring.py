@@ -10,10 +10,10 @@ from torch import nn
 
 from smalti.errors import TrainingError
 from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.run.folder import local_files
 from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import load_model
 from smalti.torch.train.trainer.state import RunState
@@ -111,15 +111,6 @@ def check_finite(figures: Mapping[str, float], epoch: int) -> None:
                 "although its gradients were. Lower `learning_rate`, or look at the model.",
                 epoch=epoch,
             )
-
-
-def check_main(task: Task, figures: Mapping[str, float]) -> None:
-    """Raise a TrainingError if a task's main figure is none of its figures."""
-    if task.main_metric not in figures:
-        raise TrainingError(
-            f"the main figure '{task.main_metric}' of {type(task).__name__} is none of its figures; it has "
-            f"{', '.join(figures)}. Correct `main_metric`, or report it in `figures` or `metrics`."
-        )
 
 
 def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:

@@ -1,6 +1,6 @@
 """The state of the built-in trainer in a checkpoint: progress, optimiser, and the configuration that it belongs to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +21,13 @@ _FIXED = (
     "image_size",
     "model",
     "width",
+    "optimizer",
     "seed",
 )
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
-_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": []}
+_FROM_DATA = ("num_classes", "class_names")
+"""Those of them that the version of the data gives where the configuration leaves them out."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": [], "optimizer": "adamw"}
 """Their values in checkpoints that were written before they were fields."""
 
 
@@ -45,10 +48,28 @@ def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tenso
     return tensors, {"numbers": numbers, "groups": state["param_groups"]}
 
 
+def changed_settings(config: TrainConfig, then: Mapping[str, Any]) -> set[str]:
+    """Return the settings of the optimiser's groups that a configuration gives other values than an earlier one did."""
+    before, now = then.get("optimizer_options", {}), config.public_json()["optimizer_options"]
+    changed = {
+        name for name in {*before, *now} if before.get(name) != now.get(name) or (name in before) != (name in now)
+    }
+    return changed | ({"weight_decay"} if then.get("weight_decay") != config.weight_decay else set())
+
+
 def restore_state(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, torch.Tensor],
+    rest: Mapping[str, Any],
+    changed: Collection[str] = (),
 ) -> None:
     """Load a state that `split_state` took apart into `optimizer`.
+
+    Args:
+        optimizer: a new one.
+        tensors: its tensors.
+        rest: the rest of its state.
+        changed: settings of its groups that keep the value which `optimizer` has.
 
     Raises:
         CheckpointError: the state belongs to another optimiser or model.
@@ -62,11 +83,13 @@ def restore_state(
         # JSON has no tuples, and AdamW unpacks its betas.
         groups = [{name: _with_tuples(name, value) for name, value in group.items()} for group in rest["groups"]]
         _check_parameter_groups(groups, optimizer)
+        for group, own in zip(groups, optimizer.param_groups, strict=False):
+            group.update({name: own[name] for name in changed if name in own})
         optimizer.load_state_dict({"state": entries, "param_groups": groups})
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
-            f"the optimiser state of the checkpoint does not fit this model: {error}. Train on with the configuration "
-            "that wrote it."
+            "the optimiser state of the checkpoint does not fit the model, `optimizer` and `optimizer_options`: "
+            f"{error}. Train on with the configuration that wrote it."
         ) from error
 
 
@@ -81,9 +104,7 @@ def _check_parameter_groups(groups: Sequence[Mapping[str, Any]], optimizer: torc
     them. A switch may be missing: it was added by a later version of torch than the one that wrote the groups.
     """
     for group, own in zip(groups, optimizer.param_groups, strict=False):
-        for name, value in own.items():
-            if name == "params":
-                continue
+        for name, value in ((name, _with_tuples(name, value)) for name, value in own.items() if name != "params"):
             if value is None or isinstance(value, bool):
                 fits = name not in group or group[name] is value
             else:
@@ -209,7 +230,8 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
         CursorError: a field differs that may not change within a run; the message names it.
     """
     now, then = config.public_json(), state["config"]
-    changed = [name for name in _FIXED if now[name] != then.get(name, _BEFORE.get(name))]
+    given = [name for name in _FIXED if name not in _FROM_DATA or now[name]]
+    changed = [name for name in given if now[name] != then.get(name, _BEFORE.get(name))]
     if changed:
         listed = "; ".join(
             f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
@@ -225,6 +247,21 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
             f"{config.digest}. Use another `run_dir` for other data.",
             expected=config.digest,
             found=state["digest"],
+        )
+
+
+def check_same_rate(config: TrainConfig, then: Mapping[str, Any]) -> None:
+    """Check that `learning_rate` is that of the checkpoint, whose rates a scheduler of the task's own continues.
+
+    Raises:
+        CursorError: it is not.
+    """
+    if config.learning_rate != then.get("learning_rate"):
+        raise CursorError(
+            f"`learning_rate` was {then.get('learning_rate')} and is {config.learning_rate}, and the `lr_scheduler` of "
+            f"task '{config.task}' continues with the rates of the checkpoint. Give the former value, or use another "
+            "`run_dir`.",
+            changed=("learning_rate",),
         )
 
 

@@ -13,7 +13,7 @@ from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.optimization import freeze, frozen_modules, make_optimizer, rate_factor
-from smalti.torch.train.trainer.task import Batch, Outcome, Task, judged
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, check_figures, judged, model_named
 
 
 class Learner:
@@ -96,8 +96,8 @@ class Learner:
             self.model.load_state_dict(dict(tensors))
         except RuntimeError as error:
             raise CheckpointError(
-                f"the checkpoint's weights do not fit `model` '{self.config.model}': {error}. Train on with "
-                "the configuration that wrote it."
+                f"the checkpoint's weights do not fit {model_named(self.config)}: {error}. Train on with the "
+                "configuration that wrote it."
             ) from error
 
     def align_buffers(self) -> None:
@@ -117,21 +117,22 @@ class Learner:
         return Outcome(outcome.losses.detach(), {name: value.detach() for name, value in outcome.scores.items()})
 
     def _has_unused_parameters(self, batch: Batch) -> bool:
-        """Try the model on a batch, and return whether it leaves parameters unused (poolers, mask tokens).
+        """Try the model on a batch, check its figures, and return whether it leaves parameters unused (poolers).
 
         DistributedDataParallel needs to know. Nothing changes: neither weights nor running statistics.
         """
         self.model.eval()
         try:
-            losses = judged(self.task, self.model, batch, self.config).losses
+            outcome = judged(self.task, self.model, batch, self.config)
         except (RuntimeError, TypeError, ValueError) as error:
             shapes = {name: tuple(value.shape) for name, value in batch.values.items() if hasattr(value, "shape")}
             raise TrainingError(
-                f"the model of task '{self.config.task}', `model` '{self.config.model}', does not take a batch of "
-                f"shapes {shapes}: {error}",
+                f"{model_named(self.config)} does not take a batch of shapes {shapes}: {error}",
                 model=self.config.model,
             ) from error
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        if self.config.eval_split is not None:
+            check_figures(self.task, outcome, self.config)
+        outcome.losses.sum().backward()  # type: ignore[no-untyped-call]
         unused = any(parameter.requires_grad and parameter.grad is None for parameter in self.model.parameters())
         self.model.zero_grad(set_to_none=True)
         return unused
@@ -168,7 +169,8 @@ def _synchronised(model: nn.Module, *, when: bool) -> Iterator[None]:
 
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
     """Return a context of bfloat16, if the configuration wants it; by default where the device is fast at it."""
-    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    # Older GPUs, such as T4 and V100, emulate bfloat16, several times slower than float32.
+    is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and is_fast)
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from smalti.catalog import Manifest
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.config import OBJECT_TASK, TASKS, TrainConfig
+from smalti.torch.train.config import IMAGES, OBJECT_TASK, TASKS, TrainConfig
 from smalti.torch.train.names import find_named
 from smalti.torch.train.run.files import write_json, write_tensors
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from smalti.torch.train.ranks import Ranks
 
+_OF_TRAINING = ("train_loss", "train_accuracy", "images_per_second", "data_fraction")
+"""Figures of an epoch beside those of its evaluation."""
 MARKS = ("_sample_id", "_position")
 """Columns with the number of each sample, and its place in the epoch's order; -1: padding."""
 
@@ -110,6 +113,14 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__} has no `loss`")
 
     # ------------------------------------------------------------ data
+
+    def configured(self, config: TrainConfig, manifest: Manifest) -> TrainConfig:  # noqa: ARG002
+        """Return the configuration with what it leaves out and the version of the data says.
+
+        Raises:
+            SchemaError: they contradict each other.
+        """
+        return config
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
         """Raise a SchemaError if the data's columns, with their encodings, are not what the task expects."""
@@ -219,6 +230,36 @@ def judged(task: Task, model: nn.Module, batch: Batch, config: TrainConfig) -> O
                 f"({len(batch)},): use `reduction='none'`, and the mean over everything but the samples."
             )
     return outcome
+
+
+def check_figures(task: Task, outcome: Outcome, config: TrainConfig) -> None:
+    """Check, by the outcome of a batch in evaluation, that a task reports its main figure and that of `keep_best`.
+
+    Raises:
+        TrainingError: it does not.
+    """
+    means = {
+        name: float(values.detach().float().mean())
+        for name, values in {"loss": outcome.losses, **outcome.scores}.items()
+    }
+    names = {"loss": None, **task.figures(means), **task.metrics(config)}
+    if task.main_metric not in names:
+        raise TrainingError(
+            f"the main figure '{task.main_metric}' of {type(task).__name__} is none of its figures; it has "
+            f"{', '.join(names)}. Correct `main_metric`, or report it in `figures` or `metrics`."
+        )
+    best = (config.keep_best or "").partition(" ")[2]
+    if best and best not in {*names, *_OF_TRAINING}:
+        raise TrainingError(
+            f"`keep_best` is '{config.keep_best}', and '{best}' is no figure of an epoch; there are "
+            f"{', '.join([*names, *_OF_TRAINING])}."
+        )
+
+
+def model_named(config: TrainConfig) -> str:
+    """Return the name of a run's model for messages; only some tasks build the one that `config.model` names."""
+    named = f" (`model` '{config.model}')" if config.task == IMAGES or ":" in config.model else ""
+    return f"the model of task '{config.task}'{named}"
 
 
 def task_of(config: TrainConfig, task: Task | None = None) -> Task:

@@ -1,0 +1,146 @@
+"""What a function of `launch` is given: evaluation loaders, limits of local copies, the ledger, measures."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from smalti.cache import Counters, stats_of
+from smalti.errors import SmaltiError, TrainingError
+from smalti.storage import open_store
+from smalti.torch import StreamingDataLoader, StreamingDataset
+from smalti.torch.loader import timed
+from smalti.torch.train import launch, read_sample_order
+from smalti.torch.train.measures import pace_figures
+from smalti.world import World
+from tests.torch.train.conftest import EVAL
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def options(squares, tmp_path):
+    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "timeout_seconds": 60.0, "device": "cpu"}
+
+
+def test_a_loader_that_does_not_resume_yields_each_sample_once(options):
+    def sizes(context):
+        loader = context.dataloader("validation", batch_size=8, shuffle=False)
+        padded = context.dataloader("validation", batch_size=8, shuffle=False, tail="pad")
+        return [[len(batch["label"]) for batch in each] for each in (loader, padded)]
+
+    assert launch(sizes, **options) == [[8, 6], [8, 8]]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3, 4])
+def test_ranks_share_an_evaluation_and_take_the_same_number_of_steps(squares, num_ranks):
+    """Of 14 samples; of a last step with fewer samples than ranks, those without one have a marked repeat."""
+    seen, steps = [], set()
+    for rank in range(num_ranks):
+        dataset = StreamingDataset(
+            remote=str(squares), split="validation", batch_size=1, tail="short", include_ids=True,
+            world=World.flat(rank, num_ranks),
+        )  # fmt: skip
+        batches = list(StreamingDataLoader(dataset))
+        steps.add(len(batches))
+        for batch in batches:
+            real = batch["_position"] >= 0
+            seen += batch["_sample_id"][real].tolist()
+    assert sorted(seen) == list(range(EVAL))
+    assert len(steps) == 1
+
+
+def test_copies_of_a_function_are_limited_to_half_of_the_free_disk(options, squares, tmp_path):
+    remote = "memory://limited-squares"
+    for path in squares.rglob("*"):
+        if path.is_file():
+            open_store(remote).put(path.relative_to(squares).as_posix(), path.read_bytes())
+
+    def limits(context):
+        loaders = [
+            context.dataloader(split, batch_size=4, shuffle=split == "train") for split in ("train", "validation")
+        ]
+        assert len(list(loaders[1])) == 4
+        loaders.append(context.dataloader("train", batch_size=4, resume=False, cache_limit="1mb"))
+        return [each.streaming_dataset.stream.cache.limit for each in loaders]
+
+    far = {**options, "data": remote, "cache_dir": str(tmp_path / "cache")}
+    first, second, chosen = launch(limits, **far)
+    assert first == second
+    assert 0 < first < shutil.disk_usage(tmp_path).total
+    assert chosen == 1 << 20
+    assert launch(limits, **{**far, "cache_limit": "2mb", "run_dir": options["run_dir"] + "-2"})[:2] == [1 << 21] * 2
+
+
+def made_by_hand(context):
+    shuffle, recorded = context.config
+    dataset = StreamingDataset(remote=context.run.data, split="train", shuffle=shuffle)
+    ledger = context.ledger if recorded else None
+    return len(list(StreamingDataLoader(dataset, batch_size=10, ledger=ledger)))
+
+
+def test_a_loader_made_by_hand_is_recorded_or_refused_in_a_run_with_a_ledger(options):
+    logged = {**options, "log_samples": True}
+    with pytest.raises(SmaltiError, match=r"pass `ledger=context\.ledger` to it"):
+        launch(made_by_hand, (True, False), **logged)
+    assert launch(made_by_hand, (True, True), **logged) == 5
+    assert sorted(read_sample_order(options["run_dir"])[0]) == list(range(50))
+    assert launch(made_by_hand, (False, False), **{**logged, "run_dir": options["run_dir"] + "-2"}) == 5
+    assert launch(made_by_hand, (True, False), **{**options, "run_dir": options["run_dir"] + "-3"}) == 5
+
+
+def test_the_share_of_waiting_for_data_is_in_the_statistics_and_the_reports(options):
+    def read(context):
+        loader = context.dataloader("train", batch_size=10)
+        for step, _ in enumerate(loader, 1):
+            context.report({"one": 1}, step=step)
+        stats = loader.streaming_dataset.stats()
+        return [stats.loop_samples, 0 < stats.loop_wait_seconds < stats.loop_seconds]
+
+    reports = []
+    assert launch(read, on_event=reports.append, **options) == [50, True]
+    last = [event for event in reports if event["event"] == "report"][-1]["measures"]
+    assert last["samples_per_second"] > 0
+    assert 0 < last["data_fraction"] < 1
+
+
+def test_waiting_is_the_time_until_a_batch_comes_and_the_rest_is_work():
+    now, counters = [0.0], Counters()
+
+    def batches():
+        for number in range(3):
+            now[0] += 0.5  # a slow transform
+            yield number
+
+    for _ in timed(batches(), counters, 8, lambda: now[0]):
+        now[0] += 0.25
+    stats = stats_of(counters)
+    assert (stats.loop_samples, stats.loop_seconds, stats.loop_wait_seconds) == (24, 2.25, 1.5)
+    assert stats.data_fraction == pytest.approx(2 / 3)
+    assert pace_figures([stats], 4) == {"samples_per_second": 42.667, "data_fraction": 0.66667}
+    assert pace_figures([stats_of(Counters())], 4) == {}
+
+
+def test_a_stop_that_the_function_requested_is_named_so(options):
+    def stop(context):
+        context.request_stop()
+        context.should_stop()
+
+    with pytest.raises(TrainingError, match=r"^stopped by `request_stop`; no checkpoint was saved"):
+        launch(stop, **options)
+
+
+@pytest.mark.parametrize("emulates", [True, False])
+def test_bfloat16_is_chosen_only_where_the_device_does_not_emulate_it(monkeypatch, emulates):
+    import torch
+
+    from smalti.torch.train.trainer.step import autocast
+
+    def supported(including_emulation=True):
+        return including_emulation or not emulates
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype, enabled: enabled)
+    device = SimpleNamespace(type="cuda")
+    assert autocast(SimpleNamespace(precision="auto"), device) is not emulates
+    assert autocast(SimpleNamespace(precision="bfloat16"), device) is True
