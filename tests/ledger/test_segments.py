@@ -61,7 +61,7 @@ def test_a_segment_that_is_missing_before_others_is_damage(written, lost, messag
 
 def test_a_segment_that_is_no_plain_file_is_refused(written):
     os.mkfifo(written.with_name(segment_name(written.name, 1)))
-    assert "is not a plain file" in check_ledger(written.parents[1]).problems[0].message
+    assert "only regular files are read" in check_ledger(written.parents[1]).problems[0].message
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/ledger", "memory://x/y", "dbfs:/Volumes/a/b", "hf://datasets/a/b"])

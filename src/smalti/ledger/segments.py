@@ -74,6 +74,6 @@ def _plain_file(path: Path) -> io.FileIO:
     try:
         return open_regular(path, 0)
     except (StoreError, IsADirectoryError) as fault:
-        raise FormatError(f"{path}: only regular files are read: {fault.strerror}.", path=str(path)) from fault
+        raise FormatError(f"{path} is not a plain file: {fault.strerror}.", path=str(path)) from fault
     except OSError as fault:
         raise StoreError(f"ledger {path}: cannot be read: {fault.strerror}.", path=str(path)) from fault
