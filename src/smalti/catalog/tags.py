@@ -15,6 +15,7 @@ from typing import Any
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
+from smalti.catalog.manifest import check_json
 from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (
     CatalogError,
@@ -59,6 +60,7 @@ def tag(
 
     Raises:
         CatalogError: the name is invalid, or another version has it (or other metadata) and `move` is not given.
+        SchemaError: the metadata is not JSON that can be read back.
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
         CommitConflict: another process moved the tag during the call, or it is not the tag of the version to replace.
@@ -212,7 +214,9 @@ def tag_bytes(name: str, version: int, metadata: Mapping[str, Any] | None = None
 
     Raises:
         CatalogError: the metadata is larger than a tag may be.
+        SchemaError: the metadata is not JSON that can be read back.
     """
+    check_json("metadata", metadata or {})
     content = {"smalti": 1, "tag": name, "version": version}
     data = json.dumps({**content, "metadata": metadata} if metadata else content).encode()
     if len(data) >= _MAX_BYTES:
