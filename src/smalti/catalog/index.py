@@ -28,7 +28,7 @@ The next version replaces such a list, so that no reader takes it for the newest
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,7 +57,7 @@ from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, che
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
-from smalti.storage.store import Tagged
+from smalti.storage.store import Tagged, put_own
 
 EXTRA = "smalti"
 """Smalti's own top-level key in an index file; other readers ignore it."""
@@ -105,6 +105,7 @@ def peek_index(store: Store) -> IndexSummary | None:
     """Read the summary of the index file at this place; None when there is no such file.
 
     Raises:
+        StoreNotFound: the bucket does not exist.
         IndexFileError: it is not JSON, or Smalti's key is not an object.
     """
     try:
@@ -118,8 +119,10 @@ def peek_index(store: Store) -> IndexSummary | None:
         if extra is not None:  # a million shards of Smalti's own are 700 MB, which need not be parsed
             return IndexSummary(extra)
         check_index_size(size, store.locate(INDEX))
-        data = store.get(INDEX)
-    except StoreNotFound:
+        data = store.get_limited(INDEX, size)
+    except StoreNotFound as error:
+        if error.facts.get("is_bucket"):
+            raise
         return None
     regular = read_regular(data, where=store.locate(INDEX))
     return _parse_whole(data, store) if regular is None else IndexSummary(None, regular=regular)
@@ -380,7 +383,7 @@ def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
 def _remove_older(store: Store, key: str, version: int) -> None:
     """Remove the index file of a split that this version does not have, unless a newer version or no version has it."""
     try:
-        shown = version_of_index(store.get(key))
+        shown = version_of_index(store.get_limited(key, MAX_INDEX_BYTES))
     except StoreNotFound:
         return
     if 0 < shown <= version:
@@ -482,10 +485,10 @@ def _shows_newer(store: Store, key: str, version: int) -> bool:
 
 def _put_instead_of(store: Store, key: str, data: bytes, found: Tagged | None) -> None:
     """Put the data if the object is still the one that was found, or is still absent."""
-    if found is None:
-        store.put_if_absent(key, data)
-    else:
-        store.put_if_match(key, data, found.etag)
+    put: Callable[[], object] = partial(store.put_if_absent, key, data)
+    if found is not None:
+        put = partial(store.put_if_match, key, data, found.etag)
+    put_own(store, key, data, put)  # an equal file of another publisher will do as well
 
 
 def _read_tagged(store: Store, key: str) -> Tagged | None:

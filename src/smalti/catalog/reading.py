@@ -19,13 +19,23 @@ from smalti.catalog.index import (
 from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.segments import segments_in
 from smalti.catalog.table.shard_table import digest_of, samples_of
-from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout, VersionNotFound
-from smalti.format import Schema, ShardInfo, load_strict
+from smalti.errors import (
+    CatalogError,
+    IndexFileError,
+    StoreAuthError,
+    StoreNotFound,
+    StoreTimeout,
+    VersionNotFound,
+)
+from smalti.format import MAX_INDEX_BYTES, Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
 HEADER_TIMEOUT_SECONDS = 600.0
 """For a header that a thread reads; more than any store takes until it raises."""
+
+MAX_UNREADABLE = 8
+"""Headers in a row that cannot be read, after which no more are looked for: a web server may answer to any name."""
 
 
 @dataclass(frozen=True)
@@ -133,16 +143,22 @@ def _last_readable(
 
     Returns:
         The last header that can be read, the number of the last that exists, and why it cannot be read, if it cannot.
+
+    Raises:
+        IndexFileError: too many in a row cannot be read: this is not the history of a set.
     """
     header: Header | None = None
     unreadable: IndexFileError | None = None
+    num_unreadable = 0
     version = max(start, 1)
     while end is None or version < end:
         try:
             header = _read_once(store, version, early, named=extra if version == start else None)
-            unreadable = None
+            unreadable, num_unreadable = None, 0
         except IndexFileError as error:
-            unreadable = error
+            unreadable, num_unreadable = error, num_unreadable + 1
+            if num_unreadable > MAX_UNREADABLE:
+                raise
         except StoreNotFound:
             break
         except StoreAuthError:
@@ -365,8 +381,8 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     if regular is not None:
         shards, digest = regular.shards, regular.digest
     else:
-        # A file that was too large for `peek_index` to parse had its size checked there.
-        top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
+        known = None if index is None else index.top
+        top = load_strict(store.get_limited(INDEX, MAX_INDEX_BYTES), where=where) if known is None else known
         if newest.is_split_folder and isinstance(top.get("version"), str):
             raise IndexFileError(
                 f"{where} lists no shards, because the set has very many; open the folder above it, with "

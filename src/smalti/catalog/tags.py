@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
@@ -28,6 +29,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.storage import Place, Store, open_store
+from smalti.storage.store import delete_own, holds, put_own
 
 TAGS = f"{FOLDER}/tags"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -70,7 +72,7 @@ def tag(
     data = tag_bytes(name, number, metadata)
     is_ours = True
     try:
-        store.put_if_absent(key, data)
+        _create(store, key, data)
         check_created(store, key, data)
     except StoreExists:
         found = read_tag(store, name)
@@ -101,7 +103,7 @@ def untag(place: Place, name: str) -> None:
     """
     store = open_store(place)
     version_of_tag(store, name)
-    store.delete(tag_key(name))
+    delete_own(store, tag_key(name))
 
 
 def tags(place: Place) -> dict[str, int]:
@@ -263,7 +265,22 @@ def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None
     if expected is not None and _parse(store, expected.name, found.data) != expected:
         raise CommitConflict(moved)
     try:
-        store.put_if_match(key, data, found.etag)
+        put_own(store, key, data, partial(store.put_if_match, key, data, found.etag))
     except StoreConflict as error:
-        if store.get(key) != data:  # equal data: our own put took effect, but its reply was lost
-            raise CommitConflict(moved) from error
+        raise CommitConflict(moved) from error
+
+
+def _create(store: Store, key: str, data: bytes) -> None:
+    """Create a tag; a lost reply is settled by reading it back.
+
+    Raises:
+        StoreExists: a tag is there, which may be the caller's own.
+        StoreError: it was not created.
+    """
+    try:
+        store.put_if_absent(key, data)
+    except StoreExists:
+        raise
+    except StoreError:
+        if not holds(store, key, data):
+            raise

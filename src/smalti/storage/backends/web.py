@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from smalti.errors import StoreError
+from smalti.storage.backends.bodies import CHUNK_BYTES, PARTIAL, bound_responses
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
@@ -107,10 +108,9 @@ def web_class() -> Any:
             headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if ranged else {}
             async with await self._request("get", self._address(url), headers) as reply:
                 reply.raise_for_status()
-                body = bytes(await reply.read())
-                if ranged and reply.status != 206:
-                    return body[begin:end]  # the server ignored the range
-                if ranged and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
+                body = bytes(await reply.read())  # of the range alone, also if the server ignored it
+                is_part = ranged and reply.status == PARTIAL
+                if is_part and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
                     raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
                 return body
 
@@ -123,13 +123,15 @@ def web_class() -> Any:
                         return _described(url, int(size), reply.headers)
             async with await self._request("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
                 reply.raise_for_status()
-                total = reply.headers.get("Content-Range", "").rpartition("/")[2]
-                if reply.status == 206 and total.isdigit():
-                    return _described(url, int(total), reply.headers)
-                return _described(url, len(await reply.read()), reply.headers)
+                known = _whole_size(reply)
+                if known is not None:
+                    return _described(url, known, reply.headers)
+            async with await self._request("get", self._address(url), {}) as reply:
+                reply.raise_for_status()
+                return _described(url, await _count(reply), reply.headers)
 
         async def _request(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
-            session = await self.set_session()
+            session = bound_responses(await self.set_session())
             options = {**self.kwargs, "allow_redirects": True}
             # A server that compresses responses would change sizes and ranges.
             logins = {**self._login(), **options.pop("headers", {})}
@@ -152,6 +154,21 @@ def _is_span(content_range: str, begin: int, end: int | None, num_bytes: int) ->
     if int(first) != begin or total == "*":
         return int(first) == begin
     return num_bytes >= min(int(total), int(total) if end is None else end) - begin
+
+
+def _whole_size(reply: Any) -> int | None:
+    """Return the size of an object by the answer to a request for its first byte; None if the headers lack it. Pure."""
+    name = "Content-Range" if reply.status == PARTIAL else "Content-Length"
+    size = reply.headers.get(name, "").rpartition("/")[2]  # bytes <first>-<last>/<size>, or the size alone
+    return int(size) if size.isdigit() else None
+
+
+async def _count(reply: Any) -> int:
+    """Return the number of bytes of a body, which is read for that."""
+    size = 0
+    while piece := await reply.content.read(CHUNK_BYTES):
+        size += len(piece)
+    return size
 
 
 def _described(url: str, size: int, headers: Any) -> dict[str, Any]:
