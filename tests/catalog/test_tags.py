@@ -245,3 +245,13 @@ def test_metadata_moves_with_its_tag_and_a_tag_that_was_read_is_moved_only_if_it
     assert tags(store) == {"best": 2}
     with pytest.raises(CatalogError, match="at most 65536 fit"):
         tag(store, "large", 1, metadata={"model": "x" * 70_000})
+
+
+def test_a_tag_that_was_copied_to_another_name_is_refused(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 3))
+    tag(store, "best", 1)
+    store.put("_versions/tags/second.json", store.get("_versions/tags/best.json"))
+    with pytest.raises(IndexFileError, match="is the tag 'best' under another name"):
+        version_of_tag(store, "second")
+    assert version_of_tag(store, "best") == 1

@@ -169,6 +169,12 @@ def _parse(store: Store, name: str, data: bytes) -> Tag:
     key = tag_key(name)
     found = parse_json(data, where=store.locate(key))
     version, metadata = found.get("version"), found.get("metadata", {})
+    if found.get("tag", name) != name:
+        raise IndexFileError(
+            f"{store.locate(key)} is the tag {found['tag']!r:.60} under another name; it was copied or renamed. "
+            "Set the tag with `smalti tag`",
+            key=key,
+        )
     if type(version) is not int or version < 1:
         raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
     if not isinstance(metadata, dict):

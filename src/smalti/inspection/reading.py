@@ -6,7 +6,7 @@ the usual reader opens. Where a shard has block hashes, or is a single block, al
 Parts of other files cannot be compared with their checksums: offsets, lengths and values are checked, and `verify`
 checks the rest.
 
-Pickled values, and raw images (`pil`), are read as bytes.
+Pickled values, raw images (`pil`) and lists of images are read as bytes.
 """
 
 import io
@@ -31,12 +31,13 @@ from smalti.format.blocks import BlockHashes, is_one_block
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.layout import OFFSET, head_bytes
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.inspection.values import IMAGE_LISTS
 from smalti.storage import Place, Store, open_store
 from smalti.stream import StreamOptions
 from smalti.stream.shard_set import ShardSet, load_shard_set
 
 Ids = npt.NDArray[np.int64]
-AS_BYTES = ("pkl", "pil")
+AS_BYTES = ("pkl", "pil", *IMAGE_LISTS)
 """Encodings whose values are read as bytes."""
 MAX_GAP_BYTES = 1 << 16
 """Ranges of a file that are closer to each other are read as one."""
@@ -189,7 +190,7 @@ def one_of(values: Any, row: int) -> Any:
 
 
 def readable(shard: ShardInfo) -> ShardInfo:
-    """Return the shard with encodings that run no code and decode no raw image: such values are read as bytes."""
+    """Return the shard with encodings that run no code and open no image: such values are read as bytes."""
     schema = shard.schema
     if not set(AS_BYTES).intersection(schema.encodings):
         return shard
