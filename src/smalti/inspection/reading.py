@@ -139,8 +139,8 @@ class VersionRows:
     def parts(self, columns: Sequence[str]) -> list[ReadPart]:
         """Return the shards that hold these columns and the masks of their nulls."""
         needed = [*columns, *(self._masks[name] for name in columns if name in self._masks)]
-        sources = [(self.set.shards, self.set.manifest.schema.names)]
-        sources += [(each.shards, tuple(each.entry.columns)) for each in self.set.added]
+        sources = [(self.set.shards, set(self.set.manifest.schema.names))]
+        sources += [(each.shards, set(each.entry.columns)) for each in self.set.added]
         found = [ReadPart(shards, tuple(name for name in needed if name in names)) for shards, names in sources]
         return [part for part in found if part.columns]
 
