@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -40,6 +41,9 @@ multiprocessing.set_forkserver_preload(["tests.dataset.rank_process", "tests.dat
 
 # google-auth looks at this once, when it is imported: a fixture would come too late where an earlier test imported it.
 os.environ["NO_GCE_CHECK"] = "true"
+
+# Of this process and of programs that tests start: no test reads or fills the cache of the user who runs them.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="smalti-user-cache-")
 
 # Before any fixture: servers and sessions that live longer than a test are watched too.
 log, os.environ[egress_guard.LOG] = tempfile.mkstemp(prefix="smalti-egress-")
@@ -99,6 +103,7 @@ def pytest_report_header():
 
 def pytest_unconfigure():
     Path(os.environ[egress_guard.LOG]).unlink(missing_ok=True)
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -431,6 +431,15 @@ def test_blocks_that_never_arrive_are_an_error_at_the_deadline(store, opened):
         dataset[22]
 
 
+@pytest.mark.parametrize("key", ["*.mds", "*.xxh3"])
+@pytest.mark.parametrize("cache", ["none", "shards"])
+def test_a_request_for_blocks_that_is_not_answered_is_made_again(store, opened, key, cache):
+    dataset = opened(store, cache=cache, download_timeout=20.0, download_retry=40)
+    store.plant("get_range", key=key, delay=30.0, times=1)
+    assert is_right(dataset[17])
+    assert dataset.stats().retries >= 1
+
+
 def test_memory_for_blocks_is_bounded_and_dropped_shards_are_read_again(store, opened, monkeypatch):
     monkeypatch.setattr(reading, "MAX_KEPT_BYTES", 0)
     dataset = opened(store, cache="none")

@@ -152,13 +152,15 @@ def test_a_tag_that_a_vacuum_overtakes_is_removed_again(make_draft):
     assert tags(store) == {}
 
 
-def test_a_tag_whose_reply_is_lost_is_settled_by_tagging_again(make_draft):
+def test_a_tag_whose_reply_is_lost_is_read_back(make_draft):
     store = MemoryStore()
     publish(store, make_draft(store, 3))
     store.plant("put_if_absent", key="*/tags/*", times=1, lost_ack=True)
-    with pytest.raises(StoreError, match="lost"):
-        tag(store, "best", 1)
     assert tag(store, "best", 1) == 1
+    store.plant("put_if_absent", key="*/tags/*")
+    with pytest.raises(StoreError, match="planted"):
+        tag(store, "second", 1)
+    assert tags(store) == {"best": 1}
 
 
 def test_a_move_whose_put_was_doubled_is_no_conflict_but_another_mover_is(make_draft):
@@ -243,3 +245,13 @@ def test_metadata_moves_with_its_tag_and_a_tag_that_was_read_is_moved_only_if_it
     assert tags(store) == {"best": 2}
     with pytest.raises(CatalogError, match="at most 65536 fit"):
         tag(store, "large", 1, metadata={"model": "x" * 70_000})
+
+
+def test_a_tag_that_was_copied_to_another_name_is_refused(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 3))
+    tag(store, "best", 1)
+    store.put("_versions/tags/second.json", store.get("_versions/tags/best.json"))
+    with pytest.raises(IndexFileError, match="is the tag 'best' under another name"):
+        version_of_tag(store, "second")
+    assert version_of_tag(store, "best") == 1

@@ -77,7 +77,8 @@ def usual_errors_have_the_messages_of_the_table(guide, bucket, capsys):
         assert f"| `{message}` |" in table
     assert main(["convert", f"s3://{bucket}/photos", f"s3://{bucket}/sets/flowers"]) == 1
     assert "already holds a data set" in capsys.readouterr().err
-    with pytest.raises(StoreNotFound, match="no such object, bucket or volume"):
+    assert "| `there is no bucket, container or volume` |" in table
+    with pytest.raises(StoreNotFound, match="there is no bucket, container or volume"):
         open_store("s3://no-such-bucket-here/set").get("k")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("AWS_ACCESS_KEY_ID")

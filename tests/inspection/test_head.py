@@ -69,6 +69,16 @@ def test_of_an_uncompressed_remote_set_little_more_than_the_rows_is_read(tmp_pat
     store = CountedStore(tmp_path / "set", tmp_path / "log")
     found = head(store, 3, offset=1000)
     assert [row["data"][0] for row in found.rows] == [232, 233, 234]
+    # The block of 64 KiB with their offsets, and that of the samples: whole blocks can be verified.
+    assert store.shard_bytes == 2 << 16
+
+
+def test_of_a_set_without_hashes_the_rows_alone_are_read(tmp_path):
+    with MDSWriter(out=str(tmp_path / "set"), columns={"data": "bytes"}, size_limit="64mb", hashes=[]) as out:
+        for number in range(200):
+            out.write({"data": bytes([number]) * 5000})
+    store = CountedStore(tmp_path / "set", tmp_path / "log")
+    assert [row["data"][0] for row in head(store, 3, offset=100).rows] == [100, 101, 102]
     # Four offsets of four bytes; three samples of four bytes of length and 5,000 of data.
     assert store.shard_bytes == 16 + 3 * 5004
 
@@ -147,13 +157,19 @@ def test_what_is_not_there_is_an_error_that_names_it(tmp_path):
 
 
 def test_a_damaged_table_of_offsets_is_an_error_that_names_the_shard(tmp_path):
-    write_set(tmp_path, 20)
-    shard = next(tmp_path.rglob("shard.00000.mds"))
-    data = bytearray(shard.read_bytes())
-    data[4:8] = b"\xff\xff\xff\x7f"
-    shard.write_bytes(data)
-    with pytest.raises(FormatError, match=r"shard.00000.mds: its table of offsets is damaged"):
-        head(tmp_path)
+    for hashes, message in (
+        (["xxh3_64"], "block 0, .* expected the checksum"),
+        ([], "its table of offsets is damaged"),
+    ):
+        root = tmp_path / str(len(hashes))
+        with MDSWriter(out=str(root), columns={"number": "int"}, hashes=hashes) as out:
+            out.write({"number": 1})
+        shard = next(root.rglob("shard.00000.mds"))
+        data = bytearray(shard.read_bytes())
+        data[4:8] = b"\xff\xff\xff\x7f"
+        shard.write_bytes(data)
+        with pytest.raises(FormatError, match=rf"shard.00000.mds: {message}"):
+            head(root)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])

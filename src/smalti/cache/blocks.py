@@ -6,7 +6,8 @@ samples by id, and for all samples with `cache="none"`. Intended behaviour; anyt
    compared with the digest that the version names.
 2. Reading takes two round trips of a shard that is new here (its list beside its header, then blocks of samples), and
    one afterwards. Blocks are kept in memory up to a limit, shards used last the longest; nothing is written to disk.
-3. Every request is repeated as often as that of a whole shard, and the wait for all of them has a deadline.
+3. Every request is repeated as often as that of a whole shard, also one that is not answered: after the same time
+   without a byte a second request is made beside it, and the first answer counts. The wait for all has a deadline.
 4. A list that is missing or damaged is no error: its shards are then fetched whole, with one warning for each file.
    If the store fails, the shards are fetched whole this time, and the list is requested again for the next read.
    A damaged block is an error, which the caller raises or answers by fetching the whole shard.
@@ -333,6 +334,16 @@ class _ListParser:
             raise fault
 
 
+@dataclass
+class _Waiting:
+    """The requests for one range that has not arrived."""
+
+    since: float
+    """Time of the last one, monotonic seconds."""
+    num_made: int = 1
+    num_open: int = 1
+
+
 class _Requests:
     """Ranged requests that run on some threads. A call that never returns is left behind at the deadline."""
 
@@ -341,6 +352,9 @@ class _Requests:
         self._changed = threading.Condition()
         late = StoreTimeout(f"its bytes did not arrive within {deadline.seconds:.0f} s")
         self._outcomes: list[BaseException | None] = [late] * len(ranges)
+        self._stalls = [each.source.options.stall_seconds for each in ranges]
+        self._waiting: dict[int, _Waiting] = {}
+        """Ranges that were requested and have not arrived, by place."""
         self._num_begun = self._num_done = 0
         self._is_over = False
 
@@ -349,9 +363,29 @@ class _Requests:
         if not self._start_threads():
             self._serve()
         with self._changed:
-            self._changed.wait_for(lambda: self._num_done == len(self._ranges), self._deadline.left())
+            while not self._is_complete() and not self._deadline.passed():
+                self._changed.wait_for(self._is_complete, min(self._deadline.left(), *self._stalls))
+                self._repeat_stalled()
             self._is_over = True
             return list(self._outcomes)
+
+    def _is_complete(self) -> bool:
+        return self._num_done == len(self._ranges)
+
+    def _repeat_stalled(self) -> None:
+        """Start a second request for each range that was requested too long ago; the lock is held."""
+        now = time.monotonic()
+        for number, waiting in self._waiting.items():
+            retries = self._ranges[number].source.options.download_retry
+            if now - waiting.since < self._stalls[number] or waiting.num_made >= retries:
+                continue
+            waiting.since, waiting.num_made, waiting.num_open = now, waiting.num_made + 1, waiting.num_open + 1
+            self._counters.add(retries=1)
+            try:
+                threading.Thread(target=self._serve, args=(number,), name="smalti-blocks", daemon=True).start()
+            except RuntimeError:  # the first request may still be answered
+                waiting.num_open -= 1
+                return
 
     def _start_threads(self) -> int:
         """Start the threads, and return how many there are; the first ones take all if there are too few."""
@@ -362,20 +396,33 @@ class _Requests:
                 return number
         return len(self._ranges)
 
-    def _serve(self) -> None:
+    def _serve(self, repeated: int | None = None) -> None:
+        """Request ranges until none is left, first the one that is repeated, if any."""
         with self._counters.receiving() as count_bytes:
-            while (number := self._next()) is not None:
-                error = self._request(self._ranges[number], count_bytes)
-                with self._changed:
-                    self._outcomes[number] = error
-                    self._num_done += 1
-                    self._changed.notify_all()
+            number = self._next() if repeated is None else repeated
+            while number is not None:
+                self._settle(number, self._request(self._ranges[number], count_bytes))
+                number = self._next()
+
+    def _settle(self, number: int, error: BaseException | None) -> None:
+        """Record the outcome of a request: success at once, an error if no other request for the range is open."""
+        with self._changed:
+            waiting = self._waiting.get(number)
+            if waiting is None:
+                return  # another request was faster
+            waiting.num_open -= 1
+            if error is None or not waiting.num_open:
+                del self._waiting[number]
+                self._outcomes[number] = error
+                self._num_done += 1
+                self._changed.notify_all()
 
     def _next(self) -> int | None:
         with self._changed:
             if self._is_over or self._num_begun == len(self._ranges):
                 return None
             self._num_begun += 1
+            self._waiting[self._num_begun - 1] = _Waiting(time.monotonic())
             return self._num_begun - 1
 
     def _request(self, request: _Range, count_bytes: Callable[[int], None]) -> BaseException | None:

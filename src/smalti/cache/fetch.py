@@ -376,8 +376,7 @@ class Fetcher:
             # Less than the time limit, so that enough is left to read the object whole.
             stall = self._options.download_timeout / (self._options.download_retry + 1)
             return stream_parts(self._store, key, divide(size, first, num_parts), deadline=fetch.transfer, stall=stall)
-        stall = self._options.download_timeout / self._options.download_retry
-        return stream(self._store, key, deadline=fetch.transfer, stall=stall)
+        return stream(self._store, key, deadline=fetch.transfer, stall=self._options.stall_seconds)
 
     def _unpack(self, file: ShardFile, stored: Path, unpacked: Path) -> None:
         compression = parse_compression(file.compression)

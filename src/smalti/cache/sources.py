@@ -65,6 +65,11 @@ class CacheOptions:
         if self.mirror and not self.local:
             raise ValueError("`mirror` needs `local`, the folder in which the copies of one data set lie")
 
+    @property
+    def stall_seconds(self) -> float:
+        """Seconds without a byte after which a request is made again, so that all attempts fit the time limit."""
+        return self.download_timeout / self.download_retry
+
     def overridden_by(self, choices: object) -> "CacheOptions":
         """Return these options, replaced by the attributes of `choices` that bear a field's name and are not None."""
         chosen = {field.name: getattr(choices, field.name, None) for field in fields(self)}

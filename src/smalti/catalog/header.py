@@ -117,8 +117,12 @@ def parse_header(data: bytes, *, where: str) -> Header:
     """Parse a header strictly.
 
     Raises:
-        IndexFileError: not JSON, a field is missing or of the wrong type, or it is from a newer Smalti.
+        IndexFileError: not JSON, a field is missing or of the wrong type, too large, or from a newer Smalti.
     """
+    if not data:
+        raise IndexFileError(f"version header {where} is empty", key=where)
+    if len(data) > MAX_HEADER_BYTES:
+        raise IndexFileError(f"version header {where} is larger than {MAX_HEADER_BYTES} bytes", key=where)
     found = parse_json(data, where=where)
     if found.get("smalti") not in (HEADER_FORMAT, SEGMENTED_FORMAT) or isinstance(found.get("smalti"), bool):
         raise IndexFileError(
@@ -186,12 +190,7 @@ def read_header(store: Store, version: int) -> Header:
         IndexFileError: it cannot be trusted.
     """
     key = header_key(version)
-    data = store.get_range(key, 0, MAX_HEADER_BYTES + 1)
-    if not data:
-        raise IndexFileError(f"version header {store.locate(key)} is empty", key=key)
-    if len(data) > MAX_HEADER_BYTES:
-        raise IndexFileError(f"version header {store.locate(key)} is larger than {MAX_HEADER_BYTES} bytes", key=key)
-    header = parse_header(data, where=store.locate(key))
+    header = parse_header(store.get_range(key, 0, MAX_HEADER_BYTES + 1), where=store.locate(key))
     if header.version != version:
         raise IndexFileError(f"version header {store.locate(key)} says that it is version {header.version}", key=key)
     return header

@@ -19,7 +19,8 @@ block lists (`smalti.format.blocks`). Hashes that a writer keeps out of the entr
 (`ShardOptions.unlisted_hashes`) are there too.
 
 Of a version with more than `MAX_LISTED_SHARDS` shards, the index file has Smalti's facts and no shards: to list a
-million takes a minute and 600 MB with every version, whatever it adds. In place of the format's version it has a text,
+million takes a minute and 600 MB with every version, whatever it adds. The same holds if the entries would take more
+than `MAX_INDEX_BYTES`, because each names all columns. In place of the format's version it has a text,
 which other readers refuse with that text in their message: it names the command that lists the shards (`write_index`).
 The next version replaces such a list, so that no reader takes it for the newest.
 """
@@ -27,7 +28,8 @@ The next version replaces such a list, so that no reader takes it for the newest
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -35,8 +37,18 @@ from pathlib import Path
 from typing import Any
 
 from smalti.catalog.commit import ATTEMPTS, put_and_check
-from smalti.catalog.header import FOLDER, INDEX, Header, parse_json, read_header, read_manifest
+from smalti.catalog.header import (
+    FOLDER,
+    INDEX,
+    Header,
+    header_key,
+    parse_header,
+    parse_json,
+    read_header,
+    read_manifest,
+)
 from smalti.catalog.manifest import Manifest
+from smalti.catalog.sidecars import columns_of
 from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.segments import samples_of_split
 from smalti.catalog.table.shard_table import samples_of
@@ -45,7 +57,7 @@ from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, che
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
-from smalti.storage.store import Tagged
+from smalti.storage.store import Tagged, put_own
 
 EXTRA = "smalti"
 """Smalti's own top-level key in an index file; other readers ignore it."""
@@ -93,6 +105,7 @@ def peek_index(store: Store) -> IndexSummary | None:
     """Read the summary of the index file at this place; None when there is no such file.
 
     Raises:
+        StoreNotFound: the bucket does not exist.
         IndexFileError: it is not JSON, or Smalti's key is not an object.
     """
     try:
@@ -106,8 +119,10 @@ def peek_index(store: Store) -> IndexSummary | None:
         if extra is not None:  # a million shards of Smalti's own are 700 MB, which need not be parsed
             return IndexSummary(extra)
         check_index_size(size, store.locate(INDEX))
-        data = store.get(INDEX)
-    except StoreNotFound:
+        data = store.get_limited(INDEX, size)
+    except StoreNotFound as error:
+        if error.facts.get("is_bucket"):
+            raise
         return None
     regular = read_regular(data, where=store.locate(INDEX))
     return _parse_whole(data, store) if regular is None else IndexSummary(None, regular=regular)
@@ -261,7 +276,7 @@ def refresh_index(store: Store, manifest: Manifest, *, lists_all: bool = False) 
     written: set[str] = set()  # splits written here; a newer version without them does not know of their index files
     for _ in range(MAX_ROUNDS):
         shown = _shown_facts(store)
-        lists_shards = lists_all or len(manifest.shards) <= MAX_LISTED_SHARDS
+        lists_shards = lists_all or _fits_index(manifest.shards)
         # Without shards, the file that shows this version stays: it may list them at the request of a user.
         is_done = not lists_shards and shown.get("digest") == manifest.digest
         if shown.get("version", 0) < manifest.version + (not is_done):
@@ -274,25 +289,16 @@ def refresh_index(store: Store, manifest: Manifest, *, lists_all: bool = False) 
         manifest = read_manifest(store, newer)
 
 
-def _write(store: Store, manifest: Manifest, stale: set[str], *, lists_shards: bool) -> None:
-    """Write the index files of a version, and remove those of `stale` splits.
+def _fits_index(shards: Sequence[ShardInfo]) -> bool:
+    """Return whether a publisher lists these shards: few enough, and not too large for readers by their columns."""
+    if not shards or len(shards) > MAX_LISTED_SHARDS:
+        return not shards
+    return len(shards) * len(json.dumps(shards[0].to_json())) <= MAX_INDEX_BYTES
 
-    The facts are fixed by the format of the index file: new fields of a version are in its header alone.
-    """
-    extra: dict[str, Any] = {
-        "format": INDEX_FORMAT,
-        "version": manifest.version,
-        "parent": manifest.parent,
-        "write_id": manifest.write_id,
-        "digest": manifest.digest,
-        "rows": manifest.rows,
-        "created": manifest.created,
-        "columns": manifest.schema.columns(),
-        "partitions": list(manifest.partitions),
-        "lineage": dict(manifest.lineage),
-    }
-    if manifest.logical:
-        extra["logical"] = dict(manifest.logical)
+
+def _write(store: Store, manifest: Manifest, stale: set[str], *, lists_shards: bool) -> None:
+    """Write the index files of a version, and remove those of `stale` splits."""
+    extra = _facts(manifest, manifest.schema.columns())
     for split in manifest.partitions:
         key = f"{split}/{INDEX}"
         if lists_shards:
@@ -308,6 +314,54 @@ def _write(store: Store, manifest: Manifest, stale: set[str], *, lists_shards: b
         put_index(store, INDEX, manifest.shards, {EXTRA: extra | _hashes(manifest.shards)})
     else:
         replace_index(store, INDEX, unlisted_index(manifest, extra), manifest.version)
+
+
+def _facts(version: Manifest | Header, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts of a version below Smalti's key.
+
+    They are fixed by the format of the index file: new fields of a version are in its header alone.
+    """
+    facts: dict[str, Any] = {
+        "format": INDEX_FORMAT,
+        "version": version.version,
+        "parent": version.parent,
+        "write_id": version.write_id,
+        "digest": version.digest,
+        "rows": version.rows,
+        "created": version.created,
+        "columns": columns,
+        "partitions": list(version.partitions),
+        "lineage": dict(version.lineage),
+    }
+    return facts | ({"logical": dict(version.logical)} if version.logical else {})
+
+
+def check_readable(header: Header, *, where: str) -> None:
+    """Check that a reader accepts the header, and the facts of it that index files repeat.
+
+    Publishers call it before the commit: a version that cannot be read would hide those before it.
+
+    Raises:
+        CatalogError: a reader would refuse them.
+    """
+    try:
+        data = header.emit()
+        is_equal = parse_header(data, where=header_key(header.version)).emit() == data
+        columns_of(header.sidecars)
+        facts = json.dumps({EXTRA: _facts(header, header.columns)}, allow_nan=False)
+        parse_json(facts.encode("ascii"), where=INDEX)
+    except (IndexFileError, ValueError, TypeError, RecursionError) as error:
+        raise _not_readable(header, where, str(error)) from error
+    if not is_equal:
+        raise _not_readable(header, where, "the header that is read differs from the one that is written")
+
+
+def _not_readable(header: Header, where: str, why: str) -> CatalogError:
+    return CatalogError(
+        f"{where}: version {header.version} could not be read back, so it was not published: {why}. Look at its "
+        "lineage, metadata, types and columns, and write again",
+        version=header.version,
+    )
 
 
 def unlisted_index(manifest: Manifest, extra: Mapping[str, Any]) -> bytes:
@@ -329,7 +383,7 @@ def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
 def _remove_older(store: Store, key: str, version: int) -> None:
     """Remove the index file of a split that this version does not have, unless a newer version or no version has it."""
     try:
-        shown = version_of_index(store.get(key))
+        shown = version_of_index(store.get_limited(key, MAX_INDEX_BYTES))
     except StoreNotFound:
         return
     if 0 < shown <= version:
@@ -337,8 +391,10 @@ def _remove_older(store: Store, key: str, version: int) -> None:
 
 
 def _shown_facts(store: Store) -> dict[str, Any]:
-    found = peek_index(store)
-    return (found.extra or {}) if found is not None else {}
+    with suppress(IndexFileError):  # a damaged file shows nothing, and is replaced
+        found = peek_index(store)
+        return (found.extra or {}) if found is not None else {}
+    return {}
 
 
 def _newer_header(store: Store, version: int) -> Header | None:
@@ -429,10 +485,10 @@ def _shows_newer(store: Store, key: str, version: int) -> bool:
 
 def _put_instead_of(store: Store, key: str, data: bytes, found: Tagged | None) -> None:
     """Put the data if the object is still the one that was found, or is still absent."""
-    if found is None:
-        store.put_if_absent(key, data)
-    else:
-        store.put_if_match(key, data, found.etag)
+    put: Callable[[], object] = partial(store.put_if_absent, key, data)
+    if found is not None:
+        put = partial(store.put_if_match, key, data, found.etag)
+    put_own(store, key, data, put)  # an equal file of another publisher will do as well
 
 
 def _read_tagged(store: Store, key: str) -> Tagged | None:

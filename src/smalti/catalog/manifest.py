@@ -15,10 +15,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 from smalti.catalog.table.shard_table import ShardTable, check_shards
-from smalti.errors import CatalogError, SchemaError
-from smalti.format import Schema, ShardInfo
+from smalti.errors import CatalogError, IndexFileError, SchemaError
+from smalti.format import Schema, ShardInfo, load_strict
 from smalti.format.hashing import MODULUS
+from smalti.format.index import MAX_DEPTH
 
+MAX_VALUE_DEPTH = MAX_DEPTH - 4
+"""Levels of nesting of a writer's own JSON: a header or index file that contains it has up to four levels above it."""
 _WRITE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{3,127}\Z")
 _NEW_WRITE_ID = re.compile(r"(?:\A|/)[0-9]{8}t[0-9]{6}-[0-9a-f]{16}/")
 ROW_HASH = re.compile("[0-9a-f]{32}|", re.ASCII)
@@ -72,6 +75,8 @@ class VersionInfo(VersionFacts):
     """Bytes of all shards as stored."""
     is_expired: bool = False
     """True if a vacuum has removed the shards, so that the version cannot be opened."""
+    problem: str = ""
+    """Why the header cannot be read; empty if it can. The other facts of such a version are unknown: 0 or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,16 +178,22 @@ def check_write_id(write_id: str) -> None:
 
 
 def check_json(name: str, value: Mapping[str, Any]) -> None:
-    """Check that JSON can hold the value exactly.
+    """Check that a header can contain the value and its readers accept it there: strict JSON, not nested too deeply.
 
     Raises:
-        SchemaError: it cannot; the message contains `name`.
+        SchemaError: they would not; the message contains `name`.
     """
     try:
-        json.dumps(dict(value), allow_nan=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(dict(value), allow_nan=False)
+        load_strict(text.encode("ascii"), where=name, max_depth=MAX_VALUE_DEPTH)
+    except (TypeError, ValueError, RecursionError) as error:
         raise SchemaError(
             f"`{name}` must be JSON (strings, finite numbers, booleans, lists, objects): {error}"
+        ) from error
+    except IndexFileError as error:
+        raise SchemaError(
+            f"`{name}` could not be read back ({error.message}); expected strict JSON of at most {MAX_VALUE_DEPTH} "
+            "levels, each key once in its object. Make it simpler"
         ) from error
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.index import check_index_size, peek_index
 from smalti.errors import CatalogError, StoreTimeout
-from smalti.format import ShardInfo, emit_index, parse_index
+from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index, parse_index
 from smalti.storage import Place, Store, open_store
 
 MAX_READS = 16
@@ -215,7 +215,7 @@ def _read_all(files: Sequence[_IndexFile], root: Store, timeout: float) -> list[
 
 
 def _read(file: _IndexFile) -> list[ShardInfo]:
-    shards, _ = parse_index(file.store.get(file.key), where=file.where)
+    shards, _ = parse_index(file.store.get_limited(file.key, MAX_INDEX_BYTES), where=file.where)
     return [shard.with_prefix(file.folder) for shard in shards]
 
 
@@ -247,7 +247,7 @@ def _check_keeps(shards: Sequence[ShardInfo], found: Mapping[str, int], root: St
     if INDEX not in found:
         return
     check_index_size(found[INDEX], root.locate(INDEX))
-    before, _ = parse_index(root.get(INDEX), where=root.locate(INDEX))
+    before, _ = parse_index(root.get_limited(INDEX, MAX_INDEX_BYTES), where=root.locate(INDEX))
     merged = {shard.raw.basename for shard in shards}
     for shard in before:
         name = shard.stored.basename

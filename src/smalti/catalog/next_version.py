@@ -38,7 +38,7 @@ from smalti.catalog.index import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
 from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table.arrow import emit_content, emit_table, table_of
+from smalti.catalog.table.arrow import emit_content, emit_table, parse_table, table_of
 from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
 from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
 from smalti.catalog.table.shard_table import ShardTable, check_shards, digest_of, samples_of
@@ -95,8 +95,10 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
     )
     segments = segments_in(shards)
     if segments is None:
-        content = replace(content, digest=digest_of(shards))
-        content = _with_table(store, content, emit_table(shards), step.parent)
+        content, table = replace(content, digest=digest_of(shards)), emit_table(shards)
+        if not isinstance(shards, ShardTable) or shards.emitted is None:  # else it was read when it was made
+            _check_table(store, content, table)
+        content = _with_table(store, content, table, step.parent)
     else:
         content, shards = _with_segments(store, content, segments, step.parent)
     return next_header(content, draft.write_id, step), shards
@@ -146,6 +148,23 @@ def next_header(content: Header, write_id: str, step: VersionStep) -> Header:
             () if parent is None else parent.erased, step.erased, version=version, write_id=write_id
         ),
     )
+
+
+def _check_table(store: Store, content: Header, table: bytes) -> None:
+    """Check that readers get the same shards from the file of the table, before it is put.
+
+    Raises:
+        CatalogError: they would not.
+    """
+    try:
+        found = parse_table(table, sha256=hashlib.sha256(table).hexdigest(), where=f"of the new version of {store.url}")
+    except IndexFileError as error:
+        raise CatalogError(f"the shards could not be read back, so nothing was published: {error.message}") from error
+    if digest_of(found) != content.digest:
+        raise CatalogError(
+            f"{store.url}: the table of the {content.num_shards} shards is read back as another one, so nothing was "
+            "published; report this, with the names of the columns and splits"
+        )
 
 
 def _with_table(store: Store, content: Header, table: bytes, parent: Header | None) -> Header:

@@ -28,10 +28,10 @@ from smalti.attributes import whole_number
 from smalti.catalog.commit import PAUSE_SECONDS, SYSTEM, PublishingClock, commit
 from smalti.catalog.erasures import kept_after_rollback
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, make_manifest, read_header, read_manifest
-from smalti.catalog.index import refresh_index
+from smalti.catalog.index import check_readable, refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.next_version import VersionStep, header_of_draft, next_header
-from smalti.catalog.reading import Newest, find_newest
+from smalti.catalog.reading import Newest, find_newest, find_readable
 from smalti.catalog.table.segments import shards_only_in
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import (
@@ -149,7 +149,8 @@ def publish_copy(store: Store, draft: Draft, step: VersionStep) -> Manifest:
 def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
     """Publish the content of an earlier version, with its digest, as the newest; a no-op if it is the newest already.
 
-    `write_id` makes a repeated call idempotent: if it is published already, its version is returned.
+    `write_id` makes a repeated call idempotent: if it is published already, its version is returned. It also works if
+    the newest versions cannot be read; what they recorded is not known then, which is a `DeletedSamplesWarning`.
 
     Raises:
         VersionNotFound: there is no such version, or a vacuum removed its shards.
@@ -158,20 +159,27 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
         CommitUnknown: as for `publish`.
     """
     store, version = open_store(place), whole_number("version", version)
-    newest = find_newest(store).header
+    found = find_readable(store)
+    newest = found.header
     if newest is None:
+        if found.unreadable is not None:
+            raise found.unreadable
         raise VersionNotFound(f"{store.url} has no versions to roll back to", version=version)
     if write_id is not None and write_id in newest.writes:
         return _finish(store, _header_of_write(store, newest, newest.writes[write_id]))
     target = _target(store, newest, version)
-    if (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical):
+    is_newest = (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical)
+    if is_newest and found.unreadable is None:
         return _finish(store, newest)
     _check_rolled_back(store, newest, target)
+    if found.unreadable is not None:
+        _warn_of_unreadable(store, newest, found)
+        newest = replace(newest, version=found.last)
     store.check_exclusive_puts(FOLDER)
     content = replace(target, metadata={**target.metadata, "rolled_back_to": version})
     header = next_header(content, write_id or new_write_id(), VersionStep(newest, "rollback", clock))
     header = replace(header, erased=kept_after_rollback(newest, target))
-    committed = commit(store, header, clock)
+    committed = _commit(store, header, clock)
     if committed is None:
         raise CommitConflict(
             f"{store.url}: version {header.version} was published by another writer during the rollback to "
@@ -237,7 +245,7 @@ def announce_removal(
     header = replace(header, fenced=fenced, expired=tuple(sorted({*newest.expired, *expired})))
     if erased is not None:
         header = replace(header, erased=erased)
-    committed = commit(store, header, clock)
+    committed = _commit(store, header, clock)
     if committed is not None:
         _finish(store, committed)
     return committed
@@ -285,6 +293,15 @@ def _warn_of_deleted(store: Store, newest: Header) -> None:
     )
 
 
+def _warn_of_unreadable(store: Store, newest: Header, found: Newest) -> None:
+    warnings.warn(
+        f"{store.url}: versions {newest.version + 1} to {found.last} cannot be read ({found.unreadable}); the rollback "
+        f"continues from version {newest.version}. If one of them was a deletion of samples, delete them again",
+        DeletedSamplesWarning,
+        stacklevel=3,
+    )
+
+
 def _version_of_write(header: Header | None, write_id: str) -> int | None:
     return None if header is None else header.writes.get(write_id)
 
@@ -318,7 +335,7 @@ def _commit_draft(store: Store, draft: Draft, step: VersionStep) -> Manifest:
         Otherwise: as for `publish`.
     """
     header, shards = header_of_draft(store, draft, step)
-    committed = commit(store, header, step.clock)
+    committed = _commit(store, header, step.clock)
     if committed is None:
         raise CommitConflict(
             f"{store.url}: version {header.version} was published by another writer during this {header.operation}; "
@@ -327,6 +344,17 @@ def _commit_draft(store: Store, draft: Draft, step: VersionStep) -> Manifest:
             write_id=header.write_id,
         )
     return _finish(store, committed, shards if committed == header else None)
+
+
+def _commit(store: Store, header: Header, clock: PublishingClock) -> Header | None:
+    """Create the version if readers can read it; return its header, or None if another writer was first.
+
+    Raises:
+        CatalogError: they could not; nothing was published.
+        CommitUnknown, StoreError: as for `commit`.
+    """
+    check_readable(header, where=store.url)
+    return commit(store, header, clock)
 
 
 def _header_of_write(store: Store, newest: Header, version: int) -> Header:

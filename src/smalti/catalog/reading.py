@@ -19,13 +19,23 @@ from smalti.catalog.index import (
 from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.segments import segments_in
 from smalti.catalog.table.shard_table import digest_of, samples_of
-from smalti.errors import CatalogError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout, VersionNotFound
-from smalti.format import Schema, ShardInfo, load_strict
+from smalti.errors import (
+    CatalogError,
+    IndexFileError,
+    StoreAuthError,
+    StoreNotFound,
+    StoreTimeout,
+    VersionNotFound,
+)
+from smalti.format import MAX_INDEX_BYTES, Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
 HEADER_TIMEOUT_SECONDS = 600.0
 """For a header that a thread reads; more than any store takes until it raises."""
+
+MAX_UNREADABLE = 8
+"""Headers in a row that cannot be read, after which no more are looked for: a web server may answer to any name."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,10 @@ class Newest:
     """The newest version; None when there is none."""
     index: IndexSummary | None
     """The summary of `index.json`; None when there is none."""
+    unreadable: IndexFileError | None = None
+    """The reason why a version after `header` cannot be read; None if there is no such version."""
+    last: int = 0
+    """The number of the last version, readable or not; 0 when there is none."""
 
     @property
     def extra(self) -> dict[str, Any] | None:
@@ -61,22 +75,90 @@ def find_newest(store: Store, *, lenient: bool = False, expected: int | None = N
     counts as "does not exist" if the index file could be read: S3 without the right to list answers 403 for a missing
     key. `expected` is the version that is probably the newest: its header and the next one are requested together with
     the index file, which saves a round trip if it is. Nothing else depends on it.
+
+    An index file that cannot be read does not matter if there are headers: it is only a copy. Neither do unreadable
+    headers with a readable one after them.
+
+    Raises:
+        IndexFileError: the newest version cannot be read, or the index file of a set without versions.
+    """
+    newest = find_readable(store, lenient=lenient, expected=expected)
+    if newest.unreadable is not None:
+        raise newest.unreadable
+    return newest
+
+
+def find_readable(store: Store, *, lenient: bool = False, expected: int | None = None) -> Newest:
+    """Find the newest version that can be read, as `find_newest` does, whatever versions come after it.
+
+    Raises:
+        IndexFileError: the index file of a set without versions cannot be read.
     """
     is_far = store.local_path(INDEX) is None
     early = {} if expected is None or not is_far else _read_early(store, expected, expected + 1)
-    index = peek_index(store)
+    index, index_fault = _peek_leniently(store)
     found = Newest(None, index)
     if found.is_foreign or found.is_split_folder:
         return found
     extra = found.extra
     start = 0 if extra is None else _version_of(extra, store)
+    if start and is_far and start + 1 not in early:
+        early |= _read_early(store, start + 1)
+    header, version, unreadable = _last_readable(store, start, early, extra=extra, lenient=lenient)
+    if unreadable is not None and header is None and start > 1:  # the versions before the one in the index file
+        header = _last_readable(store, 0, {}, extra=None, lenient=lenient, end=start)[0]
+    if header is None and unreadable is None and index_fault is not None:
+        raise index_fault
+    if header is None and unreadable is None and start:
+        raise CatalogError(
+            f"{store.locate(INDEX)} says version {start}, but {header_key(start)} is not there; the set was "
+            "copied without its "
+            "_versions folder: copy it too, or drop the 'smalti' key of index.json to use the set as plain MDS",
+            version=start,
+        )
+    return Newest(header, index, unreadable, version)
+
+
+def _peek_leniently(store: Store) -> tuple[IndexSummary | None, IndexFileError | None]:
+    """Return the summary of the index file; of one that cannot be read an empty one, and the reason."""
+    try:
+        index = peek_index(store)
+        if index is not None and index.extra is not None and not Newest(None, index).is_split_folder:
+            _version_of(index.extra, store)
+    except IndexFileError as error:
+        return IndexSummary(None, is_empty=True), error
+    return index, None
+
+
+def _last_readable(
+    store: Store,
+    start: int,
+    early: dict[int, Callable[[], Header]],
+    *,
+    extra: dict[str, Any] | None,
+    lenient: bool,
+    end: int | None = None,
+) -> tuple[Header | None, int, IndexFileError | None]:
+    """Read headers from version `start` on, up to the first that does not exist, or to `end`.
+
+    Returns:
+        The last header that can be read, the number of the last that exists, and why it cannot be read, if it cannot.
+
+    Raises:
+        IndexFileError: too many in a row cannot be read: this is not the history of a set.
+    """
     header: Header | None = None
+    unreadable: IndexFileError | None = None
+    num_unreadable = 0
     version = max(start, 1)
-    if start and is_far and version + 1 not in early:
-        early |= _read_early(store, version + 1)
-    while True:
+    while end is None or version < end:
         try:
             header = _read_once(store, version, early, named=extra if version == start else None)
+            unreadable, num_unreadable = None, 0
+        except IndexFileError as error:
+            unreadable, num_unreadable = error, num_unreadable + 1
+            if num_unreadable > MAX_UNREADABLE:
+                raise
         except StoreNotFound:
             break
         except StoreAuthError:
@@ -84,14 +166,7 @@ def find_newest(store: Store, *, lenient: bool = False, expected: int | None = N
                 break
             raise
         version += 1
-    if header is None and start:
-        raise CatalogError(
-            f"{store.locate(INDEX)} says version {start}, but {header_key(start)} is not there; the set was "
-            "copied without its "
-            "_versions folder: copy it too, or drop the 'smalti' key of index.json to use the set as plain MDS",
-            version=start,
-        )
-    return Newest(header, index)
+    return header, version - 1, unreadable
 
 
 def _read_early(store: Store, *versions: int) -> dict[int, Callable[[], Header]]:
@@ -194,20 +269,33 @@ def _load(store: Store, version: int | None, *, by_index: bool, expected: int | 
 def history(place: Place) -> list[VersionInfo]:
     """Return all versions at this place (a URL, folder or store), oldest first, with expired ones.
 
-    Empty for a plain MDS set.
+    Empty for a plain MDS set. A version whose header cannot be read has a `problem`.
 
     Raises:
         StoreNotFound: there is no set.
+        IndexFileError: the index file of a set without versions cannot be read.
     """
     store = open_store(place)
-    newest = find_newest(store, lenient=True)
-    if newest.header is None:
+    newest = find_readable(store, lenient=True)
+    if newest.last == 0:
         if newest.index is None:
             raise no_shard_set(store)
         return []
-    expired = set(newest.header.expired)
-    found = [header.info(is_expired=header.version in expired) for header in headers_before(store, newest.header)]
-    return [*found[::-1], newest.header.info()]
+    expired = set(() if newest.header is None else newest.header.expired)
+    known = {} if newest.header is None else {newest.header.version: newest.header}
+    entries = (_entry(store, version, known, expired) for version in range(1, newest.last + 1))
+    return [entry for entry in entries if entry is not None]
+
+
+def _entry(store: Store, version: int, known: dict[int, Header], expired: set[int]) -> VersionInfo | None:
+    """Return the entry of a version in the history; None if there is no such version."""
+    try:
+        header = known.get(version) or read_header(store, version)
+    except StoreNotFound:
+        return None
+    except IndexFileError as error:
+        return VersionInfo(version=version, digest="", rows=0, num_shards=0, num_bytes=0, problem=error.message)
+    return header.info(is_expired=version in expired)
 
 
 def no_shard_set(store: Store) -> StoreNotFound:
@@ -293,8 +381,8 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     if regular is not None:
         shards, digest = regular.shards, regular.digest
     else:
-        # A file that was too large for `peek_index` to parse had its size checked there.
-        top = load_strict(store.get(INDEX), where=where) if index is None or index.top is None else index.top
+        known = None if index is None else index.top
+        top = load_strict(store.get_limited(INDEX, MAX_INDEX_BYTES), where=where) if known is None else known
         if newest.is_split_folder and isinstance(top.get("version"), str):
             raise IndexFileError(
                 f"{where} lists no shards, because the set has very many; open the folder above it, with "

@@ -28,7 +28,7 @@ import numpy as np
 
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import ROW_HASH, Draft, Manifest, num_bytes_of
-from smalti.catalog.table.arrow import emit_table, load_table
+from smalti.catalog.table.arrow import MAX_TABLE_BYTES, emit_table, load_table
 from smalti.catalog.table.shard_table import ShardTable, block_files_of, digest_of, sizes_of
 from smalti.errors import IndexFileError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardInfo
@@ -136,7 +136,7 @@ def load_object(store: Store, entry: Mapping[str, Any]) -> bytes:
     """
     key = check_basename(entry.get("key"), where=f"{store.url}: `sidecars`")
     try:
-        data = store.get(key)
+        data = store.get_limited(key, MAX_TABLE_BYTES)
     except StoreNotFound as error:
         raise IndexFileError(f"the table of source files {store.locate(key)} is gone", key=key) from error
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):

@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import check_created
 from smalti.catalog.header import FOLDER, parse_json, read_header
+from smalti.catalog.manifest import check_json
 from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (
     CatalogError,
@@ -27,6 +29,7 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.storage import Place, Store, open_store
+from smalti.storage.store import delete_own, holds, put_own
 
 TAGS = f"{FOLDER}/tags"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -59,6 +62,7 @@ def tag(
 
     Raises:
         CatalogError: the name is invalid, or another version has it (or other metadata) and `move` is not given.
+        SchemaError: the metadata is not JSON that can be read back.
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
         CommitConflict: another process moved the tag during the call, or it is not the tag of the version to replace.
@@ -68,7 +72,7 @@ def tag(
     data = tag_bytes(name, number, metadata)
     is_ours = True
     try:
-        store.put_if_absent(key, data)
+        _create(store, key, data)
         check_created(store, key, data)
     except StoreExists:
         found = read_tag(store, name)
@@ -99,7 +103,7 @@ def untag(place: Place, name: str) -> None:
     """
     store = open_store(place)
     version_of_tag(store, name)
-    store.delete(tag_key(name))
+    delete_own(store, tag_key(name))
 
 
 def tags(place: Place) -> dict[str, int]:
@@ -165,6 +169,12 @@ def _parse(store: Store, name: str, data: bytes) -> Tag:
     key = tag_key(name)
     found = parse_json(data, where=store.locate(key))
     version, metadata = found.get("version"), found.get("metadata", {})
+    if found.get("tag", name) != name:
+        raise IndexFileError(
+            f"{store.locate(key)} is the tag {found['tag']!r:.60} under another name; it was copied or renamed. "
+            "Set the tag with `smalti tag`",
+            key=key,
+        )
     if type(version) is not int or version < 1:
         raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
     if not isinstance(metadata, dict):
@@ -212,7 +222,9 @@ def tag_bytes(name: str, version: int, metadata: Mapping[str, Any] | None = None
 
     Raises:
         CatalogError: the metadata is larger than a tag may be.
+        SchemaError: the metadata is not JSON that can be read back.
     """
+    check_json("metadata", metadata or {})
     content = {"smalti": 1, "tag": name, "version": version}
     data = json.dumps({**content, "metadata": metadata} if metadata else content).encode()
     if len(data) >= _MAX_BYTES:
@@ -259,7 +271,22 @@ def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None
     if expected is not None and _parse(store, expected.name, found.data) != expected:
         raise CommitConflict(moved)
     try:
-        store.put_if_match(key, data, found.etag)
+        put_own(store, key, data, partial(store.put_if_match, key, data, found.etag))
     except StoreConflict as error:
-        if store.get(key) != data:  # equal data: our own put took effect, but its reply was lost
-            raise CommitConflict(moved) from error
+        raise CommitConflict(moved) from error
+
+
+def _create(store: Store, key: str, data: bytes) -> None:
+    """Create a tag; a lost reply is settled by reading it back.
+
+    Raises:
+        StoreExists: a tag is there, which may be the caller's own.
+        StoreError: it was not created.
+    """
+    try:
+        store.put_if_absent(key, data)
+    except StoreExists:
+        raise
+    except StoreError:
+        if not holds(store, key, data):
+            raise

@@ -10,9 +10,9 @@ from smalti.catalog.header import INDEX, Header, read_header, read_manifest
 from smalti.catalog.manifest import Draft, Manifest, has_write_id
 from smalti.catalog.reading import Newest, find_newest, load_from_table, no_shard_set
 from smalti.catalog.sidecars import columns_of, objects_of, shards_of, store_columns
-from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import StoreNotFound, VersionNotFound
-from smalti.format import ShardInfo
+from smalti.exchange.transfer import BlockFile
+from smalti.format import MAX_INDEX_BYTES, ShardInfo
 from smalti.format.index import FileInfo
 from smalti.storage import Store
 
@@ -78,12 +78,16 @@ class Content:
 
 
 def _stored(store: Store, shards: Sequence[ShardInfo]) -> Iterator[FileInfo]:
-    """Yield the files of the shards, and those of their block lists: each list is verified where it is read."""
+    """Yield the files of the shards, and those of their block lists."""
+    lists: dict[str, list[tuple[int, int, int]]] = {}
     for shard in shards:
         yield from shard.stored_files
-    for key in sorted(block_files_of(shards)):
+        if shard.blocks is not None:
+            place = (*shard.blocks.span(shard.raw.num_bytes), shard.blocks.digest)
+            lists.setdefault(shard.blocks.file, []).append(place)
+    for key in sorted(lists):
         with suppress(StoreNotFound):  # shards without a list are read whole
-            yield FileInfo(key, store.size(key))
+            yield BlockFile(key, store.size(key), lists=lists[key])
 
 
 def read_content(store: Store, version: int | None) -> Content:
@@ -178,4 +182,4 @@ def plain_index(store: Store, newest: Newest) -> bytes:
     """
     if newest.index is None:
         raise no_shard_set(store)
-    return store.get(INDEX)
+    return store.get_limited(INDEX, MAX_INDEX_BYTES)

@@ -295,7 +295,7 @@ def copy_plain(sides: Sides, content: Content, split: str | None) -> CopyReport:
     content.manifest.select(split)  # raises: these sets have no splits
     index = plain_index(sides.source, find_newest(sides.source, lenient=True))
     there = find_newest(sides.target)
-    is_present = there.index is not None and sides.target.get(INDEX) == index
+    is_present = there.index is not None and _is_content(sides.target, INDEX, index)
     if not is_present and (there.index is not None or there.header is not None):
         raise DatasetExists(
             f"{sides.target.url} already holds another set, and a plain MDS set has no versions: choose another place",
@@ -341,12 +341,16 @@ def _is_there(sides: Sides, file: FileInfo) -> bool:
     return True
 
 
+def _is_content(store: Store, key: str, data: bytes) -> bool:
+    return store.get_range(key, 0, len(data) + 1) == data
+
+
 def _put_index(store: Store, index: bytes) -> None:
     store.check_exclusive_puts(FOLDER)
     try:
         store.put_if_absent(INDEX, index)
     except StoreExists as error:
-        if store.get(INDEX) != index:  # equal bytes: our own put took effect, but its reply was lost
+        if not _is_content(store, INDEX, index):  # equal bytes: our own put took effect, but its reply was lost
             raise CommitConflict(
                 f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
             ) from error

@@ -14,13 +14,15 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+
+from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.commit import put_and_check
 from smalti.errors import ChecksumMismatch, StoreError, StoreTimeout
@@ -55,6 +57,31 @@ class CopyOptions:
                 f"`max_workers` ({self.max_workers}), `memory_limit` ({self.memory_limit}) and `timeout_seconds` "
                 f"({self.timeout_seconds}) must be greater than 0"
             )
+
+
+@dataclass(frozen=True)
+class BlockFile(FileInfo):
+    """A file with block lists: it has no checksum of its own, but each list in it has one."""
+
+    lists: Sequence[tuple[int, int, int]] = ()
+    """Begin, end and xxh3_64 of each list in the file, by offset."""
+
+    def check_lists(self, data: bytes, *, what: str) -> None:
+        """Compare each list with its checksum.
+
+        Raises:
+            ChecksumMismatch: one differs.
+        """
+        for begin, end, expected in self.lists:
+            found = xxh3_64_intdigest(data[begin:end])
+            if found != expected or len(data) < end:
+                raise ChecksumMismatch(
+                    f"{what}: the block list at bytes {begin} to {end} has the checksum {found:016x}, its shard names "
+                    f"{expected:016x}; the object was changed. Restore it, or write its shards anew with `compact`",
+                    expected=f"{expected:016x}",
+                    found=f"{found:016x}",
+                    hash="xxh3_64",
+                )
 
 
 class Transfer:
@@ -203,10 +230,13 @@ def check_object(store: Store, file: FileInfo) -> None:
 
 def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> None:
     hashers = {name: new_hash(name) for name in file.hashes}
+    pieces: list[bytes] = []
 
     def feed(chunk: bytes) -> None:
         for hasher in hashers.values():
             hasher.update(chunk)
+        if isinstance(file, BlockFile):
+            pieces.append(bytes(chunk))
 
     found = store.fetch(file.basename, out, on_chunk=feed)
     where = store.locate(file.basename)
@@ -217,3 +247,5 @@ def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> None:
             found=found,
         )
     compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, file.hashes, what=where)
+    if isinstance(file, BlockFile):
+        file.check_lists(b"".join(pieces), what=where)

@@ -39,7 +39,8 @@ MAX_INDEX_BYTES = 1 << 29
 """Largest index file that is parsed: about a million shards with two hashes each."""
 FILE_KINDS = ("raw", "zip", "meta", "zip_meta")
 """The files of a shard, as `ShardInfo` names them."""
-_MAX_DEPTH = 64  # levels of nesting in an index file
+MAX_DEPTH = 64
+"""Levels of nesting that a reader accepts in index files and version headers."""
 
 
 def check_basename(name: object, *, where: str) -> str:
@@ -448,8 +449,8 @@ def emit_index(shards: Sequence[ShardInfo], extra: Mapping[str, Any] | None = No
         raise IndexFileError(f"`extra` cannot be written as strict JSON: {error}.") from error
 
 
-def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) -> Any:
-    """Parse JSON strictly: UTF-8, no key twice in one object, no NaN, at most 64 levels deep.
+def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+    """Parse JSON strictly: UTF-8, no key twice in one object, no NaN, at most `max_depth` levels deep.
 
     Raises:
         IndexFileError: Anything else.
@@ -468,8 +469,8 @@ def load_strict(data: bytes, *, where: str, max_bytes: int = MAX_INDEX_BYTES) ->
         raise IndexFileError(
             f"{where}: not readable JSON ({reason}); it was cut short or damaged. Write it again.", where=where
         ) from error
-    if is_deeper_than(obj, _MAX_DEPTH):
-        raise IndexFileError(f"{where}: nested more than {_MAX_DEPTH} levels deep.", where=where)
+    if is_deeper_than(obj, max_depth):
+        raise IndexFileError(f"{where}: nested more than {max_depth} levels deep.", where=where)
     return obj
 
 

@@ -30,6 +30,11 @@ class Schema:
         """
         for name in columns:
             _check_name(name)
+        if len(columns) > MAX_COLUMNS:
+            raise SchemaError(
+                f"{len(columns)} columns, and a shard has at most {MAX_COLUMNS}; store numbers of one kind as one "
+                "column, such as ndarray:float32"
+            )
         names = tuple(sorted(columns))
         folded: dict[str, str] = {}
         for name in names:
@@ -65,7 +70,8 @@ class Schema:
 
     def only(self, names: tuple[str, ...]) -> "Schema":
         """Return the schema of some of the columns, in the order of `names`."""
-        places = list(map(self.names.index, names))
+        place_of = {name: place for place, name in enumerate(self.names)}
+        places = [place_of[name] for name in names]
         return Schema(
             names,
             tuple(self.encodings[place] for place in places),

@@ -23,7 +23,7 @@ from smalti.inspection.distributions import (
     Hashes,
     hash_numbers,
 )
-from smalti.inspection.values import ImageSummary, is_image, summarize_image
+from smalti.inspection.values import IMAGE_LISTS, ImageSummary, is_image, summarize_image
 
 MAX_EXAMPLES = 5
 """Rows that are named as examples."""
@@ -268,7 +268,7 @@ def _kind_of(values: Any, encoding: str) -> str:
         if values.ndim > 1:
             return "array"
         return {"b": "boolean", "m": "time", "M": "time"}.get(values.dtype.kind, "number")
-    if encoding in ("pkl", "jpeg", "png", "pil"):
+    if encoding in ("pkl", "jpeg", "png", "pil", *IMAGE_LISTS):
         return _kind_of_encoding(encoding)
     first = values[0]
     if isinstance(first, bytes):
@@ -284,8 +284,10 @@ def _kind_of(values: Any, encoding: str) -> str:
 def _kind_of_encoding(encoding: str) -> str:
     if encoding == "pkl":
         return "pickle"
-    if encoding in ("jpeg", "png", "pil") or encoding.startswith(("list[", "jpeg")):
-        return "image" if not encoding.startswith(("list[", "jpeg_array", "jpegarray")) else "images"
+    if encoding in IMAGE_LISTS:
+        return "images"
+    if encoding in ("jpeg", "png", "pil"):
+        return "image"
     families = {"str": "text", "bytes": "bytes", "json": "json", "int": "number", "float": "number"}
     return families.get(encoding, "array" if encoding.startswith("ndarray") else "number")
 

@@ -34,7 +34,16 @@ from smalti.inspection.distributions import Distribution, Histogram
 from smalti.inspection.head import MAX_ROWS, choose_rows
 from smalti.inspection.reading import Ids, VersionRows
 from smalti.inspection.stats import OnRows, Stats, stats_of
-from smalti.inspection.values import byte_text, cut, is_image, summarize_image, value_text
+from smalti.inspection.values import (
+    IMAGE_LISTS,
+    byte_text,
+    cut,
+    image_files,
+    is_image,
+    summarize_image,
+    summarize_images,
+    value_text,
+)
 from smalti.storage import Place
 
 DEFAULT_ROWS = 200
@@ -222,8 +231,8 @@ class _Page:
             return self._names[name].get(str(value), str(value))
         if encoding in ("jpeg", "png", "pil") or is_image(value, encoding):
             return _thumbnail_cell(value, encoding)
-        if isinstance(value, list) and value and isinstance(value[0], Image.Image):
-            return {"src": _data_url(value[0].convert("RGB")), "text": value_text(value, encoding)}
+        if encoding in IMAGE_LISTS:
+            return _list_cell(value, encoding)
         if isinstance(value, str):
             more = f"\n… {len(value):,} characters in all" if len(value) > MAX_TEXT_CHARS else ""
             return value[:MAX_TEXT_CHARS] + more
@@ -372,6 +381,18 @@ def _thumbnail_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
     except (BadImageError, OSError, ValueError) as error:
         return {"text": f"does not decode: {cut(str(error), 200)}", "fault": True}
     return {"src": _data_url(image), "text": found.text()}
+
+
+def _list_cell(data: bytes, encoding: str) -> Mapping[str, Any]:
+    """Return the cell of a list of images: the first one that is sound, and whether others are damaged."""
+    text = value_text(data, encoding, MAX_TEXT_CHARS)
+    images = summarize_images(data, encoding)
+    is_damaged = any(image.fault for image in images)
+    sound = next((place for place, image in enumerate(images) if not image.fault), None)
+    if sound is None:
+        return {"text": text, "fault": True} if images else {"text": text}
+    cell = _thumbnail_cell(image_files(data, encoding)[sound], IMAGE_LISTS[encoding])
+    return {**cell, **({} if cell.get("fault") else {"text": text}), **({"fault": True} if is_damaged else {})}
 
 
 def thumbnail_image(data: bytes, encoding: str) -> Image.Image:

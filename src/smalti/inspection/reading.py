@@ -2,10 +2,11 @@
 
 Of an uncompressed shard, the offsets of the rows are read and then the rows themselves, in ranges. Of a compressed
 shard, the beginning is read and unpacked up to the last row. The rows become a small shard in a temporary file, which
-the usual reader opens. Parts of files cannot be compared with their checksums: offsets, lengths and values are checked,
-and `verify` checks the rest.
+the usual reader opens. Where a shard has block hashes, or is a single block, all bytes that are read are verified.
+Parts of other files cannot be compared with their checksums: offsets, lengths and values are checked, and `verify`
+checks the rest.
 
-Pickled values, and raw images (`pil`), are read as bytes.
+Pickled values, raw images (`pil`) and lists of images are read as bytes.
 """
 
 import io
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,15 +27,17 @@ import numpy.typing as npt
 
 from smalti.errors import FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.format import AnyShard, FileInfo, Schema, ShardInfo, decode_gathered, open_shard, parse_compression
+from smalti.format.blocks import BlockHashes, is_one_block
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.layout import OFFSET, head_bytes
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.inspection.values import IMAGE_LISTS
 from smalti.storage import Place, Store, open_store
 from smalti.stream import StreamOptions
 from smalti.stream.shard_set import ShardSet, load_shard_set
 
 Ids = npt.NDArray[np.int64]
-AS_BYTES = ("pkl", "pil")
+AS_BYTES = ("pkl", "pil", *IMAGE_LISTS)
 """Encodings whose values are read as bytes."""
 MAX_GAP_BYTES = 1 << 16
 """Ranges of a file that are closer to each other are read as one."""
@@ -136,8 +139,8 @@ class VersionRows:
     def parts(self, columns: Sequence[str]) -> list[ReadPart]:
         """Return the shards that hold these columns and the masks of their nulls."""
         needed = [*columns, *(self._masks[name] for name in columns if name in self._masks)]
-        sources = [(self.set.shards, self.set.manifest.schema.names)]
-        sources += [(each.shards, tuple(each.entry.columns)) for each in self.set.added]
+        sources = [(self.set.shards, set(self.set.manifest.schema.names))]
+        sources += [(each.shards, set(each.entry.columns)) for each in self.set.added]
         found = [ReadPart(shards, tuple(name for name in needed if name in names)) for shards, names in sources]
         return [part for part in found if part.columns]
 
@@ -187,7 +190,7 @@ def one_of(values: Any, row: int) -> Any:
 
 
 def readable(shard: ShardInfo) -> ShardInfo:
-    """Return the shard with encodings that run no code and decode no raw image: such values are read as bytes."""
+    """Return the shard with encodings that run no code and open no image: such values are read as bytes."""
     schema = shard.schema
     if not set(AS_BYTES).intersection(schema.encodings):
         return shard
@@ -205,8 +208,10 @@ def open_rows(store: Store, shard: ShardInfo, rows: Ids) -> Iterator[AnyShard]:
     """
     with tempfile.TemporaryDirectory(prefix="smalti-rows-") as folder:
         if shard.zip is None:
-            table = _offsets(store.get_range(_table_of(shard).basename, *_table_range(rows)), shard, rows)
-            read = _range_reader(store, shard.raw.basename)
+            read = _range_reader(store, shard)
+            begin, end = _table_range(rows)
+            of_table = read if shard.meta is None else partial(store.get_range, shard.meta.basename)
+            table = _offsets(of_table(begin, end), shard, rows)
             opened = _small_shard(shard, table, rows, read, Path(folder))
         else:
             with Path(folder, "start").open("w+b") as start:
@@ -216,11 +221,6 @@ def open_rows(store: Store, shard: ShardInfo, rows: Ids) -> Iterator[AnyShard]:
             yield opened
         finally:
             opened.close()
-
-
-def _table_of(shard: ShardInfo) -> FileInfo:
-    """Return the uncompressed file with the table of offsets."""
-    return shard.meta or shard.raw
 
 
 def _table_range(rows: Ids) -> tuple[int, int]:
@@ -245,8 +245,32 @@ def _damaged(shard: ShardInfo, why: str) -> FormatError:
     return FormatError(f"{name}: {why}; `smalti verify` says what else is. Restore the file, or roll back.", key=name)
 
 
-def _range_reader(store: Store, key: str) -> Callable[[int, int], bytes]:
-    return lambda begin, end: store.get_range(key, begin, end)
+def _range_reader(store: Store, shard: ShardInfo) -> Callable[[int, int], bytes]:
+    """Return the function that reads bytes of an uncompressed shard, verified where it has block hashes."""
+    key, hashes = shard.raw.basename, _block_hashes(store, shard)
+    if hashes is None:
+        return partial(store.get_range, key)
+
+    def read(begin: int, end: int) -> bytes:
+        size = hashes.block_bytes
+        first = begin // size
+        data = store.get_range(key, first * size, min(-(-end // size) * size, shard.raw.num_bytes))
+        hashes.verify(data, first)
+        return data[begin - first * size : end - first * size]
+
+    return read
+
+
+def _block_hashes(store: Store, shard: ShardInfo) -> BlockHashes | None:
+    """Return the hashes of the blocks of an uncompressed shard; None if it has none, or their file is gone."""
+    raw, what = shard.raw, store.locate(shard.raw.basename)
+    if shard.blocks is not None:
+        with suppress(StoreNotFound):
+            data = store.get_range(shard.blocks.file, *shard.blocks.span(raw.num_bytes))
+            return BlockHashes(data, shard.blocks, raw.num_bytes, what=what)
+    elif shard.meta is None and is_one_block(raw.num_bytes, raw.hashes):
+        return BlockHashes.of_small_file(next(iter(raw.hashes.values())), raw.num_bytes, what=what)
+    return None
 
 
 def _file_reader(file: BinaryIO) -> Callable[[int, int], bytes]:
@@ -322,7 +346,8 @@ def _unpack_start(store: Store, shard: ShardInfo, rows: Ids, out: BinaryIO) -> I
     """Unpack a compressed shard up to the last of the rows; return the offsets as `_offsets` does."""
     table: Ids | None = None
     if shard.meta is not None and shard.zip_meta is not None:
-        whole = _algorithm(shard).decompress(store.get(shard.zip_meta.basename), shard.meta.num_bytes)
+        meta = store.get_limited(shard.zip_meta.basename, shard.zip_meta.num_bytes)
+        whole = _algorithm(shard).decompress(meta, shard.meta.num_bytes)
         table = _offsets(whole[slice(*_table_range(rows))], shard, rows)
 
     def find_end(file: BinaryIO, total: int) -> int | None:

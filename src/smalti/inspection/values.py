@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image
 
 from smalti.errors import BadImageError
+from smalti.format.encodings.registry import parse_encoding
 from smalti.images import ImageHeader, probe_image
 from smalti.images.header import may_be_image
 
@@ -28,6 +29,10 @@ MAX_JSON_ELEMENTS = 64
 """Elements of an array that JSON holds."""
 MAX_JSON_BYTES = 1024
 """Bytes of a binary value that JSON holds, as base64."""
+IMAGE_LISTS = {
+    "list[jpeg]": "jpeg", "list[png]": "png", "list[pil]": "pil", "jpeg_array": "jpeg", "jpegarray": "jpeg",
+}  # fmt: skip
+"""Encodings of lists of images, and that of their members."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -82,6 +87,26 @@ def _raw_image(data: bytes) -> ImageSummary:
     return ImageSummary(f"raw {mode}", width, height, len(data))
 
 
+def image_files(data: bytes, encoding: str) -> list[bytes]:
+    """Return the stored bytes of each image of a list.
+
+    Raises:
+        BadImageError: it is no list of images.
+    """
+    codec: Any = parse_encoding(encoding)
+    files: list[bytes] = codec.files(data)
+    return files
+
+
+def summarize_images(data: bytes, encoding: str) -> list[ImageSummary]:
+    """Return the facts of each image of a list; of a damaged list, one with the fault."""
+    try:
+        files = image_files(data, encoding)
+    except BadImageError as error:
+        return [ImageSummary("", 0, 0, len(data), error.message)]
+    return [summarize_image(file, IMAGE_LISTS[encoding]) for file in files]
+
+
 def is_image(value: Any, encoding: str) -> bool:
     """Return whether a value is shown as an image: one of an image column, or bytes that begin like one."""
     if not isinstance(value, bytes):
@@ -96,6 +121,8 @@ def _is_sound(value: bytes) -> bool:
 def value_json(value: Any, encoding: str) -> Any:
     """Return a value of a column of this encoding as JSON holds it; see the head of this module."""
     if isinstance(value, bytes):
+        if encoding in IMAGE_LISTS:
+            return [found.to_dict() for found in summarize_images(value, encoding)]
         if is_image(value, encoding):
             return summarize_image(value, encoding).to_dict()
         found: dict[str, Any] = {"type": "pickle" if encoding == "pkl" else "bytes", "num_bytes": len(value)}
@@ -153,6 +180,8 @@ def value_text(value: Any, encoding: str, limit: int | None = None) -> str:
 
 def _line(value: Any, encoding: str, limit: int | None) -> str:
     if isinstance(value, bytes):
+        if encoding in IMAGE_LISTS:
+            return _images_line(summarize_images(value, encoding))
         if is_image(value, encoding):
             return summarize_image(value, encoding).text()
         return f"{'pickle' if encoding == 'pkl' else 'bytes'} {byte_text(len(value))}"
@@ -165,13 +194,18 @@ def _line(value: Any, encoding: str, limit: int | None) -> str:
         return f"{shape} {_elements(value)}" if value.size <= 8 else shape
     if isinstance(value, float):
         return repr(float(value)) if limit is None else f"{value:.6g}"
-    if isinstance(value, list) and value and isinstance(value[0], Image.Image):
-        sizes = ", ".join(f"{each.width}x{each.height}" for each in value[:3])
-        noun = "image" if len(value) == 1 else "images"
-        return f"{len(value)} {noun} {sizes}{', …' if len(value) > 3 else ''}"
     if isinstance(value, dict | list):
         return json.dumps(_plain_json(value), ensure_ascii=False)
     return _text(value)
+
+
+def _images_line(images: list[ImageSummary]) -> str:
+    faults = [image for image in images if image.fault]
+    if faults:
+        return f"{len(faults)} of {len(images)} damaged: {faults[0].text()}"
+    sizes = ", ".join(f"{image.width}x{image.height}" for image in images[:3])
+    noun = "image" if len(images) == 1 else "images"
+    return f"{len(images)} {noun} {sizes}{', …' if len(images) > 3 else ''}".rstrip()
 
 
 def _escaped(text: str) -> str:

@@ -7,6 +7,7 @@ import enum
 import socket
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout, TrainingError
 from smalti.storage.schemes import Scheme
@@ -105,6 +106,9 @@ _THROTTLED = frozenset(
         "RESOURCE_EXHAUSTED", "REQUEST_LIMIT_EXCEEDED", "TEMPORARILY_UNAVAILABLE",
     }
 )  # fmt: skip
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_NO_BUCKET_TEXTS = ("specified bucket does not exist", "bucket not found")
+_REFUSED_TEXTS = ("connection refused", "connect call failed", "could not connect to the endpoint")
 _UNTRUSTED_TEXTS = ("certificate_verify_failed", "certificate verify failed")
 _NO_LOGIN_TEXTS = (
     "cannot configure default credentials",
@@ -158,6 +162,8 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
     kind = classify(error)
     facts = {**facts, "code": error_code(error)}
     advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
+    if kind is Kind.MISSING and _is_bucket_missing(error):
+        return no_bucket(what, urlsplit(str(facts.get("url", ""))).netloc, **facts)
     if kind is Kind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
     if kind is Kind.EXISTS:
@@ -180,7 +186,33 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
         )
     if any(_code_of(link) == "NotImplemented" for link in _chain(error)):
         return StoreError(f"{what}: {detail}; this store cannot do that", is_unsupported=True, **facts)
+    if _is_refused_connection(error):
+        detail = f"{detail}; no server answers there: check that it runs, and {scheme.endpoint_help}"
     return StoreError(f"{what}: {detail}", **({"is_transient": True} if kind is Kind.TRANSIENT else {}), **facts)
+
+
+def _is_bucket_missing(error: BaseException) -> bool:
+    links = list(_chain(error))
+    texts = [str(link).lower() for link in links]
+    return any(_code_of(link) in _NO_BUCKET for link in links) or any(
+        known in text for known in _NO_BUCKET_TEXTS for text in texts
+    )
+
+
+def _is_refused_connection(error: BaseException) -> bool:
+    return any(
+        isinstance(link, ConnectionRefusedError) or any(text in str(link).lower() for text in _REFUSED_TEXTS)
+        for link in _chain(error)
+    )
+
+
+def no_bucket(what: str, bucket: str, **facts: Any) -> StoreNotFound:
+    """Return the error for a bucket, container or volume that does not exist. Pure."""
+    return StoreNotFound(
+        f"{what}: there is no bucket, container or volume {bucket!r}; check its name, and the endpoint and credentials "
+        "that are used, or create it",
+        **{**facts, "is_bucket": True},
+    )
 
 
 def is_transient(error: BaseException) -> bool:

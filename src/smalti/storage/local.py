@@ -237,7 +237,24 @@ class LocalStore(Store):
     def check_folder(self) -> None:
         """Check that the folder exists."""
         if not self.root.is_dir():
+            self._check_no_file(self.root)
             raise StoreNotFound(f"the folder {self.root} does not exist", url=self.url)
+
+    def _check_no_file(self, path: Path) -> None:
+        """Check that no file is where a folder above `path`, or `path` itself, should be.
+
+        Raises:
+            StoreError: there is one.
+        """
+        for folder in (path, *path.parents):
+            if folder.exists():
+                if not folder.is_dir():
+                    raise StoreError(
+                        f"{folder} is a file, and a folder is needed there: give the address of a folder",
+                        url=self.url,
+                        path=str(folder),
+                    )
+                return
 
     def info(self, key: str) -> ObjectInfo:
         """Return the size and the modification time of one file."""
@@ -287,6 +304,8 @@ class LocalStore(Store):
     def _files(self, prefix: str) -> Iterator[tuple[str, str, str]]:
         """List key, name and path of all files below the folder, temporary ones included."""
         top, found = self.root / folder_of(prefix), []
+        if not self.root.is_dir():
+            self._check_no_file(self.root)
         with self._mapped(prefix, "list"):
             for folder, _, names in os.walk(top, onerror=_raise_unless_gone):
                 below = Path(folder).relative_to(self.root).as_posix()
@@ -388,12 +407,17 @@ class LocalStore(Store):
     def _translate(self, error: OSError, key: str, action: str) -> StoreError:
         where = self.locate(key)
         facts = {"key": key, "url": self.url}
+        if isinstance(error, FileExistsError) and action == "create":
+            return StoreExists(f"{where} exists already; nothing was written", **facts)
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            try:
+                self._check_no_file(self.root)
+            except StoreError as file_there:
+                return file_there
         if isinstance(error, FileExistsError):
-            if action == "create":
-                return StoreExists(f"{where} exists already; nothing was written", **facts)
-            return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
+            return StoreError(f"cannot {action} {where}: a file is where a folder is needed", **facts)
         if isinstance(error, NotADirectoryError) and action == _MAKE_FOLDER:
-            return StoreError(f"cannot {action} {where}: a file stands where a folder is needed", **facts)
+            return StoreError(f"cannot {action} {where}: a file is where a folder is needed", **facts)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and action != "write":
             return StoreNotFound(f"{where} does not exist", **facts)
         if isinstance(error, PermissionError):

@@ -11,11 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
-from smalti.storage.errors import RETRYABLE, Kind, classify, is_expired, is_throttled, is_unknown_host, translate
+from smalti.storage.errors import (
+    RETRYABLE,
+    Kind,
+    classify,
+    is_expired,
+    is_throttled,
+    is_unknown_host,
+    no_bucket,
+    translate,
+)
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
-from smalti.storage.retry import Deadline, RetryOptions, most_seconds
+from smalti.storage.retry import Deadline, RetryOptions, call_within, most_seconds
 from smalti.storage.schemes import SCHEME_BY_NAME, check_named_options, load_function, make_filesystem
 from smalti.storage.store import (
     ListingPage,
@@ -167,12 +176,18 @@ def _no_op() -> None:
 
 
 def call(filesystem: Any, method: str, *args: Any, timeout: float, **kwargs: Any) -> Any:
-    """Call a method of an fsspec file system; an asynchronous one is cancelled after `timeout` seconds."""
+    """Call a method of an fsspec file system for at most `timeout` seconds.
+
+    An asynchronous one is cancelled then, and another one is left behind in its thread.
+    """
     if getattr(filesystem, "async_impl", False):
         from fsspec.asyn import sync
 
         return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *args, timeout=timeout, **kwargs)
-    return getattr(filesystem, method)(*args, **kwargs)
+    try:
+        return call_within(timeout, partial(getattr(filesystem, method), *args, **kwargs))
+    except StoreTimeout as error:
+        raise TimeoutError(error.message) from None
 
 
 class FsspecStore(Store):
@@ -352,7 +367,9 @@ class FsspecStore(Store):
         find = partial(self._run, "find", folder, detail=True)
         try:
             found = self._call("list", prefix, find, deadline=Deadline(LIST_SECONDS))
-        except StoreNotFound:
+        except StoreNotFound as error:
+            if error.facts.get("is_bucket"):
+                raise
             return iter(())
         return iter(self._infos(found, folder))
 
@@ -387,8 +404,12 @@ class FsspecStore(Store):
         # /Volumes/<catalog>/<schema>/<volume>; elsewhere a root that begins with "/" is a folder of a server.
         depth = 5 if self.root.startswith("/Volumes/") else 1
         bucket = "/".join(self.root.split("/")[:depth])
-        if bucket and self.scheme.name != "memory":
+        if not bucket or self.scheme.is_read_only or self.scheme.name == "memory":
+            return
+        try:
             self._call("look up the bucket of", "", partial(self._run, "info", bucket))
+        except StoreNotFound as error:
+            raise no_bucket(f"cannot use {self.url}", bucket, key="", url=self.url) from error
 
     def check_folder(self) -> None:
         """Look up the store's own folder; in a bucket it exists if there is an object in it."""

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreExists
 from smalti.storage.opening import Place, open_store
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import call_within
-from smalti.storage.store import Store
+from smalti.storage.store import Store, put_own
 
 PROBE_FOLDER = "smalti-probe"
 """Folder of the probe objects, below the place."""
@@ -70,7 +71,7 @@ def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, secon
     if store is None:
         return Probe(redact_address(str(place)), tuple(run.steps), None)
     key, first, second = f"{PROBE_FOLDER}/probe-{secrets.token_hex(8)}", b"smalti probe 1", b"smalti probe 2"
-    is_created = run.step("create", lambda: _done(store.put_if_absent(key, first)))
+    is_created = run.step("create", lambda: _create(store, key, first))
     skew = None
     if is_created:
         run.step("read", lambda: _expect(store, key, first))
@@ -111,6 +112,11 @@ class _Run:
 
 
 def _done(_: None) -> bool:
+    return True
+
+
+def _create(store: Store, key: str, data: bytes) -> bool:
+    put_own(store, key, data, partial(store.put_if_absent, key, data))
     return True
 
 

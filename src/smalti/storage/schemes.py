@@ -69,6 +69,8 @@ class Scheme:
     """Variables that name a login service of this host or build agent: useless on other hosts, so not passed on."""
     credentials_help: str = "check the storage options"
     """Advice for missing or refused credentials, as the middle of a sentence."""
+    endpoint_help: str = "check the address"
+    """Advice for a server that refuses connections, as the middle of a sentence."""
     extra: str = ""
     """Extra of the package `smalti` that installs the client; "" where none is needed."""
     packages: tuple[str, ...] = ()
@@ -115,6 +117,10 @@ _S3 = Scheme(
         "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN for temporary ones) or AWS_PROFILE, "
         "and S3_ENDPOINT_URL for a store that is not AWS, or pass them as storage options `key`, `secret`, `token`, "
         "`endpoint_url`; a public bucket needs the option anon=True"
+    ),
+    endpoint_help=(
+        "check the storage option `endpoint_url`, or the first one that is set of S3_ENDPOINT_URL, AWS_ENDPOINT_URL_S3 "
+        "and AWS_ENDPOINT_URL; without any, requests go to AWS"
     ),
     extra="s3",
     packages=("s3fs", "botocore"),

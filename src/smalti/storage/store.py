@@ -8,7 +8,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -19,6 +19,8 @@ from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
 
 MAX_KEY_BYTES = 1024
 """Longest key that S3, GCS and Azure all accept."""
+MAX_OBJECT_BYTES = 2 << 30
+"""Largest object that is read into memory as a whole; larger ones are read in parts, or fetched into a file."""
 _MARKS = (
     "ETag", "etag", "generation", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "created",
 )  # fmt: skip
@@ -169,7 +171,7 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """Return the whole object.
+        """Return the whole object, of at most `MAX_OBJECT_BYTES`.
 
         Raises:
             StoreNotFound: no such key.
@@ -179,10 +181,29 @@ class Store(ABC):
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end) of the object; fewer, or none, if the object ends before.
 
+        No more is read from a server than that, and what it sends before them if it ignores ranges.
+
         Raises:
             StoreNotFound: no such key.
             ValueError: not 0 <= begin <= end.
         """
+
+    def get_limited(self, key: str, limit: int) -> bytes:
+        """Return the whole object, of which no more than `limit` bytes and one are read.
+
+        Raises:
+            StoreNotFound: no such key.
+            StoreError: the object is larger.
+        """
+        data = self.get_range(key, 0, limit + 1)
+        if len(data) > limit:
+            raise StoreError(
+                f"{self.locate(key)} is larger than {limit} bytes, which no such object is; it was replaced by another "
+                "one, or the server does not end its answers",
+                key=key,
+                url=self.url,
+            )
+        return data
 
     @abstractmethod
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
@@ -288,7 +309,12 @@ class Store(ABC):
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """List all objects below the folder `prefix`, recursively, sorted by key; none if there is no such folder."""
+        """List all objects below the folder `prefix`, recursively, sorted by key; none if there is no such folder.
+
+        Raises:
+            StoreNotFound: there is no such bucket.
+            StoreError: a file is where the root should be.
+        """
 
     def list_page(self, *, after: str = "") -> ListingPage:
         """List objects whose keys are greater than `after`; stores that cannot begin there list all objects.
@@ -389,13 +415,14 @@ class Store(ABC):
             StoreError: the store overwrote an existing object.
         """
         probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
-        self.put_if_absent(probe, b"1")
         try:
-            self.put_if_absent(probe, b"2")
-        except StoreExists:
-            return
+            put_own(self, probe, b"1", lambda: self.put_if_absent(probe, b"1"))
+            with suppress(StoreExists):
+                self.put_if_absent(probe, b"2")
+            if self.get_range(probe, 0, 2) == b"1":  # a refusal may be the answer to a repeated put that took effect
+                return
         finally:
-            self.delete(probe)
+            delete_own(self, probe)
         raise StoreError(
             f"{self.url}: this store ignores conditional puts (If-None-Match), so two writers could both publish; use "
             "a store that honours them (AWS S3, GCS, Azure, MinIO, Ceph RGW, R2, UC Volumes, a local disk)",
@@ -411,21 +438,21 @@ class Store(ABC):
         probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
         if not self.replaces_conditionally:
             raise self._unconditional(probe)
-        self.put(probe, b"1")
         try:
+            self.put(probe, b"1")
             first = self.get_tagged(probe).etag
             try:
-                self.put_if_match(probe, b"2", first)
+                put_own(self, probe, b"2", lambda: self.put_if_match(probe, b"2", first))
             except StoreConflict as error:
                 raise StoreError(
                     f"{self.url}: this store refuses to replace an object by its own ETag (If-Match)", url=self.url
                 ) from error
-            try:
+            with suppress(StoreConflict):
                 self.put_if_match(probe, b"3", first)
-            except StoreConflict:
+            if self.get_range(probe, 0, 2) == b"2":
                 return
         finally:
-            self.delete(probe)
+            delete_own(self, probe)
         raise StoreError(
             f"{self.url}: this store ignores conditional puts (If-Match), so the work of one of two writers could "
             "be lost",
@@ -443,6 +470,37 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+
+def put_own(store: Store, key: str, data: bytes, put: Callable[[], object]) -> None:
+    """Put an object by a conditional request, under a key that belongs to the caller.
+
+    If the reply was lost, or a repeated put was refused because the first one took effect, the object is read back.
+
+    Raises:
+        StoreError: what `put` raises, if the store does not have the content.
+    """
+    try:
+        put()
+    except StoreError:
+        if not holds(store, key, data):
+            raise
+
+
+def holds(store: Store, key: str, data: bytes) -> bool:
+    """Return whether the store is known to have exactly this content; False also if it does not answer."""
+    try:
+        return store.get_range(key, 0, len(data) + 1) == data
+    except StoreError:
+        return False
+
+
+def delete_own(store: Store, key: str) -> None:
+    """Remove an object; a lost reply is settled by a second request, which changes nothing."""
+    try:
+        store.delete(key)
+    except StoreError:
+        store.delete(key)
 
 
 def check_span(begin: int, end: int) -> None:

@@ -101,10 +101,18 @@ def test_the_index_of_a_split_that_only_the_overtaken_version_has_is_removed(mak
 
 
 @pytest.mark.parametrize("fault", [StoreTimeout("no reply"), StoreError("503")])
-def test_a_lost_reply_to_the_put_of_an_index_is_settled_by_calling_again(make_draft, fault):
+def test_a_lost_reply_to_the_put_of_an_index_is_settled_by_reading_it_back(make_draft, fault):
     store = MemoryStore()
     publish(store, make_draft(store, 2))
     store.plant("put_if_match", key="index.json", lost_ack=True, times=1, error=fault)
+    assert publish(store, make_draft(store, 3, first=10), mode="append").version == 2
+    assert version_in(store) == 2
+
+
+def test_an_index_that_cannot_be_put_is_settled_by_calling_again(make_draft):
+    store = MemoryStore()
+    publish(store, make_draft(store, 2))
+    store.plant("put_if_match", key="index.json", times=1, error=StoreError("503"))
     draft = make_draft(store, 3, first=10)
     with pytest.raises(CommitUnknown):
         publish(store, draft, mode="append")

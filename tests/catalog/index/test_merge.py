@@ -143,7 +143,7 @@ def test_one_listing_and_one_read_for_each_part_are_all_requests():
     before = len(store.calls)
     merge_index(store)
     calls = [call.op for call in store.calls[before:]]
-    assert (calls.count("list"), calls.count("get"), calls.count("put"), len(calls)) == (1, 20, 1, 22)
+    assert (calls.count("list"), calls.count("get_range"), calls.count("put"), len(calls)) == (1, 20, 1, 22)
 
 
 class FourReadersStore(MemoryStore):
@@ -256,10 +256,10 @@ def test_arguments_of_neither_form_are_a_type_error(args, options):
 def test_a_store_that_fails_or_hangs_is_an_error_in_time():
     store = MemoryStore()
     fill(store, "1", 2)
-    store.plant("get", delay=1.0)
+    store.plant("get*", delay=1.0)
     check_refused(store, StoreTimeout, "no index file arrived within 0 s", store, download_timeout=0.1)
     store.heal()
-    store.plant("get", key="1/*")
+    store.plant("get*", key="1/*")
     check_refused(store, StoreError, "planted")
     with pytest.raises(ValueError, match="download_timeout"):
         merge_index(store, download_timeout=0)

@@ -85,7 +85,8 @@ def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
     if output.as_json:
         write_json([asdict(info) | {"tags": names[info.version]} for info in versions])
         return
-    removed = {info.version: ["(removed by a vacuum)"] for info in versions if info.is_expired}
+    notes = {info.version: ["(removed by a vacuum)"] for info in versions if info.is_expired}
+    notes |= {info.version: [f"(cannot be read: {info.problem})"] for info in versions if info.problem}
     write_table(
         [
             Column("version", is_number=True),
@@ -104,7 +105,7 @@ def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
                 info.digest[:16],
                 info.write_id,
                 info.operation,
-                "  ".join([*names[info.version], *removed.get(info.version, ())]),
+                "  ".join([*names[info.version], *notes.get(info.version, ())]),
             )
             for info in versions
         ],

@@ -196,6 +196,11 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
     return _find_built_in(name) or find_custom(name) or _unknown(name)
 
 
+def is_unsafe(name: str) -> bool:
+    """Return whether values of this encoding may run code when they are read."""
+    return name in _UNSAFE and _find_override(name) is None
+
+
 def built_in_encoding(name: str) -> Encoding:
     """Return MDS's own encoding called `name`, also unsafe ones and those that were overridden.
 

@@ -139,7 +139,7 @@ def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_ty
     read = schema if names is None else schema.only(names)
     codecs = read.codecs(allow_unsafe_types=allow_unsafe_types)
     columns = tuple(map(_column, read.names, codecs, read.sizes))
-    sizes_before = [schema.sizes[: schema.names.index(name)] for name in read.names]
+    before = _places(schema)
     num_lengths = schema.sizes.count(None)
     return ReadPlan(
         schema,
@@ -149,8 +149,20 @@ def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_ty
         4 * num_lengths,
         struct.Struct(f"<{num_lengths}I").unpack_from,
         4 * num_lengths + sum(size for size in schema.sizes if size is not None),
-        tuple((sum(size for size in sizes if size is not None), sizes.count(None)) for sizes in sizes_before),
+        tuple(before[name] for name in read.names),
     )
+
+
+def _places(schema: Schema) -> dict[str, tuple[int, int]]:
+    """Return for each column the bytes of fixed size, and the number of columns of other sizes, before it."""
+    places, fixed_bytes, num_lengths = {}, 0, 0
+    for name, size in zip(schema.names, schema.sizes, strict=True):
+        places[name] = fixed_bytes, num_lengths
+        if size is None:
+            num_lengths += 1
+        else:
+            fixed_bytes += size
+    return places
 
 
 def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:

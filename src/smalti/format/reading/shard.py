@@ -3,17 +3,20 @@
 import operator
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from smalti.errors import FormatError
+from smalti.errors import BadImageError, FormatError
 from smalti.format.encodings.encoding import Array
+from smalti.format.encodings.registry import is_unsafe
 from smalti.format.hashing import FIRST_BYTES
 from smalti.format.index import ShardInfo
-from smalti.format.layout import Offsets, compare_config, read_offsets
+from smalti.format.layout import Offsets, compare_config, head_bytes, read_offsets
 from smalti.format.reading.batch import (
     DECODER_ERRORS,
     Arrays,
@@ -244,6 +247,27 @@ class Shard:
             "damaged. Fetch it again, or run the writer again.",
             sample=number,
         )
+
+
+def check_written(data: memoryview, info: ShardInfo) -> None:
+    """Check that a reader of the uncompressed file `data`, which was just written, can read it: header and last sample.
+
+    Images are not decoded by force: bytes that are no usable image are the fault of that sample, and readers report it.
+    Columns that run code when they are read are left out.
+
+    Raises:
+        FormatError: A reader would refuse the file or the sample.
+    """
+    where = info.raw.basename
+    offsets = read_offsets(data, samples=info.samples, what=where)
+    config = bytes(data[8 + 4 * info.samples : int(offsets[0])])
+    compare_config(config, info.to_json(), what=where)
+    begin, end = offsets[-2:].tolist()
+    single: Any = head_bytes(config, np.array([end - begin])) + bytes(data[begin:end])
+    names = tuple(name for name, encoding in info.schema.columns().items() if not is_unsafe(encoding))
+    plan = read_plan(info.schema, allow_unsafe_types=True, names=None if names == info.schema.names else names)
+    with suppress(BadImageError):  # bytes do for a map here
+        Shard(MappedFile(single, where), replace(info, samples=1), plan)[0]
 
 
 def _check_config(file: MappedFile, offsets: Offsets, info: ShardInfo) -> None:

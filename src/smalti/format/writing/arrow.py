@@ -71,6 +71,7 @@ def encode_batch(
         )
     places = {name: place for place, name in enumerate(names)}
     columns: list[StoredColumn] = []
+    places = {name: place for place, name in enumerate(names)}
     try:
         for name, codec in zip(schema.names, codecs, strict=True):
             columns.append(_checked_lengths(encode_column(codec, batch.column(places[name]))))

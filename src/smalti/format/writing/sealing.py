@@ -18,6 +18,7 @@ from smalti.format.encodings.encoding import Bytes1d, Int64s
 from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_first, hash_rows
 from smalti.format.index import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
+from smalti.format.reading.shard import check_written
 from smalti.format.schema import Schema
 from smalti.format.sizes import parse_size_limit
 
@@ -153,10 +154,13 @@ class FilledShard(Protocol):
         """Return the sum of the hashes of its samples (`smalti.format.hashing`); before `seal`, on the same thread."""
 
     def seal(self) -> BuiltShard:
-        """Return the finished shard: assembled, hashed and compressed.
+        """Return the finished shard: assembled, hashed, compressed, and checked as a reader would open it.
 
         Called once, on any thread, and expensive: meant for the threads that store it, while the builder fills the next
         one. The bytes depend neither on the thread nor on the number of cores.
+
+        Raises:
+            FormatError: A reader could not read it.
         """
 
 
@@ -283,6 +287,7 @@ class MdsSealer:
             raw = replace(raw, first_hash=hash_first(data, files.recorded_hashes))
             block_hashes = block_hashes_of(data, files.recorded_hashes)
         info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
+        check_written(data, info)
         return BuiltShard(info, (stored,), block_hashes)
 
 

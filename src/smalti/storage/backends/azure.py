@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
+from smalti.storage.backends.bodies import bound_responses
 from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, proxies_of
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
@@ -144,6 +145,7 @@ def _class() -> Any:
         def do_connect(self) -> None:
             super().do_connect()
             _lead_through(self.service_client, self._network)
+            _bound_responses(self.service_client)
             policy = getattr(getattr(self.service_client, "_config", None), "retry_policy", None)
             if policy is not None:
                 policy.total_retries = LIBRARY_ATTEMPTS - 1
@@ -212,6 +214,18 @@ def _lead_through(client: Any, network: Mapping[str, Any]) -> None:
         client._pipeline._transport.connection_config.verify = authority
     if proxies:
         client._config.proxy_policy.proxies = proxies
+
+
+def _bound_responses(client: Any) -> None:
+    """Let a client, and those that it makes, read no more of an answer than they asked for."""
+    transport = client._pipeline._transport
+    open_session = transport.open
+
+    async def open_bounded() -> None:
+        await open_session()
+        bound_responses(transport.session)
+
+    transport.open = open_bounded
 
 
 def managed_identity(client_id: str | None, network: Mapping[str, Any]) -> Login:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 from smalti.errors import StoreAuthError, StoreError
 from smalti.regular_files import read_regular_text
 from smalti.storage.backends import s3
+from smalti.storage.backends.bodies import bound_responses
 from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, ssl_context
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import LIBRARY_ATTEMPTS, READ_SECONDS
@@ -229,7 +230,7 @@ def _class() -> Any:
                 self.session_kwargs = {"connector": aiohttp.TCPConnector(ssl=context)}
                 if self._network.get(PROXY):
                     self.session_kwargs["proxy"] = self._network[PROXY]
-            return await super()._set_session()
+            return bound_responses(await super()._set_session())
 
         if request is not None:
             _request = retry.retry_request(retries=LIBRARY_ATTEMPTS)(request)

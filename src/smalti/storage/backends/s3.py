@@ -19,6 +19,7 @@ import functools
 import hashlib
 import importlib
 import os
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -28,8 +29,8 @@ from typing import Any
 from smalti.errors import StoreError
 from smalti.process import PerProcess, collection_paused
 from smalti.storage.backends.aws_login import assumed_role, async_session
+from smalti.storage.backends.bodies import bound_responses, within
 from smalti.storage.backends.network import ca_bundle_of, check_proxy, proxies_of
-from smalti.storage.backends.s3_models import reader_models
 from smalti.storage.backends.s3_versions import OldVersionRequests
 from smalti.storage.object_store import Body, FsspecReader, Reader
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
@@ -42,6 +43,8 @@ REQUESTER_PAYS = "MOSAICML_STREAMING_AWS_REQUESTER_PAYS"
 """Variable with the names of buckets whose reader pays, separated by commas."""
 CHUNK_BYTES = 256 << 10
 """Size of the chunks of a body: fits into a core's cache, and needs few Python calls per megabyte."""
+FAST_BYTES, FAST_BYTES_PER_SECOND = 4 << 10, 1 << 20
+"""The least bytes of a read, and its speed, after which a whole chunk is waited for."""
 PAGE_REQUESTS = 10
 """Requests of one page of a listing; S3 answers each with a thousand objects at most."""
 _OPTIONS = frozenset(
@@ -317,7 +320,7 @@ def session_class() -> Any:
         """A session that follows no redirects: aiohttp would follow them to any host."""
 
         async def _get_session(self, proxy_url: Any) -> Any:
-            return _NoRedirects(await super()._get_session(proxy_url))
+            return _NoRedirects(bound_responses(await super()._get_session(proxy_url)))
 
     return NoRedirectSession
 
@@ -365,14 +368,11 @@ class S3Reader:
         deadline, is_part = Deadline(timeout), bool(begin) or end is not None
         span = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if is_part else {}
         reply = self._request("GetObject", path, **span)
-        pieces = []
-        for chunk in _chunks(reply["Body"]):
-            pieces.append(chunk)
-            if deadline.passed():
-                reply["Body"].close()
-                raise TimeoutError(f"{sum(map(len, pieces))} bytes had arrived")
-        data = b"".join(pieces)
-        return data[begin:end] if is_part and "ContentRange" not in reply else data  # a store that ignores ranges
+        chunks = _timely(_chunks(reply["Body"]), deadline)
+        try:
+            return b"".join(within(chunks, begin, end, is_part="ContentRange" in reply, what=f"s3://{path}"))
+        finally:
+            reply["Body"].close()  # the connection is reused if all bytes were read
 
     def size(self, path: str, *, timeout: float) -> int:  # noqa: ARG002
         """Return the object's size, bytes."""
@@ -430,13 +430,49 @@ def _make_client(options: dict[str, Any], timeout: float) -> Any:
     else:
         given |= {names[name]: settings[name] for name in names if settings.get(name) is not None}
     with collection_paused():  # 15,000 objects, all of which stay
-        session.register_component("data_loader", reader_models())
         return session.create_client("s3", config=configuration.Config(**config), **(given | client))
 
 
 def _chunks(body: Any) -> Iterator[bytes]:
-    # The last read, which returns nothing, compares the number of bytes to the header.
-    return iter(partial(body.read, CHUNK_BYTES), b"")
+    """Yield the bytes of a body; the last read, which returns nothing, compares their number to the header.
+
+    A read of a whole chunk has no deadline on a connection that delivers a few bytes now and then. So what has arrived
+    is taken piece by piece, until the connection is fast.
+    """
+    is_fast = False
+    while True:
+        begin = time.monotonic()
+        chunk = body.read(CHUNK_BYTES) if is_fast else _read_arrived(body)
+        if not chunk:
+            return
+        is_fast = len(chunk) >= max(FAST_BYTES, FAST_BYTES_PER_SECOND * (time.monotonic() - begin))
+        yield chunk
+
+
+def _read_arrived(body: Any) -> bytes:
+    """Return what has arrived of a body, at most a chunk; wait if that is nothing."""
+    raw = body._raw_stream
+    if not hasattr(raw, "read1"):  # urllib3 before version 2
+        return bytes(body.read(CHUNK_BYTES))
+    raw.read = raw.read1  # the body's own method counts, and computes checksums
+    try:
+        return bytes(body.read(CHUNK_BYTES))
+    finally:
+        del raw.read
+
+
+def _timely(chunks: Iterator[bytes], deadline: Deadline) -> Iterator[bytes]:
+    """Yield the chunks.
+
+    Raises:
+        TimeoutError: the deadline passed before one of them arrived.
+    """
+    arrived = 0
+    for chunk in chunks:
+        arrived += len(chunk)
+        if deadline.passed():
+            raise TimeoutError(f"{arrived} bytes had arrived")
+        yield chunk
 
 
 def _whole_size(reply: Any) -> int:

@@ -14,7 +14,14 @@ from typing import Any
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import Address, detect, load_extra
-from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_name, temporary_path, unfinished_uploads_in
+from smalti.storage.store import (
+    MAX_OBJECT_BYTES,
+    UnfinishedUpload,
+    is_temporary,
+    temporary_name,
+    temporary_path,
+    unfinished_uploads_in,
+)
 
 BLOCK_BYTES = 1 << 18
 """Size of one read request."""
@@ -118,7 +125,7 @@ def _errors() -> Any:
 async def _read(channel: Any, path: str, begin: int, end: int | None) -> bytes:
     try:
         async with channel.open(path, "rb", block_size=BLOCK_BYTES) as file:
-            return bytes(await file.read(-1 if end is None else end - begin, begin))
+            return bytes(await file.read(MAX_OBJECT_BYTES if end is None else end - begin, begin))
     except _errors().SFTPError as error:
         # Servers report a folder by various codes.
         if await channel.isdir(path):

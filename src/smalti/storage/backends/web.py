@@ -17,6 +17,7 @@ from fsspec.asyn import sync
 
 from smalti.errors import StoreError
 from smalti.process import PerProcess
+from smalti.storage.backends.bodies import CHUNK_BYTES, PARTIAL, bound_responses
 from smalti.storage.object_store import Body, ChangedError, FsspecReader
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
@@ -139,10 +140,9 @@ def web_class() -> Any:
             headers = {"Range": f"bytes={begin}-{'' if end is None else end - 1}"} if ranged else {}
             async with await self._request("get", self._address(url), headers) as reply:
                 reply.raise_for_status()
-                body = bytes(await reply.read())
-                if ranged and reply.status != 206:
-                    return body[begin:end]  # the server ignored the range
-                if ranged and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
+                body = bytes(await reply.read())  # of the range alone, also if the server ignored it
+                is_part = ranged and reply.status == PARTIAL
+                if is_part and not _is_span(reply.headers.get("Content-Range", ""), begin, end, len(body)):
                     raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
                 return body
 
@@ -155,13 +155,15 @@ def web_class() -> Any:
                         return _described(url, int(size), reply.headers)
             async with await self._request("get", self._address(url), {"Range": "bytes=0-0"}) as reply:
                 reply.raise_for_status()
-                total = reply.headers.get("Content-Range", "").rpartition("/")[2]
-                if reply.status == 206 and total.isdigit():
-                    return _described(url, int(total), reply.headers)
-                return _described(url, len(await reply.read()), reply.headers)
+                known = _whole_size(reply)
+                if known >= 0:
+                    return _described(url, known, reply.headers)
+            async with await self._request("get", self._address(url), {}) as reply:
+                reply.raise_for_status()
+                return _described(url, await _count(reply), reply.headers)
 
         async def _request(self, method: str, address: str, headers: dict[str, str], *, is_own: bool = True) -> Any:
-            session = await self.set_session()
+            session = bound_responses(await self.set_session())
             options = {**self.kwargs, "allow_redirects": True}
             # A server that compresses responses would change sizes and ranges.
             logins = {**self._login(), **options.pop("headers", {})}
@@ -202,7 +204,7 @@ def _surplus(url: str, reply: Any, begin: int, tag: str) -> int:
         raise ChangedError(f"another file than before ({_mark(reply.headers)}, not {tag})")
     if reply.status in {200, 203}:
         return begin  # the server ignored the range
-    if not begin or reply.status != 206:
+    if not begin or reply.status != PARTIAL:
         raise StoreError(f"{url}: expected status 200, found {reply.status}; check the address", url=url)
     if not reply.headers.get("Content-Range", f"bytes {begin}-").startswith(f"bytes {begin}-"):
         raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
@@ -241,7 +243,7 @@ def _whole_size(reply: Any) -> int:
     total = reply.headers.get("Content-Range", "").rpartition("/")[2]
     if reply.headers.get("Content-Encoding") not in {None, "identity"}:
         return -1  # it was unpacked
-    declared = total if reply.status == 206 else reply.headers.get("Content-Length", "")
+    declared = total if reply.status == PARTIAL else reply.headers.get("Content-Length", "")
     return int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 20 else -1
 
 
@@ -258,6 +260,14 @@ def _is_span(content_range: str, begin: int, end: int | None, num_bytes: int) ->
     if int(first) != begin or total == "*":
         return int(first) == begin
     return num_bytes >= min(int(total), int(total) if end is None else end) - begin
+
+
+async def _count(reply: Any) -> int:
+    """Return the number of bytes of a body, which is read for that."""
+    size = 0
+    while piece := await reply.content.read(CHUNK_BYTES):
+        size += len(piece)
+    return size
 
 
 def _described(url: str, size: int, headers: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from smalti.regular_files import open_regular
+from smalti.storage.backends.bodies import PARTIAL, within
 from smalti.storage.databricks.workspace import Client, Workspace, empty_range, is_about_the_request
 from smalti.storage.store import temporary_name
 
@@ -82,10 +83,11 @@ class FilesApi:
             answer = client.api.do("GET", _address(FILES, path), headers=headers, raw=True)
             stream = answer["contents"]
             try:
-                data = b"".join(iter(lambda: stream.read(READ_BYTES), b""))
-                # The SDK does not return the status: 200 to a range means that the whole file was sent.
-                status = getattr(getattr(stream, "_response", None), "status_code", 206)
-                return data[begin:end] if status == 200 and "Range" in headers else data
+                # The SDK does not return the status: 200 to a range means that the whole file is sent.
+                status = getattr(getattr(stream, "_response", None), "status_code", PARTIAL)
+                chunks = iter(lambda: stream.read(READ_BYTES), b"")
+                is_part = status == PARTIAL or "Range" not in headers
+                return b"".join(within(chunks, begin, end, is_part=is_part, what=f"dbfs:{path}"))
             finally:
                 stream.close()
 
