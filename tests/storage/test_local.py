@@ -243,5 +243,5 @@ def test_links_that_lead_nowhere_or_to_themselves_are_no_objects(tmp_path):
 
 def test_a_file_in_place_of_the_root_is_named_when_something_is_put(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"/file/a/b: a file is where a folder is needed"):
+    with pytest.raises(StoreError, match=r"/file is a file, and a folder is needed there"):
         LocalStore(tmp_path / "file").put("a/b", b"1")

@@ -123,7 +123,7 @@ def test_a_ledger_and_a_parquet_folder_with_a_pipe_are_read_to_an_end(tmp_path):
 @pytest.mark.parametrize(
     ("path", "error", "says"),
     [
-        ("/dev/null", StoreError, "/dev/null is a character device; only regular files are read"),
+        ("/dev/zero", StoreError, "/dev/zero is a character device; only regular files are read"),
         ("/no/such", FileNotFoundError, "No such file"),
         ("/", IsADirectoryError, "Is a directory"),
     ],

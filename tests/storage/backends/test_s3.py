@@ -143,7 +143,7 @@ def test_the_endpoint_of_oracle_follows_from_namespace_and_region(clean_environm
 def test_a_bucket_that_does_not_exist_is_found_missing_before_anything_is_written(s3_server, s3_bucket):
     options = {"endpoint_url": s3_server}
     open_store(f"s3://{s3_bucket}/no/folder/yet", options).check_bucket()
-    with pytest.raises(StoreNotFound, match=r"cannot look up the bucket of s3://no-such-bucket/x: no such"):
+    with pytest.raises(StoreNotFound, match=r"cannot use s3://no-such-bucket/x: there is no bucket"):
         open_store("s3://no-such-bucket/x", options).check_bucket()
 
 

@@ -7,7 +7,7 @@ Whole files are streams of one request, which is continued by a range after a br
 import functools
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -178,23 +178,24 @@ def web_class() -> Any:
 
 
 async def _open_body(filesystem: Any, url: str, begin: int, tag: str) -> Any:
-    """Return the response with the rest of a file, and the number of bytes in it that come before byte `begin`."""
+    """Return the response with the rest of a file, from byte `begin` on, also of a server that ignores the range."""
     headers = {"Range": f"bytes={begin}-", "If-Range": tag} if begin else {}
     reply = await filesystem._request("get", filesystem._address(url), headers)
     try:
         reply.raise_for_status()
-        return reply, _surplus(url, reply, begin, tag)
+        _check_part(url, reply, begin, tag)
     except BaseException:
         reply.close()
         raise
+    return reply
 
 
 async def _next_piece(reply: Any) -> bytes:
     return bytes(await reply.content.read(PIECE_BYTES))
 
 
-def _surplus(url: str, reply: Any, begin: int, tag: str) -> int:
-    """Return how many bytes of a response come before byte `begin` of the file.
+def _check_part(url: str, reply: Any, begin: int, tag: str) -> None:
+    """Return only if a response is the file from byte `begin` on, or the whole file, of which the rest is read.
 
     Raises:
         ChangedError: it is not the content with this tag.
@@ -203,12 +204,11 @@ def _surplus(url: str, reply: Any, begin: int, tag: str) -> int:
     if begin and tag not in {"", _mark(reply.headers)}:
         raise ChangedError(f"another file than before ({_mark(reply.headers)}, not {tag})")
     if reply.status in {200, 203}:
-        return begin  # the server ignored the range
+        return
     if not begin or reply.status != PARTIAL:
         raise StoreError(f"{url}: expected status 200, found {reply.status}; check the address", url=url)
     if not reply.headers.get("Content-Range", f"bytes {begin}-").startswith(f"bytes {begin}-"):
         raise StoreError(f"{url}: the server sent another part of it than was requested", url=url)
-    return 0
 
 
 class WebReader(FsspecReader):
@@ -218,24 +218,15 @@ class WebReader(FsspecReader):
         """Open the file from byte `begin` on; with a tag only if the content still has it."""
         filesystem = self._connection.get()
         wait = partial(sync, filesystem.loop, timeout=timeout)
-        reply, surplus = wait(_open_body, filesystem, path, begin, tag)
+        reply = wait(_open_body, filesystem, path, begin, tag)
         close = partial(filesystem.loop.call_soon_threadsafe, reply.close)
-        return Body(
-            _mark(reply.headers), _whole_size(reply), _pieces(partial(wait, _next_piece, reply), surplus), close
-        )
+        pieces = iter(partial(wait, _next_piece, reply), b"")
+        return Body(_mark(reply.headers), _whole_size(reply), pieces, close)
 
 
 def web_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
     """Return the reader of files on web servers."""
     return WebReader(connection)
-
-
-def _pieces(next_piece: Any, surplus: int) -> Iterator[bytes]:
-    """Yield the pieces of a body, without the bytes at its begin that were read before."""
-    while piece := next_piece():
-        if surplus < len(piece):
-            yield piece[surplus:]
-        surplus = max(0, surplus - len(piece))
 
 
 def _whole_size(reply: Any) -> int:
