@@ -7,6 +7,8 @@ import random
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -81,7 +83,18 @@ def pytest_xdist_make_scheduler(config, log):
     return scheduling.LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+PYSPARK_3_WARNINGS = (
+    "ignore:distutils Version classes are deprecated:DeprecationWarning",  # with them it compares versions
+    "ignore:is_(datetime64tz|categorical)_dtype is deprecated:DeprecationWarning",  # of pandas 2.2, which it calls
+    r"ignore:unclosed <socket\.socket .*127\.0\.0\.1:ResourceWarning",  # to its JVM, of which it closes the file alone
+)
+"""PySpark 3.5's own, at every collected row; PySpark 4 has none of them."""
+
+
 def pytest_configure(config):
+    with suppress(PackageNotFoundError):
+        for warning in PYSPARK_3_WARNINGS if version("pyspark").startswith("3.") else ():
+            config.addinivalue_line("filterwarnings", warning)
     if not hasattr(config, "workerinput"):  # the workers' reports come to the process that started them
         config.pluginmanager.register(Recap())
         if os.environ.get("SMALTI_TEST_DURATIONS"):

@@ -136,3 +136,15 @@ def test_a_transformed_frame_has_the_columns_and_rows_that_the_function_gives(sp
     assert sorted(row["twice"] for row in found.collect()) == [0, 2, 4, 6, 8]
     with pytest.raises(SchemaError, match="gave no rows for the first 2"):
         transformed(spark.range(2), as_transform(lambda batch: batch.slice(0, 0)))
+
+
+@pytest.mark.spark
+def test_a_value_that_moves_to_another_column_changes_the_identity(spark):
+    before = spark.range(1).selectExpr("cast(null as int) AS a", "1 AS b", "id AS part")
+    after = spark.range(1).selectExpr("1 AS a", "cast(null as int) AS b", "id AS part")
+    digests = {
+        identity_of(before).digest,
+        identity_of(after.selectExpr("a", "if(part < 0, 1, b) AS b", "part")).digest,
+        *(identities_in(frame, "part", ["0"])["0"].digest for frame in (before, after)),
+    }
+    assert len(digests) == 4

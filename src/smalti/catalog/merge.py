@@ -128,7 +128,7 @@ def _open_roots(out: Out, options: Mapping[str, Any] | None) -> tuple[Store | No
 def _check_unversioned(root: Store, found: Mapping[str, int]) -> None:
     shown = peek_index(root) if INDEX in found else None
     has_versions = any(key.startswith(f"{FOLDER}/") for key in found)
-    if has_versions or (shown is not None and shown.extra is not None):
+    if has_versions or (shown is not None and "version" in (shown.extra or {})):
         raise CatalogError(
             f"{root.url} holds a set that Smalti published: its {INDEX} shows the newest version already, and merging "
             "would hide it. Open it as it is; to add data publish with mode 'append'",

@@ -271,6 +271,19 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
         raise DatasetExists(
             f"{store.url} is the folder of one split of a set; publish to the set itself, one folder up", url=store.url
         )
+    if newest.is_copy:
+        raise DatasetExists(
+            f"{store.url} holds the shards of a set that was copied without its {FOLDER} folder; it is never replaced "
+            f"or extended. Copy {FOLDER} too, or choose another place",
+            url=store.url,
+        )
+    if newest.is_unversioned and mode != "overwrite":
+        raise DatasetExists(
+            f"{store.url} already holds a data set, which smalti.compat.streaming wrote without versions; use "
+            f'mode="overwrite" to replace it by a version, or `smalti convert {store.url} NEW` for a set that can be '
+            "appended to",
+            url=store.url,
+        )
     if newest.header is not None and mode == "create" and _version_of_write(newest.header, write_id) is None:
         raise DatasetExists(
             f"{store.url} already holds a data set (version {newest.header.version}, {newest.header.rows} "

@@ -31,6 +31,8 @@ from smalti.format import MAX_INDEX_BYTES, Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
+_VERSION = "version"
+"""The name below Smalti's key of the version that an index file shows."""
 HEADER_TIMEOUT_SECONDS = 600.0
 """For a header that a thread reads; more than any store takes until it raises."""
 
@@ -50,6 +52,8 @@ class Newest:
     """The reason why a version after `header` cannot be read; None if there is no such version."""
     last: int = 0
     """The number of the last version, readable or not; 0 when there is none."""
+    is_copy: bool = False
+    """True if the index file names a version, and the place has no versions: its files were copied from elsewhere."""
 
     @property
     def extra(self) -> dict[str, Any] | None:
@@ -65,6 +69,16 @@ class Newest:
     def is_split_folder(self) -> bool:
         """True if this is the folder of one split of a Smalti set, which is opened like a plain MDS set."""
         return self.extra is not None and self.extra.get("split") is not None
+
+    @property
+    def is_unversioned(self) -> bool:
+        """True for a new set of `smalti.compat.streaming`, whose first version is the write that replaces it."""
+        return self.header is None and self.extra is not None and _VERSION not in self.extra
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the index file alone describes the set: there are no versions of it."""
+        return self.header is None and self.index is not None and not self.index.is_empty
 
 
 def find_newest(store: Store, *, lenient: bool = False, expected: int | None = None) -> Newest:
@@ -93,6 +107,7 @@ def find_readable(store: Store, *, lenient: bool = False, expected: int | None =
 
     Raises:
         IndexFileError: the index file of a set without versions cannot be read.
+        CatalogError: the version that the index file names is missing, and older ones are there.
     """
     is_far = store.local_path(INDEX) is None
     early = {} if expected is None or not is_far else _read_early(store, expected, expected + 1)
@@ -109,14 +124,14 @@ def find_readable(store: Store, *, lenient: bool = False, expected: int | None =
         header = _last_readable(store, 0, {}, extra=None, lenient=lenient, end=start)[0]
     if header is None and unreadable is None and index_fault is not None:
         raise index_fault
-    if header is None and unreadable is None and start:
+    is_copy = header is None and unreadable is None and start > 0
+    if is_copy and start > 1 and store.exists(header_key(1)):
         raise CatalogError(
-            f"{store.locate(INDEX)} says version {start}, but {header_key(start)} is not there; the set was "
-            "copied without its "
-            "_versions folder: copy it too, or drop the 'smalti' key of index.json to use the set as plain MDS",
+            f"{store.locate(INDEX)} says version {start}, and {header_key(start)} is not there, although older "
+            f"versions are: restore it from a copy of the set, or open an older one, such as version={start - 1}",
             version=start,
         )
-    return Newest(header, index, unreadable, version)
+    return Newest(header, index, unreadable, version, is_copy)
 
 
 def _peek_leniently(store: Store) -> tuple[IndexSummary | None, IndexFileError | None]:
@@ -230,8 +245,9 @@ def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
 def load_manifest(place: Place, *, version: int | None = None, expected: int | None = None) -> Manifest:
     """Load a version of the set at this place (a URL, folder or store), the newest by default.
 
-    A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index. `expected` is the
-    version that is probably the newest; it saves a round trip if it is, and changes nothing else.
+    A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index; so do `index.json`
+    and the shards of a version that were copied without `_versions/`. `expected` is the version that is probably the
+    newest; it saves a round trip if it is, and changes nothing else.
 
     Raises:
         StoreNotFound: there is no set.
@@ -319,7 +335,7 @@ def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
         header = read_header(store, version)
     except StoreNotFound as error:
         newest = find_newest(store, lenient=True)
-        if newest.is_foreign:
+        if newest.is_plain:
             there = "it is a plain MDS set, which has no versions: open it without `version`"
         elif newest.header is None:
             there = "there is no shard set; check the address"
@@ -389,8 +405,7 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
                 f"split={(newest.extra or {}).get('split')!r}",
                 key=INDEX,
             )
-        shards = decode_unlisted_hashes(shards_of(top, where=where)[0], newest.extra or {})
-        shards = decode_block_lists(decode_first_hashes(shards, newest.extra or {}), newest.extra or {})
+        shards = _with_hashes(shards_of(top, where=where)[0], newest)
         digest = digest_of(shards)
     extra = newest.extra or {}
     return Manifest(
@@ -402,8 +417,27 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     )
 
 
+def _with_hashes(shards: Sequence[ShardInfo], newest: Newest) -> Sequence[ShardInfo]:
+    """Return the shards of an index file with what stands below Smalti's key.
+
+    Of a set without versions, only hashes of whole files that the digest confirms: another program may have changed the
+    entries beside them, and a copy need not have the files of block lists.
+    """
+    extra = newest.extra or {}
+    if newest.is_split_folder:
+        return decode_block_lists(decode_first_hashes(decode_unlisted_hashes(shards, extra), extra), extra)
+    with suppress(IndexFileError):
+        hashed = decode_unlisted_hashes(shards, extra)
+        if "digest" in extra and digest_of(hashed) == extra["digest"]:
+            return hashed
+    return tuple(shards)
+
+
 def _version_of(extra: dict[str, Any], store: Store) -> int:
-    version = extra.get("version")
+    """Return the version that an index file names; 0 for none."""
+    if _VERSION not in extra:
+        return 0
+    version = extra[_VERSION]
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise IndexFileError(
             f"{store.locate(INDEX)}: {EXTRA}.version is {version!r:.60}, expected a number from 1 on", key=INDEX

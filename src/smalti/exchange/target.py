@@ -51,9 +51,9 @@ class Target:
         """Read the headers of the target.
 
         Raises:
-            DatasetExists: there is a set that Smalti did not write, or this is the folder of one split.
+            DatasetExists: there is a set without versions, or this is the folder of one split.
         """
-        if newest.is_foreign or newest.is_split_folder:
+        if newest.is_plain:
             raise DatasetExists(
                 f"{store.url} holds a set without versions of its own, which is never replaced or extended; choose "
                 "another place",

@@ -28,8 +28,9 @@ from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.columns import plan_table, with_casts
+from smalti.spark.reach import require_reach
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import map_in_arrow, require_frame, run_on_rows, run_tasks
+from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Attempt
@@ -99,6 +100,7 @@ def _write_computed(
     rows = [(place, _emit(info)) for place, info in enumerate(shards)]
     work = functools.partial(_compute_shards, plan, computed)
     num_tasks = min(len(rows), _MAX_TASKS)
+    require_reach(spark, plan.store)
     return _collected(run_on_rows(spark, rows, "place int, shard string", work, num_tasks=num_tasks))
 
 
@@ -159,10 +161,10 @@ def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]
     from pyspark.sql import functions
 
     stored = _columns_of(plan)
-    quoted = ("`" + name.replace("`", "``") + "`" for name in stored.names)
+    require_reach(df.sparkSession, plan.store)
     frame = with_casts(df, stored).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
-        *(functions.col(name).alias(f"c{place}") for place, name in enumerate(quoted)),
+        *(functions.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(stored.names)),
     )
     ends = np.cumsum(np.array([info.samples for info in shards], np.int64))
     kinds = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in frame.schema)
@@ -273,6 +275,7 @@ Values = Callable[[dict[str, Any]], Mapping[str, Any]]
 """A function from a batch of samples by column to the new columns: for each a sequence of as many values."""
 
 
+@decode_errors()
 def add_columns(
     out: str | Path,
     columns: Mapping[str, str | None],

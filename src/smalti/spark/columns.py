@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from smalti.spark.kinds import kinds_in
+from smalti.spark.tasks import quoted
 from smalti.writer.tables.columns import TablePlan, plan_columns
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def with_casts(df: "DataFrame", plan: TablePlan) -> "DataFrame":
     from pyspark.sql import functions
 
     for name, kinds in plan.casts.items():
-        column = functions.col("`" + name.replace("`", "``") + "`")
+        column = functions.col(quoted(name))
         for kind in kinds:
             column = column.cast(kind)
         df = df.withColumn(name, column)

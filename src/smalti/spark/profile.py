@@ -14,6 +14,7 @@ import pyarrow as pa
 from smalti.inspection.distributions import Histogram
 from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.prepared.table import PreparedTable
+from smalti.spark.tasks import decode_errors, require_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -58,6 +59,7 @@ class RowsProfile:
     """The first few rows as texts."""
 
 
+@decode_errors()
 def profile_rows(df: "DataFrame", *, rows: int = PROFILED_ROWS, shown: int = 8) -> RowsProfile:
     """Return statistics of the first rows; one Spark job that reads no more of long values than their length.
 
@@ -66,6 +68,7 @@ def profile_rows(df: "DataFrame", *, rows: int = PROFILED_ROWS, shown: int = 8) 
         rows: Number of rows to read.
         shown: Number of rows to return as texts.
     """
+    require_frame(df, "`df`")
     fields = df.schema.fields[:MAX_COLUMNS]
     numbered = df.toDF(*(f"c{at}" for at in range(len(df.columns))))  # names may repeat or need quotes
     selected: list[Column] = []

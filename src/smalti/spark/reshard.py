@@ -45,6 +45,7 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
+from smalti.spark.reach import require_reach
 from smalti.spark.tasks import LocalFrame, run_on_rows, run_tasks, session_of
 from smalti.spark.writing.packing import join_on_executors
 from smalti.spark.writing.plan import plan_write, select_inputs
@@ -221,6 +222,7 @@ def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: 
     if isinstance(frame, LocalFrame):
         attempt, names = Attempt.new(0), list(plan.input_columns())
         return [(attempt, work((batch.select(names) for batch in frame.batches), attempt))]
+    require_reach(frame.sparkSession, plan.store)
     return run_tasks(select_inputs(frame, plan), work)
 
 
@@ -309,7 +311,9 @@ def _copy_surviving(spark: "SparkSession | Start", plan: WritePlan, shards: Sequ
         return [(attempt, _copy_samples(plan, iter([batch]), attempt))]
     num_tasks = min(len(rows), -(-total // _TASK_BYTES))
     work = functools.partial(_copy_samples, plan)
-    return run_on_rows(session_of(spark), rows, "place int, shard string", work, num_tasks=num_tasks)
+    session = session_of(spark)
+    require_reach(session, plan.store)
+    return run_on_rows(session, rows, "place int, shard string", work, num_tasks=num_tasks)
 
 
 def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:

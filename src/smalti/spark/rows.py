@@ -3,10 +3,12 @@
 Read `identity_of` first. Writing them is `smalti.spark.writing`.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ from smalti.catalog.header import Header, read_header
 from smalti.catalog.reading import headers_before
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
-from smalti.spark.tasks import map_in_arrow
+from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame
 from smalti.storage import Store
 from smalti.writer.tables.transform import Transform, TransformRun, as_transform
 
@@ -46,23 +48,26 @@ class Identity:
     """Number of rows, if they had to be read."""
 
 
+@decode_errors()
 def identity_of(df: "DataFrame") -> Identity:
     """Return what identifies the rows: versions or files of their source, else a hash of their content.
 
     Reads no row where Spark knows enough about the source, and all of them once where it does not.
     """
+    require_frame(df, "`df`")
     facts = source_of(df)
     if "plan" in facts:
         return Identity(_digest_of(facts), "the source's versions or files, and the query", facts)
     from pyspark.sql import functions
 
-    hashes = [_row_hash(df, seed).cast("decimal(38,0)") for seed in (0, 1)]
+    hashes = [_content_hash(df, seed).cast("decimal(38,0)") for seed in (0, 1)]
     found = df.select(*(each.alias(f"hash{number}") for number, each in enumerate(hashes)))
     sums = found.agg(functions.count("*"), functions.sum("hash0"), functions.sum("hash1")).collect()[0]
     content = [df.schema.json(), *map(str, sums)]
     return Identity(_digest_of(content), "the content of all rows", facts, rows=int(sums[0]))
 
 
+@decode_errors()
 def in_partitions(df: "DataFrame", column: str, keys: Iterable[str]) -> "DataFrame":
     """Return the rows whose partition is one of `keys`, with the key as text in `column`.
 
@@ -71,12 +76,14 @@ def in_partitions(df: "DataFrame", column: str, keys: Iterable[str]) -> "DataFra
     """
     from pyspark.sql import functions
 
+    require_frame(df, "`df`")
     if column not in df.columns:
         raise SchemaError(f"the column of the partitions is {column!r}, the rows have {', '.join(df.columns)}")
-    key = functions.col(f"`{column}`").cast("string")
+    key = functions.col(quoted(column)).cast("string")
     return df.where(key.isin(sorted(keys))).withColumn(column, key)
 
 
+@decode_errors()
 def identities_in(df: "DataFrame", column: str, keys: Iterable[str]) -> dict[str, Identity]:
     """Return what identifies the rows of each partition: a hash of their content; reads the rows of these once.
 
@@ -90,8 +97,8 @@ def identities_in(df: "DataFrame", column: str, keys: Iterable[str]) -> dict[str
     from pyspark.sql import functions
 
     rows = in_partitions(df, column, keys)
-    hashes = [_row_hash(rows, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
-    grouped = rows.select(functions.col(f"`{column}`").alias("key"), *hashes).groupBy("key")
+    hashes = [_content_hash(rows, seed).cast("decimal(38,0)").alias(f"hash{seed}") for seed in (0, 1)]
+    grouped = rows.select(functions.col(quoted(column)).alias("key"), *hashes).groupBy("key")
     sums = grouped.agg(functions.count("*").alias("rows"), functions.sum("hash0"), functions.sum("hash1"))
     how = "the content of the rows of each partition"
     return {
@@ -100,6 +107,7 @@ def identities_in(df: "DataFrame", column: str, keys: Iterable[str]) -> dict[str
     }
 
 
+@decode_errors()
 def transformed(df: "DataFrame", transform: Transform) -> "DataFrame":
     """Return the rows that a transform makes of those of a DataFrame; lazy but for its first rows, on which it is run.
 
@@ -109,6 +117,7 @@ def transformed(df: "DataFrame", transform: Transform) -> "DataFrame":
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    require_frame(df, "`df`")
     first = first_transformed(df, transform, "the transform")
     task = _Transformed(transform, first.schema)
     return map_in_arrow(df, task, from_arrow_schema(first.schema, prefer_timestamp_ntz=True))
@@ -143,6 +152,7 @@ class _Transformed:
         return TransformRun(self.transform, "a partition of the rows", self.schema).batches(batches)
 
 
+@decode_errors()
 def with_split(df: "DataFrame", shares: Mapping[str, float], *, seed: int = 0, key: str | None = None) -> "DataFrame":
     """Return the DataFrame with a column `split`, decided by a hash of each row or of one of its columns.
 
@@ -154,11 +164,12 @@ def with_split(df: "DataFrame", shares: Mapping[str, float], *, seed: int = 0, k
     """
     from pyspark.sql import functions
 
+    require_frame(df, "`df`")
     if SPLIT in df.columns:
         raise SchemaError(f"the rows have a column {SPLIT!r} already: name it as the column of the split, or drop it")
     if key is not None and key not in df.columns:
         raise SchemaError(f"the key of the split is {key!r}, the rows have {', '.join(df.columns)}", column=key)
-    place = functions.pmod(_row_hash(df if key is None else df.select(key), seed), functions.lit(_PLACES))
+    place = functions.pmod(_row_hash(df if key is None else df.select(quoted(key)), seed), functions.lit(_PLACES))
     chosen, end = functions.lit("train"), 1.0
     for name, share in shares.items():
         begin = end - share
@@ -223,12 +234,32 @@ def _names(values: list[str | None], column: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _row_hash(df: "DataFrame", seed: int) -> "Column":
-    """Return 64 bits of hash over all columns."""
+def _content_hash(df: "DataFrame", seed: int) -> "Column":
+    """Return 64 bits of hash over all columns and over which of them are null, which `_row_hash` skips.
+
+    Rows without nulls have the hash of `_row_hash`.
+    """
     from pyspark.sql import functions
 
-    columns = [functions.col(f"`{name}`") for name in df.columns]
-    if "map<" in df.schema.simpleString():  # Spark hashes no maps
+    found = _row_hash(df, seed)
+    nulls = [functions.col(quoted(field.name)).isNull() for field in df.schema if field.nullable]
+    if not nulls:
+        return found
+    return functions.when(functools.reduce(or_, nulls), functions.xxhash64(found, *nulls)).otherwise(found)
+
+
+def _row_hash(df: "DataFrame", seed: int) -> "Column":
+    """Return 64 bits of hash over the values of all columns, by which `with_split` chose splits in earlier releases."""
+    from pyspark.sql import functions
+
+    names = [name.casefold() for name in df.columns]
+    twice = next((name for name in df.columns if names.count(name.casefold()) > 1), None)
+    if twice is not None:
+        raise SchemaError(
+            f"the rows have column {twice!r} more than once, or in other case too; rename or drop one", column=twice
+        )
+    columns = [functions.col(quoted(name)) for name in df.columns]
+    if any(kind in df.schema.simpleString() for kind in ("map<", "variant")):  # Spark hashes neither
         columns = [functions.to_json(functions.struct(*columns))]
     return functions.xxhash64(functions.lit(seed), *columns)
 

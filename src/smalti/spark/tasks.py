@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from smalti import errors
-from smalti.errors import MissingDependency, SmaltiError
+from smalti.errors import MissingDependency, SchemaError, SmaltiError
 from smalti.process import use_driver_python
 from smalti.spark.session import ARROW_BATCHES
 from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
@@ -45,6 +45,25 @@ _TOO_OLD = re.compile(
 _VERSIONS = re.compile(r"Python in worker has different version:? (.+?) than that in driver:? ([\d.]+),")
 _NO_WORKER = re.compile(r"^Error from python worker:\n(.+?)\nPYTHONPATH was:", re.MULTILINE | re.DOTALL)
 _NO_PROGRAM = re.compile(r"Cannot run program \"([^\"]+)\": error=\d+, ([^\n]+)")
+_PYTHON_ERROR = re.compile(r"^(?:\s*File \".+\n(?: {4}.*\n)+)+(\w[\w.]*: .+)$", re.MULTILINE)
+_ADVICE_BY_TEXT = (
+    (
+        re.compile("ExecutorLostFailure|Container killed|OutOfMemoryError|exited unexpectedly"),
+        "An executor ended or ran out of memory: raise `spark.executor.memoryOverhead` (Python) or "
+        "`spark.executor.memory` (the JVM), or give each task fewer rows with `dataframe.repartition(n)`.",
+    ),
+    (
+        re.compile("stopped SparkContext|SparkContext was shut down|Cannot call methods on a stopped"),
+        "The session has ended: start one, and make the DataFrame again.",
+    ),
+    (
+        re.compile("Connection refused|Answer from Java side is empty|Error while sending|failed to connect"),
+        "Spark's driver does not answer any more: look at its log, start a session, and make the DataFrame again.",
+    ),
+    (re.compile("maxResultSize"), "Raise `spark.driver.maxResultSize`."),
+    (re.compile("ancelled"), "The job was cancelled: call again."),
+)
+"""Patterns in the text of an error, and what to do."""
 _BEFORE_START = "before the session is started; `smalti.spark.build_session()` does so on this machine"
 _ADVICE = f"install 'smalti[spark]' on every machine, or set PYSPARK_PYTHON to a Python that has it, {_BEFORE_START}"
 _MAX_MESSAGE = 16_000  # characters; Spark Connect truncates longer error texts
@@ -109,20 +128,47 @@ def _encode(error: SmaltiError) -> str:
 
 @contextlib.contextmanager
 def decode_errors() -> Iterator[None]:
-    """Run Spark actions inside: raise an executor's `SmaltiError` with its type, and other errors unchanged.
+    """Run Spark actions inside: raise an executor's `SmaltiError` with its type, and Spark's own errors with advice.
 
-    Errors of an unusable Python on the executors become `MissingDependency`, with advice.
+    Errors of an unusable Python on the executors become `MissingDependency`, refused queries `SchemaError`, and others
+    of Spark `SmaltiError`. Errors of this process are raised unchanged.
     """
     try:
         yield
+    except SmaltiError:
+        raise
     except Exception as error:
         text = str(error)
         original = decode_error(text)
         if original is None and not isinstance(error, ImportError):  # an ImportError is of this process
             original = _explain(text)
+        if original is None and type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
+            original = _advised(error, text)
         if original is None:
             raise
         raise original from error
+
+
+def _advised(error: Exception, text: str) -> SmaltiError:
+    """Return an error of Spark's in one line, with what to do."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if names & {"AnalysisException", "ParseException"}:
+        return SchemaError(
+            f"Spark refuses the query of the DataFrame: {_first_line(text)} Correct the query; `dataframe.show()` "
+            "gives the same error."
+        )
+    advice = next((advice for pattern, advice in _ADVICE_BY_TEXT if pattern.search(text)), None)
+    if advice is None:
+        advice = "The error is one of the DataFrame's own query or functions: `dataframe.foreach(print)` gives it too."
+    reason = _PYTHON_ERROR.findall(text)
+    return SmaltiError(f"Spark could not compute the rows: {reason[-1] if reason else _first_line(text)}. {advice}")
+
+
+def _first_line(text: str) -> str:
+    """Return the first line that says what happened; the JVM's begin with a line about the call."""
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    about = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (about or lines or ["(no message)"])[0][:1000]
 
 
 def _explain(text: str) -> SmaltiError | None:
@@ -262,8 +308,8 @@ def select_columns(df: "DataFrame", columns: Sequence[tuple[str, str]]) -> "Data
     """Return some columns of a frame, each as its name and its new name; a recipe of the frame stays."""
     from pyspark.sql import functions
 
-    quoted = [(functions.col("`" + name.replace("`", "``") + "`"), new) for name, new in columns]
-    selected = df.select(*(column.alias(new) for column, new in quoted))
+    chosen = [(functions.col(quoted(name)), new) for name, new in columns]
+    selected = df.select(*(column.alias(new) for column, new in chosen))
     recipe = recipe_of(df)
     if recipe is not None:
         make, old, names = recipe.make, [name for name, _ in columns], [name for _, name in columns]
@@ -330,9 +376,11 @@ def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:
 
     Raises:
         TypeError: It is not; the message has the call that makes one of it.
+        SchemaError: It is a streaming DataFrame.
     """
     kind = type(frame)
     if all(hasattr(kind, name) for name in ("mapInArrow", "sparkSession", "schema")):
+        require_bounded(frame, what)
         return
     if frame is None:
         raise TypeError(f"{what} must be a Spark DataFrame, none was given")
@@ -343,3 +391,23 @@ def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:
         f"{what} must be a Spark DataFrame, found {kind.__module__}.{kind.__qualname__}: give {rows}"
         f"{without if is_set and batch else ''}"
     )
+
+
+def require_bounded(frame: Any, what: str) -> None:
+    """Return only if `frame` is no streaming DataFrame.
+
+    Raises:
+        SchemaError: It is one, of `spark.readStream`, which has no end.
+    """
+    if getattr(frame, "isStreaming", False):
+        raise SchemaError(
+            f"{what} is a streaming DataFrame, whose rows never end: write each of its batches. "
+            "`frame.writeStream.foreachBatch(lambda batch, number: dataframe_to_mds(batch, out, mode='append', "
+            "write_id=f'stream-{number}')).option('checkpointLocation', folder).start()` appends a version for each, "
+            "and the same one if Spark repeats a batch"
+        )
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark's functions take it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"

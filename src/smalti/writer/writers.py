@@ -18,7 +18,7 @@ from smalti.catalog.next_version import check_append
 from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError, SmaltiError
-from smalti.format import FilledShard, Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
+from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
 from smalti.storage import Store, open_store
 from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
@@ -167,19 +167,6 @@ class VersionWriter:
             SchemaError: a row does not match the schema; no row of its batch or part was added.
         """
         self._uploader.write_batch(batch)
-
-    def declare_schema(self, schema: Schema) -> None:
-        """Replace the columns of the set, before `finish`; for callers of `write_shard` that learn them late."""
-        self._schema = schema
-
-    def write_shard(self, shard: FilledShard) -> None:
-        """Add a shard that the caller has filled, with a name of its own among the shards of this writer.
-
-        Raises:
-            StoreError: an upload failed.
-            ValueError: the writer was finished.
-        """
-        self._uploader.write_shard(shard)
 
     def abort(self) -> None:
         """Stop, and delete what was uploaded; nothing is published. A no-op once publishing has begun."""

@@ -270,13 +270,25 @@ def test_a_small_set_opens_by_its_index_file_only_where_that_shows_exactly_the_v
         assert load_manifest(store) == wanted, "the version counts, not the copy of it"
 
 
-def test_a_copy_without_versions_says_what_to_do(make_draft):
+def test_a_copy_without_versions_opens_as_a_plain_set_and_is_never_published_to(make_draft):
     store = MemoryStore()
-    publish(store, make_draft(store))
+    digest = publish(store, make_draft(store)).digest
     for key in [key for key in store.objects if key.startswith("_versions/")]:
         del store.objects[key]
-    with pytest.raises(CatalogError, match="_versions"):
+    found = load_manifest(store)
+    assert (found.version, found.digest) == (0, digest)
+    with pytest.raises(DatasetExists, match="copied without its _versions folder"):
+        publish(store, make_draft(store), mode="overwrite")
+
+
+def test_a_set_that_lost_the_header_of_its_newest_version_says_what_to_do(make_draft):
+    store = MemoryStore()
+    for mode in ("create", "append"):
+        publish(store, make_draft(store), mode=mode)
+    del store.objects["_versions/00000002.json"]
+    with pytest.raises(CatalogError, match="open an older one, such as version=1"):
         load_manifest(store)
+    assert load_manifest(store, version=1).version == 1
 
 
 def test_a_long_index_is_neither_fetched_nor_parsed_to_find_the_newest_version(make_draft):

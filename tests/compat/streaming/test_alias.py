@@ -1,5 +1,6 @@
 """`streaming` as a name of smalti.compat.streaming: in this process, in its children, and beside another one."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import json
@@ -16,6 +17,7 @@ import pytest
 
 import smalti.compat.streaming
 from smalti.compat.streaming import alias, install, uninstall
+from tests.spark.writing.test_clusters import cluster
 
 PROGRAM = Path(__file__).parent / "alias_program.py"
 ALIAS = {
@@ -39,7 +41,7 @@ def installed(monkeypatch):
 
 def run(*arguments, **options):
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, **options)
 
 
 @pytest.mark.process
@@ -143,26 +145,61 @@ def test_the_command_says_how_it_is_used():
 
 
 SPARK = """
-from pyspark.sql import SparkSession
-
-def there(rows):
-    import streaming
-    yield streaming.__name__
-
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+import sys
 from smalti.compat.streaming import install
-install()
-print(spark.sparkContext.parallelize([1], 1).mapPartitions(there).collect())
+
+def there(frames):
+    import streaming
+    for frame in frames:
+        yield frame.assign(name=streaming.__name__)[["name"]]
+
+if sys.argv[2] == "before":
+    install()
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executorEnv.PYTHONPATH", sys.argv[3])
+spark = builder.config("spark.executor.memory", "512m").getOrCreate()
+if sys.argv[2] == "after":
+    install()
+print(spark.range(2).mapInPandas(there, "name string").limit(1).collect())
+rows = spark.sparkContext.parallelize([1], 1).barrier().mapPartitions(lambda rows: [__import__("streaming").__name__])
+print(rows.collect(), spark.sparkContext.environment["PYTHONPATH"].split(":")[1])
 spark.stop()
 """
+MASTERS = ["local[1]", "local-cluster[2,1,1024]", "standalone"]
 
 
 @pytest.mark.process
 @pytest.mark.spark
 @pytest.mark.nightly
-def test_python_workers_of_a_spark_session_that_runs_already_have_the_alias():
-    done = run("-c", SPARK, env={**os.environ, "PYSPARK_PYTHON": sys.executable})
-    assert done.stdout == "['smalti.compat.streaming']\n", done.stderr
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("master", MASTERS)
+def test_python_workers_of_a_spark_session_have_the_alias(tmp_path, master, when):
+    """The worker of the standalone cluster was started by hand, and inherits nothing from the driver."""
+    place = cluster(tmp_path) if master == "standalone" else contextlib.nullcontext(master)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with place as address:
+        done = run("-c", SPARK, address, when, str(Path(smalti.__path__[0]).parent), env=environment)
+    lines = [
+        "[Row(name='smalti.compat.streaming')]",
+        "['smalti.compat.streaming'] " + str(Path(smalti.__path__[0]).parent),
+    ]
+    assert done.stdout.splitlines() == lines, done.stderr[-3000:]
+
+
+def test_spark_sends_the_folder_with_functions_of_contexts_made_before_and_after():
+    context = importlib.import_module("pyspark").SparkContext
+    before, after = object.__new__(context), object.__new__(context)
+    before.environment = {}
+    install()
+    try:
+        after.environment = {"PYTHONPATH": "/theirs"}
+        assert before.environment == {"PYTHONPATH": alias.FOLDER}
+        assert after.environment == {"PYTHONPATH": os.pathsep.join([alias.FOLDER, "/theirs"])}
+    finally:
+        uninstall()
+    assert "environment" not in vars(context)
+    assert after.environment["PYTHONPATH"].endswith("/theirs")
 
 
 def test_the_version_stands_in_mosaicmls_private_module_too():

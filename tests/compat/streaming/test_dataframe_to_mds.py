@@ -66,6 +66,37 @@ def test_a_type_without_an_encoding_is_a_value_error(kind):
         infer_dataframe_schema(frame_of(x=kind))
 
 
+ARGUMENTS = {
+    "ArrayType": (T.IntegerType(),),
+    "MapType": (T.StringType(), T.IntegerType()),
+    "CharType": (3,),
+    "VarcharType": (3,),
+    "GeographyType": (4326,),
+    "GeometryType": (0,),
+}
+
+
+def all_types():
+    """Return one of each type that Spark has."""
+    kinds = [value for value in vars(T).values() if isinstance(value, type) and issubclass(value, T.AtomicType)]
+    kinds += [T.ArrayType, T.MapType, T.StructType, T.NullType, *filter(None, [getattr(T, "VariantType", None)])]
+    bases = {kind for kind in kinds if any(kind in other.__bases__ for other in kinds)} - {T.StringType}
+    return [kind(*ARGUMENTS.get(kind.__name__, ())) for kind in dict.fromkeys(kinds) if kind not in bases]
+
+
+def encoding_or_error(kind):
+    try:
+        return infer_dataframe_schema(frame_of(x=kind))["x"]
+    except SchemaError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", all_types(), ids=str)
+def test_each_type_of_spark_has_an_encoding_or_an_error_that_says_what_to_do(kind):
+    found = encoding_or_error(kind)
+    assert found in SPARK_TO_MDS.values() or "cast the column, leave it out, or name its encoding" in found
+
+
 def test_the_table_of_types_is_mosaicmls():
     assert len(SPARK_TO_MDS) == 19
     assert {str(kind) for kind, encoding in SPARK_TO_MDS.items() if encoding is None} == {

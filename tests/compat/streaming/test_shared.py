@@ -6,6 +6,8 @@ import secrets
 import subprocess
 import sys
 import threading
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory as BuiltinSharedMemory
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +21,7 @@ from smalti.compat.streaming.base.shared import (
     _get_path,
     barrier,
     get_shm_prefix,
+    prefix,
 )
 from smalti.compat.streaming.base.shared.prefix import _pack_locals, _unpack_locals
 from smalti.compat.streaming.base.util import clean_stale_shared_memory
@@ -202,3 +205,64 @@ def test_memory_that_was_cleaned_up_cannot_be_used(name):
     memory.cleanup()
     with pytest.raises(ValueError, match="was cleaned up"):
         memory.buf  # noqa: B018
+
+
+@pytest.fixture
+def left_over():
+    """Return a function that makes a block as a killed process leaves it."""
+    names = []
+
+    def leave(name, data):
+        block = BuiltinSharedMemory(name, create=True, size=len(data))
+        block.buf[: len(data)] = data
+        resource_tracker.unregister(block._name, "shared_memory")
+        block.close()
+        names.append(name)
+
+    yield leave
+    assert not any(map(exists, names))
+
+
+STALE = np.array([1, -1, 1, 9], np.int32).tobytes()
+
+
+def test_what_a_killed_process_left_is_taken_over_by_none_of_the_objects(name, tmp_path, cleaned, left_over):
+    for kind in "bams":
+        left_over(f"{name}-{kind}", STALE)
+    barrier = SharedBarrier(str(tmp_path / "lock"), f"{name}-b")
+    array = SharedArray((2, 8), np.int64, f"{name}-a")  # larger than what was left
+    memory = SharedMemory(f"{name}-m", size=4)
+    scalar = SharedScalar(np.int32, f"{name}-s")
+    cleaned += [barrier._arr.shm, array.shm, memory, scalar.arr.shm]
+    barrier(1)  # returns at once
+    assert (barrier.num_enter, array.numpy().any(), bytes(memory.buf[:4]), scalar.get()) == (0, False, bytes(4), 0)
+    assert SharedScalar(np.int32, f"{name}-s").arr.shm.opened_shms  # one in use is attached to
+    for thing in cleaned:
+        thing.cleanup()
+
+
+def test_an_entry_of_a_killed_job_does_not_block_its_folder_and_one_of_mosaicmls_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(prefix, "_get_path", lambda number, kind: f"smalti-{tmp_path.name[-8:]}-{number:06}_{kind}")
+    folder = str(tmp_path)
+    entries = [_pack_locals([folder], 0) + prefix._OURS, _pack_locals([folder], 1)]
+    blocks = [
+        BuiltinSharedMemory(prefix._get_path(n, "locals"), create=True, size=len(e)) for n, e in enumerate(entries)
+    ]
+    for block, entry in zip(blocks, entries, strict=True):
+        block.buf[: len(entry)] = entry
+    with pytest.raises(ValueError, match="Reused local directory"):
+        get_shm_prefix([folder], ["s3://there"], LEADER, retry=0)
+    assert not exists(blocks[0].name)
+    blocks[1].unlink()
+    number, memory = get_shm_prefix([folder], ["s3://there"], LEADER, retry=0)
+    assert number == 0
+    memory.cleanup()
+    for block in blocks:
+        block.close()
+    resource_tracker.unregister(blocks[0]._name, "shared_memory")
+
+
+def test_an_array_that_is_larger_than_that_of_a_running_process_is_refused(name, cleaned):
+    cleaned.append(SharedArray(2, np.int32, name).shm)
+    with pytest.raises(ValueError, match="give the same shape"):
+        SharedArray(1 << 20, np.int32, name)

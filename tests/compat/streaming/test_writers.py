@@ -65,6 +65,12 @@ def test_shards_and_index_entries_of_every_encoding_and_format_are_mosaicmls(wri
 
 
 @pytest.mark.process
+def test_the_files_of_every_set_are_mosaicmls_by_name_and_place(written):
+    there, here = ([str(path.relative_to(root)) for path in sorted(root.rglob("*"))] for root in written)
+    assert here == there
+
+
+@pytest.mark.process
 def test_samples_of_every_set_are_read_back(written):
     _, here = written
     counts = {}
@@ -84,14 +90,13 @@ def test_samples_of_every_set_are_read_back(written):
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("kind", [MDSWriter, JSONWriter])
-def test_without_hashes_the_version_alone_records_xxh3_64(tmp_path, kind, compression):
+def test_without_hashes_xxh3_64_is_recorded_apart_from_the_entries(tmp_path, kind, compression):
     write(kind(columns=ID, out=str(tmp_path), size_limit=200, compression=compression))
     listed = json.loads((tmp_path / "index.json").read_text())["shards"]
     assert {str(entry["hashes"]) for entry in listed} == {"[]"}
     assert {str(entry[part]["hashes"]) for entry in listed for part in PARTS if entry.get(part)} == {"{}"}
     manifest = load_manifest(tmp_path)
     assert {tuple(file.hashes) for shard in manifest.shards for file in shard.stored_files} == {("xxh3_64",)}
-    assert load_manifest(tmp_path, version=1).shards == manifest.shards  # from the shard table
 
 
 def test_a_changed_byte_is_found_although_the_index_lists_no_hash(tmp_path):
@@ -274,13 +279,6 @@ def test_an_empty_folder_name_is_refused(out):
         MDSWriter(columns=ID, out=out)
 
 
-def test_a_second_write_to_a_remote_place_makes_a_new_version(tmp_path):
-    for count in (3, 5):
-        write(MDSWriter(columns=ID, out=(str(tmp_path / f"local{count}"), str(tmp_path / "remote"))), count)
-    assert load_manifest(tmp_path / "remote").rows == 5
-    assert load_manifest(tmp_path / "remote", version=1).rows == 3
-
-
 def test_a_remote_set_of_another_program_is_not_replaced(tmp_path):
     remote = tmp_path / "remote"
     remote.mkdir()
@@ -316,7 +314,7 @@ def test_a_block_that_raises_publishes_nothing(tmp_path):
 def test_a_failed_upload_ends_the_writer(tmp_path):
     remote = tmp_path / "remote"
     writer = MDSWriter(columns=ID, out=(str(tmp_path / "local"), str(remote)), size_limit=200, retry=1)
-    (remote / writer._version.write_id).write_text("a file where the folder of the shards should be")
+    (remote / "shard.00001.mds").mkdir()  # where a file should be
     with pytest.raises(StoreError, match="One of the threads failed"):
         write(writer, 10_000)
     assert writer.event.is_set()

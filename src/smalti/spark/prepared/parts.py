@@ -24,6 +24,7 @@ from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.regular_files import open_regular
 from smalti.spark.prepare import SOURCE_SIZE
+from smalti.spark.reach import require_reach
 from smalti.spark.tasks import run_on_rows, session_of
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Answers, Attempt
@@ -107,7 +108,9 @@ def copy_parts(
     num_tasks = min(rows[-1]["place"] + 1, _MAX_TASKS)
     work = functools.partial(_copy_rows, store, write_id)
     if spark is not None and sum(copy.part.raw.num_bytes for copy in copies) > max_driver_bytes:
-        return run_on_rows(session_of(spark), rows, "place int, part string, paths string", work, num_tasks=num_tasks)
+        session = session_of(spark)
+        require_reach(session, store)
+        return run_on_rows(session, rows, "place int, part string, paths string", work, num_tasks=num_tasks)
 
     def run(task: int) -> tuple[Attempt, dict[str, Any]]:
         own = pa.RecordBatch.from_pylist([row for row in rows if row["place"] == task])

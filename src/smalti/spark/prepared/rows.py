@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from smalti.spark.prepare import for_spark, prepared_schema
 from smalti.spark.prepared.parts import read_part
 from smalti.spark.prepared.table import FILES, PreparedTable, load_prepared
-from smalti.spark.tasks import LocalFrame, make_frame, map_in_arrow
+from smalti.spark.reach import require_reach
+from smalti.spark.tasks import LocalFrame, decode_errors, make_frame, map_in_arrow
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _FROM_FILES = ("label", "class_name", "split")
 _COLUMNS = ("image", "label", "class_name", "width", "height", "split", "path")
 
 
+@decode_errors()
 def read_prepared(
     spark: "SparkSession",
     path: str | Path,
@@ -58,6 +60,7 @@ def read_rows(spark: "SparkSession", table: PreparedTable, *, only: Collection[s
     inventory = files.select(["part", "path", *_FROM_FILES]).add_column(0, "place", places)
     inventory = inventory.add_column(0, "task", groups)
     columns = "task long, place long, part string, path string, label int, class_name string, split string"
+    require_reach(spark, table.store, writes=False)
     frame = make_frame(spark, for_spark(spark, inventory), columns)
     frame = frame.repartitionByRange(count, "task").sortWithinPartitions("place")
     return map_in_arrow(frame, _reader(table.store), _schema())

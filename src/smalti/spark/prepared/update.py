@@ -43,8 +43,9 @@ from smalti.spark.prepared.parts import (
     write_prepared_rows,
 )
 from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
+from smalti.spark.reach import require_reach
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import run_tasks, session_of
+from smalti.spark.tasks import decode_errors, run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
 from smalti.writer.tables.attempts import Answers, Attempt
@@ -76,6 +77,7 @@ class PreparedUpdate:
     """Bytes of the files that were read."""
 
 
+@decode_errors()
 def update_prepared(
     spark: "SparkSession | Callable[[], SparkSession]",
     folder: ImageFolder,
@@ -122,7 +124,9 @@ def update_prepared(
         if update.newest is not None and _are_few(folder, paths):
             attempt = Attempt.new(0)
             return [(attempt, work(prepare_here(folder, options, paths), attempt))]
-        return run_tasks(prepare_with_sizes(session_of(spark), folder, options, only=paths), work)
+        session = session_of(spark)
+        require_reach(session, store)
+        return run_tasks(prepare_with_sizes(session, folder, options, only=paths), work)
 
     return update.run(prepare, spark)
 

@@ -3,17 +3,17 @@
 The steps are those of every table, in `smalti.writer.tables.versions`; Spark runs the tasks.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest, new_write_id
 from smalti.catalog.publishing import Mode
 from smalti.errors import StoreError
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
-from smalti.spark.tasks import require_frame
-from smalti.spark.writing.mosaic import MosaicCall, copy_set, parse_call, put_folder_indexes
+from smalti.spark.reach import require_reach
+from smalti.spark.tasks import decode_errors, require_frame
 from smalti.spark.writing.packing import join_on_executors
 from smalti.spark.writing.plan import learn_columns, plan_write, select_inputs
 from smalti.spark.writing.plan import shuffle_rows as shuffled
@@ -21,8 +21,9 @@ from smalti.spark.writing.progress import reporting
 from smalti.spark.writing.task import run
 from smalti.storage import Store, open_store
 from smalti.storage.overlap import check_apart
+from smalti.writer import UploadOptions
 from smalti.writer.tables.attempts import Answers
-from smalti.writer.tables.plan import ProgressChoice, WriteOptions, WritePlan, check_append
+from smalti.writer.tables.plan import ProgressChoice, SampleFunction, WriteOptions, WritePlan, check_append
 from smalti.writer.tables.transform import Transform, TransformFunction
 from smalti.writer.tables.versions import Write, identify, options_in_id, write_version
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-@overload
-def dataframe_to_mds(
+@decode_errors()
+def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
     dataframe: "DataFrame",
     out: str | Path,
     *,
@@ -50,55 +51,16 @@ def dataframe_to_mds(
     lineage: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> Manifest: ...
-@overload
-def dataframe_to_mds(
-    dataframe: "DataFrame",
-    out: bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
-    mds_kwargs: Mapping[str, Any] | None = None,
-    udf_iterable: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
-    udf_kwargs: Mapping[str, Any] | None = None,
-    *,
-    merge_index: bool = True,
-) -> tuple[str, str]: ...
-def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
-    dataframe: "DataFrame | None" = None,
-    out: str | Path | bool | None = None,  # noqa: FBT001  the place of `merge_index` in MosaicML's call
-    mds_kwargs: Mapping[str, Any] | None = None,
-    udf_iterable: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
-    udf_kwargs: Mapping[str, Any] | None = None,
-    *,
-    merge_index: bool | None = None,
-    columns: Mapping[str, str | None] | None = None,
-    nulls: str | Mapping[str, Any] = "reject",
-    compression: str | None = "auto",
-    hashes: tuple[str, ...] = ("xxh3_64",),
-    size_limit: int | str | None = 1 << 26,
-    transform: Transform | TransformFunction | None = None,
-    partition_by: str | None = None,
-    shuffle_rows: bool | int = False,
-    target_shards: int | None = None,
-    mode: Mode = "create",
-    progress: ProgressChoice = True,
-    write_id: str | None = None,
-    lineage: Mapping[str, Any] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    df: "DataFrame | None" = None,
-) -> "Manifest | tuple[str, str] | None":
+) -> Manifest:
     """Write a DataFrame as Mosaic Data Shards and publish them as one new version; blocks until that is done.
 
-    MosaicML's call, `dataframe_to_mds(df, merge_index=True, mds_kwargs={"out": ..., ...})`, is accepted too, and
-    returns what MosaicML's function returns: the local and the remote path (`smalti.spark.writing.mosaic`).
+    MosaicML's call, `dataframe_to_mds(df, merge_index=True, mds_kwargs={...})`, is that of
+    `smalti.compat.streaming.base.converters`.
 
     Args:
         dataframe: The rows, a DataFrame of Spark. They keep their order, and shards are on average more than half full
             however the rows are partitioned: small last shards of neighbouring partitions are joined.
         out: Path or URL that all executors and this process can write to.
-        mds_kwargs: MosaicML's call only: the arguments of its writer, `out` among them.
-        udf_iterable: MosaicML's call only: maps a pandas DataFrame and `udf_kwargs` to dicts, one for each sample.
-        udf_kwargs: MosaicML's call only: keyword arguments of `udf_iterable`.
-        merge_index: MosaicML's call only: False publishes no version, and writes a folder with an index per partition.
         columns: Columns to store: name to encoding, or to None for the default of its Spark type; by default all
             columns (docs/types.md). With `transform`, columns of its output.
         nulls: What is done with nulls, for all columns or by name: `reject`, `mask` or `{"default": value}`.
@@ -125,10 +87,9 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         lineage: Where the rows came from, kept in the manifest (JSON) together with what Spark knows of it.
         metadata: Anything else to keep in the manifest (JSON).
         storage_options: Credentials and endpoint of the store.
-        df: Another name of `dataframe`.
 
     Returns:
-        The manifest of the version; (local, remote) for MosaicML's call, "" for a path that is not used.
+        The manifest of the version.
 
     Raises:
         SchemaError: A column cannot be stored as requested, or a value (a null, a number out of range) cannot be
@@ -142,7 +103,7 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         ValueError: An option has an unusable value.
         TypeError: `dataframe` is no DataFrame of Spark; the message has the call that makes one of it.
     """
-    df = _frame_of(dataframe, df)
+    require_frame(dataframe, "`dataframe`", is_set=True)
     options = WriteOptions(
         columns=columns,
         nulls=nulls,
@@ -160,66 +121,28 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         metadata=metadata,
         storage_options=storage_options,
     )
-    if isinstance(out, bool) or any(each is not None for each in (mds_kwargs, udf_iterable, udf_kwargs, merge_index)):
-        _check_mosaic(out, merge_index, options)
-        merges = (out if isinstance(out, bool) else merge_index) is not False
-        return write_call(df, parse_call(mds_kwargs, udf_iterable, udf_kwargs, merges=merges))
-    if out is None:
-        raise ValueError("`out`: expected a path or URL to write to; none was given")
-    return _write(df, open_store(out, storage_options), options)
+    return write_frame(dataframe, open_store(out, storage_options), options)
 
 
-def write_call(df: "DataFrame", call: MosaicCall) -> tuple[str, str]:
-    """Do what a call by MosaicML's arguments asks for; return its local and its remote path, "" for none."""
-    store = open_store(call.remote or call.local)
-    manifest = _write(df, store, call.options, call)
-    if manifest is not None and call.copy_to is not None:
-        copy_set(store, manifest, open_store(call.copy_to))
-    return call.local, call.remote
-
-
-def _frame_of(dataframe: "DataFrame | None", df: "DataFrame | None") -> "DataFrame":
-    """Return the DataFrame that was given under one of its two names."""
-    if dataframe is not None and df is not None:
-        raise TypeError("`df` is another name of `dataframe`; give one of them")
-    frame: Any = df if dataframe is None else dataframe
-    require_frame(frame, "`dataframe`", is_set=True)
-    return frame
-
-
-def _check_mosaic(out: object, merge_index: object, options: WriteOptions) -> None:
-    """Refuse arguments of both calls at once: one half would be ignored."""
-    if isinstance(out, bool) and merge_index is not None:
-        raise ValueError("`merge_index` was given twice")
-    taken = "`mds_kwargs`, `merge_index`, `udf_iterable` and `udf_kwargs` are MosaicML's call"
-    if out is not None and not isinstance(out, bool):
-        raise ValueError(f"{taken}; give the place as `out` in `mds_kwargs`, or leave these arguments out")
-    default = WriteOptions()
-    mixed = [name for name in vars(default) if getattr(options, name) != getattr(default, name)]
-    if mixed:
-        names = ", ".join(f"`{name}`" for name in mixed)
-        raise ValueError(f"{taken}; {names} cannot be given with it: use dataframe_to_mds(df, out, ...) instead")
-
-
-def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCall | None = None) -> Manifest | None:
+@decode_errors()
+def write_frame(
+    df: "DataFrame",
+    store: Store,
+    options: WriteOptions,
+    samples: SampleFunction | None = None,
+    uploads: UploadOptions | None = None,
+) -> Manifest:
     """Write the rows of the frame, and return the version that has them; a write that is published reads no row.
 
-    None if MosaicML's call asks for no version, but for a folder with an index of its own per Spark partition.
+    With `samples`, a function of the user makes the samples of the rows; errors are those of `dataframe_to_mds`.
     """
-    plan = plan_write(df, store, options, call.samples if call else None, call.uploads if call else None)
-    is_loose = call is not None and not call.merges
-    write = Write(new_write_id()) if is_loose else _identify(df, store, options)
+    plan = plan_write(df, store, options, samples, uploads)
+    write = _identify(df, store, options)
     if write.published is not None:
         return write.published
     with reporting(df.sparkSession, store.url, options.progress) as report:
-        frame = select_inputs(df, plan)
-        plan = learn_columns(frame, dataclasses.replace(plan, write_id=write.write_id, is_loose=is_loose))
+        frame, plan = _prepared(df, replace(plan, write_id=write.write_id), options)
         check_append(write.parent, plan)
-        if options.seed is not None:
-            frame = shuffled(frame, options.seed, options.target_shards)
-        if is_loose:
-            put_folder_indexes(store, run(frame, plan))
-            return None
 
         def run_tasks(plan: WritePlan) -> Answers:
             with require_unchanged(df):
@@ -229,6 +152,31 @@ def _write(df: "DataFrame", store: Store, options: WriteOptions, call: MosaicCal
         if report is not None:
             report.finish(published.manifest, published.shards)
     return published.manifest
+
+
+@decode_errors()
+def write_folders(
+    df: "DataFrame",
+    store: Store,
+    options: WriteOptions,
+    samples: SampleFunction | None = None,
+    uploads: UploadOptions | None = None,
+) -> Answers:
+    """Write the shards of each Spark partition to a folder of its own, and return them; nothing is published."""
+    plan = plan_write(df, store, options, samples, uploads)
+    with reporting(df.sparkSession, store.url, options.progress):
+        frame, plan = _prepared(df, replace(plan, write_id=new_write_id(), is_loose=True), options)
+        return run(frame, plan)
+
+
+def _prepared(df: "DataFrame", plan: WritePlan, options: WriteOptions) -> "tuple[DataFrame, WritePlan]":
+    """Return the frame that the tasks read, and the complete plan; executors that cannot use the store are an error."""
+    require_reach(df.sparkSession, plan.store)
+    frame = select_inputs(df, plan)
+    plan = learn_columns(frame, plan)
+    if options.seed is not None:
+        frame = shuffled(frame, options.seed, options.target_shards)
+    return frame, plan
 
 
 def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> Write:

@@ -16,7 +16,7 @@ from smalti.format import Schema
 from smalti.spark.columns import with_casts
 from smalti.spark.kinds import kinds_in
 from smalti.spark.prepare import default_columns, policy_of
-from smalti.spark.tasks import LocalFrame, decode_errors, run_on_rows, select_columns
+from smalti.spark.tasks import LocalFrame, quoted, run_on_rows, select_columns
 from smalti.spark.writing.binary_files import read_in_tasks
 from smalti.storage import Store
 from smalti.writer import UploadOptions
@@ -91,8 +91,7 @@ def learn_columns(frame: "DataFrame", plan: WritePlan) -> WritePlan:
     """
     if not needs_output(plan):
         return plan
-    with decode_errors():
-        rows = frame.take(NUM_TRIAL_ROWS)
+    rows = frame.take(NUM_TRIAL_ROWS)
     if not rows:
         raise SchemaError("the DataFrame has no rows; nothing was published")
 
@@ -136,7 +135,7 @@ def _hashable(name: str, kind: Any) -> "Column":
     """Return the column, or its JSON where it has a map, which Spark does not hash."""
     from pyspark.sql import functions
 
-    column = functions.col("`" + name.replace("`", "``") + "`")
+    column = functions.col(quoted(name))
     return functions.to_json(functions.struct(column)) if _has_map(kind) else column
 
 

@@ -2,23 +2,24 @@
 
 `install` adds an import hook, so that `streaming.base.util` is the very module `smalti.compat.streaming.base.util`.
 It also puts this folder on `sys.path`, which `multiprocessing` passes on to spawned processes, and on PYTHONPATH, which
-every program started from here inherits. A process that finds this folder there registers the alias itself: at its
-start by `sitecustomize.py`, and otherwise when it first imports `streaming.py`. The `dist-info` beside them answers
-`importlib.metadata.version("mosaicml-streaming")`.
+every program started from here inherits, and which Spark then sends to Python workers of other machines. A process that
+finds this folder there registers the alias itself: at its start by `sitecustomize.py`, and otherwise when it first
+imports `streaming.py`. The `dist-info` beside them answers `importlib.metadata.version("mosaicml-streaming")`.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import cast
+from typing import Any, cast
 
 _NAME, _PACKAGE = "streaming", "smalti.compat.streaming"
+_SPARK_MODULES = ("pyspark.core.context", "pyspark.context")  # of PySpark 4, and of 3.5
 
 FOLDER = str(Path(__file__).parent)
 """The folder that holds the alias for processes that do not call `install` themselves."""
@@ -91,7 +92,7 @@ def install() -> None:
             f" imports `streaming`, or run the program by `python -m smalti.compat.streaming`"
         )
     if not any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AliasFinder())
+        sys.meta_path[:0] = [_AliasFinder(), _SparkFinder()]
     sys.modules[_NAME] = package
     if FOLDER not in sys.path:
         sys.path.insert(1, FOLDER)  # the first is the program's own folder
@@ -101,7 +102,8 @@ def install() -> None:
 
 def uninstall() -> None:
     """Undo `install`; modules that imported `streaming` keep what they have."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder | _SparkFinder)]
+    _untell_spark()
     sys.path[:] = [folder for folder in sys.path if folder != FOLDER]
     for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
         del sys.modules[name]
@@ -112,20 +114,77 @@ def uninstall() -> None:
         os.environ.pop("PYTHONPATH", None)
 
 
-def _tell_spark() -> None:
-    """Pass PYTHONPATH on to the Python workers of a session that runs already; a later one inherits it."""
-    sql = sys.modules.get("pyspark.sql")
-    if sql is None:
-        return
-    from py4j.protocol import Py4JNetworkError  # comes with pyspark
+class _WorkersEnvironment:
+    """`SparkContext.environment` while the alias is installed: the variables that Spark sends with each function.
 
-    try:
-        session = sql.SparkSession.getActiveSession()
-    except (OSError, Py4JNetworkError):  # its JVM has ended, and with it all tasks
-        return
-    context = getattr(session, "sparkContext", None)  # a session of Spark Connect has none
-    if context is not None:
-        context.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    PYTHONPATH begins with the alias's folder, so that Python workers of any cluster have the alias, whatever started
+    their machine's processes. Contexts keep their own dict in their attributes, as without this descriptor.
+    """
+
+    def __get__(self, context: Any, owner: type | None = None) -> Any:
+        if context is None:
+            return self
+        variables = vars(context)["environment"]
+        variables["PYTHONPATH"] = python_path(variables.get("PYTHONPATH"))
+        return variables
+
+    def __set__(self, context: Any, variables: dict[str, str]) -> None:
+        vars(context)["environment"] = variables
+
+
+class _SparkFinder(MetaPathFinder):
+    """Finds the module of `SparkContext`, which may be imported after `install`, as it is without this finder."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if fullname not in _SPARK_MODULES:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _SparkLoader(spec.loader)
+        return spec
+
+
+class _SparkLoader(Loader):
+    """Loads the module by its own loader, and changes its class."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load the module."""
+        self._loader.exec_module(module)
+        _tell_spark()
+
+
+def _spark_contexts() -> list[type]:
+    """Return the class `SparkContext`, if it is imported."""
+    modules = [sys.modules.get(name) for name in _SPARK_MODULES]
+    return [vars(module)["SparkContext"] for module in modules if module is not None and "SparkContext" in vars(module)]
+
+
+def _tell_spark() -> None:
+    """Have Spark send the alias's folder to the Python workers of its sessions, those that run already too."""
+    for context in _spark_contexts():
+        if "environment" not in vars(context):
+            context.environment = _WorkersEnvironment()  # type: ignore[attr-defined]
+
+
+def _untell_spark() -> None:
+    for context in _spark_contexts():
+        if isinstance(vars(context).get("environment"), _WorkersEnvironment):
+            del context.environment  # type: ignore[attr-defined]
 
 
 def python_path(present: str | None) -> str:

@@ -9,10 +9,8 @@ from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
 from smalti.compat.streaming.base.stream import readers_of
-from smalti.compat.streaming.copied_set import find_copied_set
 from smalti.compat.streaming.errors import mosaicmls_words
 from smalti.errors import CatalogError, StoreNotFound
-from smalti.stream import OpenStreams, StreamOptions
 from smalti.torch.dataset import LocalDataset as EngineDataset
 
 __all__ = ["LocalDataset"]
@@ -32,14 +30,10 @@ class LocalDataset(EngineDataset, Array):
 
     def __init__(self, local: str, split: str | None = None) -> None:
         with mosaicmls_words("read the set with `StreamingDataset(local=..., allow_unsafe_types=True)`"):
-            copied = find_copied_set(local, split)
-            if copied is None:
-                try:
-                    super().__init__(local, split, logical=False)
-                except CatalogError as error:  # MosaicML's reader finds no index file in the split's folder
-                    raise StoreNotFound(error.message, **error.facts) from error
-            else:
-                self._smalti = OpenStreams([StreamOptions(str(local), store=copied, logical=False)])
+            try:
+                super().__init__(local, split, logical=False)
+            except CatalogError as error:  # MosaicML's reader finds no index file in the split's folder
+                raise StoreNotFound(error.message, **error.facts) from error
         vars(self).update(local=local, split=split or "")
 
     # Attributes of each instance, as in MosaicML Streaming; the base class computes them.

@@ -27,7 +27,6 @@ from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry
 from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.copied_set import find_copied_set
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
@@ -134,8 +133,6 @@ class Stream:
             fetching["download_retry"] = max(1, fetching["download_retry"])  # the engine counts the first attempt
         remote: str | Store | None = self.remote or None
         split = self.split or None
-        if remote is None and (copied := find_copied_set(self.local, split)) is not None:
-            remote, split = copied, None  # the store begins at the split
         if self._overrides_fetching():
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
-from smalti.compat.streaming.base.scripts import place_below
 from smalti.compat.streaming.base.storage.download import CloudDownloader
 from smalti.storage.store import check_key
 
@@ -53,7 +52,7 @@ class StreamingOutsideGIWebVid(StreamingDataset):
         if self.extra_local and self.extra_remote:
             key = check_key(sample["content_path"])
             file = Path(self.extra_local) / key
-            self._extra_downloader.download(place_below(self.extra_remote, key), str(file), self.download_timeout)
+            self._extra_downloader.download(f"{self.extra_remote.rstrip('/')}/{key}", str(file), self.download_timeout)
             sample["content"] = file.read_bytes()
         return sample
 

@@ -1,4 +1,4 @@
-"""Datasets of text that MosaicML defines; the conversion scripts are in `convert`. Read `tokenized` first."""
+"""Datasets of text that MosaicML defines, without its conversion scripts. Read `tokenized` first."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,6 @@ from smalti.compat.streaming.lazy import lazy_package
 
 if TYPE_CHECKING:
     from smalti.compat.streaming.text import c4 as c4
-    from smalti.compat.streaming.text import convert as convert
     from smalti.compat.streaming.text import enwiki as enwiki
     from smalti.compat.streaming.text import pile as pile
     from smalti.compat.streaming.text.c4 import StreamingC4 as StreamingC4
@@ -18,5 +17,5 @@ __all__ = ["StreamingC4", "StreamingEnWiki", "StreamingPile"]
 __getattr__, __dir__ = lazy_package(
     __name__,
     {"StreamingC4": "c4", "StreamingEnWiki": "enwiki", "StreamingPile": "pile"},
-    ("c4", "convert", "enwiki", "pile"),
+    ("c4", "enwiki", "pile"),
 )

@@ -8,6 +8,6 @@ __all__ = ["StreamingPile"]
 
 
 class StreamingPile(TokenizedDataset):
-    """Tokens of the Pile, as `text.convert.pile` writes it."""
+    """Tokens of the Pile, as MosaicML's script writes it."""
 
     _unknown_group_method: ClassVar[str] = 'Only group_method="truncate" is supported at this time. Found {}.'

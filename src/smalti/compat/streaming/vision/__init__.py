@@ -1,4 +1,4 @@
-"""Datasets of images that MosaicML defines; the conversion scripts are in `convert`. Read `base` first."""
+"""Datasets of images that MosaicML defines, without its conversion scripts. Read `base` first."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from smalti.compat.streaming.vision import base as base
     from smalti.compat.streaming.vision import cifar10 as cifar10
     from smalti.compat.streaming.vision import coco as coco
-    from smalti.compat.streaming.vision import convert as convert
     from smalti.compat.streaming.vision import imagenet as imagenet
     from smalti.compat.streaming.vision.ade20k import StreamingADE20K as StreamingADE20K
     from smalti.compat.streaming.vision.cifar10 import StreamingCIFAR10 as StreamingCIFAR10
@@ -26,5 +25,5 @@ __getattr__, __dir__ = lazy_package(
         "StreamingCOCO": "coco",
         "StreamingImageNet": "imagenet",
     },
-    ("ade20k", "base", "cifar10", "coco", "convert", "imagenet"),
+    ("ade20k", "base", "cifar10", "coco", "imagenet"),
 )

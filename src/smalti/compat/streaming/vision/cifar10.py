@@ -6,4 +6,4 @@ __all__ = ["StreamingCIFAR10"]
 
 
 class StreamingCIFAR10(StreamingVisionDataset):
-    """Images and labels of CIFAR-10, as `vision.convert.cifar10` writes them."""
+    """Images and labels of CIFAR-10, as MosaicML's script writes them."""

@@ -6,4 +6,4 @@ __all__ = ["StreamingImageNet"]
 
 
 class StreamingImageNet(StreamingVisionDataset):
-    """Images and labels of ImageNet, as `vision.convert.imagenet` writes them."""
+    """Images and labels of ImageNet, as MosaicML's script writes them."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smalti.catalog import new_write_id
 from smalti.catalog.header import FOLDER
-from smalti.errors import DatasetExists, MissingDependency, SchemaError
-from smalti.spark.writing.dataframe import write_call
-from smalti.spark.writing.mosaic import MosaicCall, parse_call
+from smalti.compat.streaming.base.converters.call import MosaicCall, copy_set, parse_call, put_folder_indexes
+from smalti.errors import DatasetExists, MissingDependency, SchemaError, StoreNotFound
+from smalti.spark.tasks import require_bounded
+from smalti.spark.writing.dataframe import write_folders, write_frame
+from smalti.storage import open_store
 from smalti.storage.opening import service_of
 from smalti.storage.schemes import SCHEME_BY_NAME
 
@@ -116,7 +117,7 @@ def _encoding_of(kind: types.DataType) -> str:
         key = types.ArrayType(kind.elementType)  # whether there may be nulls is decided by the values
     encoding = SPARK_TO_MDS.get(key)
     if encoding is None:
-        raise ValueError(
+        raise SchemaError(
             f"{kind} is not supported by dataframe_to_mds: cast the column, leave it out, or name its encoding in "
             "`columns`"
         )
@@ -172,6 +173,7 @@ def dataframe_to_mds(
     """
     if dataframe is None:
         raise ValueError(f"{_EMPTY} Expected a DataFrame of Spark.")
+    require_bounded(dataframe, "`dataframe`")
     kwargs = dict(mds_kwargs or {})
     if "out" not in kwargs:
         raise ValueError("`out` and `columns` need to be specified in `mds_kwargs`: `out` is missing")
@@ -185,13 +187,25 @@ def dataframe_to_mds(
     else:
         logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
         udf_iterable = _NarrowedSamples(udf_iterable, _float_types(kwargs["columns"]))
-    call = _call_of(kwargs, udf_iterable, udf_kwargs, merges=merge_index)
+    call = _call_of(kwargs, udf_iterable, udf_kwargs)
     try:
-        return write_call(dataframe, call)
+        _do(dataframe, call, merges=merge_index)
     except SchemaError as error:
         if not dataframe.isEmpty():
             raise
         raise SchemaError(f"{_EMPTY} It has no rows; nothing was written.", **error.facts) from error
+    return call.local, call.remote
+
+
+def _do(dataframe: "DataFrame", call: MosaicCall, *, merges: bool) -> None:
+    """Write the set, or a folder with an index of its own for each Spark partition."""
+    store = open_store(call.remote or call.local)
+    if not merges:
+        put_folder_indexes(store, write_folders(dataframe, store, call.options, call.samples, call.uploads))
+        return
+    manifest = write_frame(dataframe, store, call.options, call.samples, call.uploads)
+    if call.copy_to is not None:
+        copy_set(store, manifest, open_store(call.copy_to))
 
 
 def _check_out(out: Any) -> None:
@@ -199,6 +213,7 @@ def _check_out(out: Any) -> None:
 
     Raises:
         ValueError: it is a tuple or list of another length than two, or has an unknown scheme.
+        StoreNotFound: it is empty.
     """
     is_pair = isinstance(out, tuple | list)
     if is_pair and len(out) != 2:
@@ -206,6 +221,8 @@ def _check_out(out: Any) -> None:
             "Invalid `out` argument. It is either a string of local/remote directory or a list of two strings with "
             f"[local, remote]: expected a path, a URL or a pair of them, found {out!r}"
         )
+    if not any(out if is_pair else [out]):
+        raise StoreNotFound("`out` is empty: expected a path, a URL or a pair of them")
     scheme = service_of(str(out[1] if is_pair else out))
     if scheme and scheme not in SCHEME_BY_NAME:
         raise ValueError(
@@ -225,35 +242,21 @@ def _columns_of(dataframe: "DataFrame", given: dict[str, str] | None) -> dict[st
 
 
 def _call_of(
-    kwargs: dict[str, Any],
-    udf_iterable: Callable[..., Any] | None,
-    udf_kwargs: Mapping[str, Any] | None,
-    *,
-    merges: bool,
+    kwargs: dict[str, Any], udf_iterable: Callable[..., Any] | None, udf_kwargs: Mapping[str, Any] | None
 ) -> MosaicCall:
-    """Return the engine's call, with the places, shards and modes of MosaicML's.
+    """Return the parsed call, with a local folder.
 
-    A set at a remote place is replaced by a new version, as MosaicML replaces its index.
+    Raises:
+        DatasetExists: the local folder has files, and `exist_ok` is not set.
     """
-    kwargs["compression"] = kwargs.get("compression", "zstd") or None
-    call = parse_call(kwargs, udf_iterable, udf_kwargs if udf_iterable else None, merges=merges)
+    call = parse_call(kwargs, udf_iterable, udf_kwargs if udf_iterable else None)
     if call.local and not kwargs.get("exist_ok") and _has_files(call.local):
         raise DatasetExists(
             f"Directory is not empty: {call.local}; choose another folder, or give exist_ok=True to replace the set "
             "there by a new version",
             url=call.local,
         )
-    hashes = tuple(kwargs.get("hashes") or ())
-    options = replace(
-        call.options,
-        mode="overwrite" if call.remote and "mode" not in kwargs else call.options.mode,
-        write_id=new_write_id(),
-        hashes=hashes,
-        unlisted_hashes=() if hashes else ("xxh3_64",),
-        joins_shards=False,
-        allow_unsafe_types=True,
-    )
-    return replace(call, local=call.local or _new_folder(keep=call.keeps_local), options=options)
+    return replace(call, local=call.local or _new_folder(keep=call.keeps_local))
 
 
 def _has_files(folder: str) -> bool:

@@ -16,13 +16,22 @@ class SharedArray:
         shape: Its shape.
         dtype: Its dtype.
         name: Name of the memory, which is created or attached to.
+
+    Raises:
+        ValueError: a running process has memory of this name that is too small.
     """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: type, name: str) -> None:
         self.shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
         self.dtype = dtype
         self.name = name
-        self.shm = SharedMemory(name=name, size=math.prod(self.shape) * np.dtype(dtype).itemsize)
+        size = math.prod(self.shape) * np.dtype(dtype).itemsize
+        self.shm = SharedMemory(name=name, size=size)
+        if len(self.shm.buf) < size:
+            raise ValueError(
+                f"the shared memory {name!r} of a running process has {len(self.shm.buf)} bytes, and an array of "
+                f"{self.shape} {np.dtype(dtype)} needs {size}; give the same shape and dtype in every process."
+            )
 
     def numpy(self) -> NDArray[Any]:
         """Return the array itself; it is not kept, so that this object can be passed to spawned processes."""

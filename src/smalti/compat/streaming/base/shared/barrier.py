@@ -4,7 +4,8 @@ Intended behaviour; anything else is a bug:
 1. No process leaves a round before all have entered it. A process may enter the next round while others still leave.
 2. The last process that enters inverts `flag`, and the others wait for that; `flag` cannot be inverted again before
    all of them have seen it, because the next round needs them too.
-3. Only the process that creates the memory initialises it. A wait has a deadline.
+3. Only the process that creates the memory initialises it; memory of processes that have all ended is created anew. A
+   wait has a deadline.
 """
 
 import fcntl

@@ -1,9 +1,15 @@
-"""`SharedMemory`: a named block of memory that the process that created it removes at its end."""
+"""`SharedMemory`: a named block of memory that the process that created it removes at its end.
+
+A process that is killed removes nothing. Each process that has a block therefore holds a shared lock on it, which the
+kernel releases when the process ends: a block that no process holds was left behind, and is replaced.
+"""
 
 import atexit
+import fcntl
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +17,10 @@ from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory as BuiltinSharedMemory
 from typing import Any
 
+from smalti.compat.streaming.base.constant import TICK
+
+_LOCK_SECONDS = 60.0
+"""Longest wait for a lock that others hold for one call."""
 _register_lock = threading.Lock()
 _all: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
 """The blocks that this process has created or attached to."""
@@ -21,7 +31,8 @@ class SharedMemory:
 
     Args:
         name: Name of the block; None for a new one.
-        create: True creates it, False attaches to an existing one, None does either.
+        create: True creates it, False attaches to an existing one, None does either; then a block of processes that
+            have all ended is replaced by a new one.
         size: Size of a new block, bytes.
         auto_cleanup: Whether `cleanup` is called at the end of the process.
 
@@ -50,15 +61,31 @@ class SharedMemory:
             except FileExistsError:
                 if create:
                     raise
-                self.shm = self._attach(name)
+                self.shm = self._attach_or_replace(name, size)
+        _hold(self.shm)
         _all.add(self)
         if auto_cleanup:
             atexit.register(self.cleanup)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Hold the block in a process that gets it by a pickle."""
+        vars(self).update(state)
+        _hold(self.shm)
+
+    def _attach_or_replace(self, name: str | None, size: int) -> BuiltinSharedMemory:
+        """Attach to the block if a running process has it, else create it anew."""
+        present = self._attach(name)
+        if is_held(present):
+            return present
+        self.opened_shms.remove(present)
+        present.close()
+        remove_left_over(present.name)
+        created = BuiltinSharedMemory(name, create=True, size=size)
+        self.created_shms.append(created)
+        return created
+
     def _attach(self, name: str | None) -> BuiltinSharedMemory:
-        options: dict[str, Any] = {"track": False} if sys.version_info >= (3, 13) else {}
-        with _untracked():
-            memory = BuiltinSharedMemory(name, **options)
+        memory = attached(name)
         self.opened_shms.append(memory)
         return memory
 
@@ -94,6 +121,52 @@ def unlink_own(kinds: Collection[str]) -> None:
                 _unlink(memory)
                 block.created_shms.remove(memory)
                 block.opened_shms.append(memory)
+
+
+def attached(name: str | None) -> BuiltinSharedMemory:
+    """Return an existing block, which this process neither holds nor removes."""
+    options: dict[str, Any] = {"track": False} if sys.version_info >= (3, 13) else {}
+    with _untracked():
+        return BuiltinSharedMemory(name, **options)
+
+
+def is_held(memory: BuiltinSharedMemory) -> bool:
+    """Return whether a running process holds the block; True where the system has no locks on memory.
+
+    The caller must not hold it by this object.
+    """
+    try:
+        fcntl.flock(_descriptor(memory), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # BlockingIOError if another process holds it
+        return True
+    fcntl.flock(_descriptor(memory), fcntl.LOCK_UN)
+    return False
+
+
+def remove_left_over(name: str) -> None:
+    """Remove a block that no process holds."""
+    with suppress(FileNotFoundError):  # another process was first
+        memory = BuiltinSharedMemory(name)  # tracked by Python, because `unlink` ends that
+        memory.unlink()
+        memory.close()
+
+
+def _hold(memory: BuiltinSharedMemory) -> None:
+    """Hold the block until this process, and those that it forks, end or close it."""
+    end = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(_descriptor(memory), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # noqa: PERF203 -- another process is just looking whether it is held
+            time.sleep(TICK)
+        except OSError:  # a system without locks on memory
+            return
+        else:
+            return
+
+
+def _descriptor(memory: BuiltinSharedMemory) -> int:
+    return int(memory._fd)  # type: ignore[attr-defined]
 
 
 def _unlink(memory: BuiltinSharedMemory) -> None:

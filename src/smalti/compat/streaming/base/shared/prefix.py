@@ -1,7 +1,8 @@
 """`get_shm_prefix`: a register of the local folders that jobs of one machine use, in named shared memory.
 
 An entry is a block of memory named after its number. The kernel lets only one process create it, so two jobs never
-share a number. It ends with its creator.
+share a number. It ends with its creator; what a killed one left is removed by the next search, which leaves entries of
+MosaicML's own processes alone: they do not have `_OURS` behind their end, where MosaicML's reader does not look.
 """
 
 import sys
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from itertools import count
 
 from smalti.compat.streaming.base.constant import LOCALS, TICK
-from smalti.compat.streaming.base.shared.memory import SharedMemory
+from smalti.compat.streaming.base.shared.memory import SharedMemory, attached, is_held, remove_left_over
 from smalti.compat.streaming.base.world import World
 
 _SIZE_BYTES = 4
+_OURS = b"smalti"
 
 
 def _each_prefix_int() -> Iterator[int]:
@@ -89,7 +91,7 @@ def _register(folders: list[str], downloads: set[str], retry: int) -> tuple[int,
         time.sleep(TICK)
     number = 0
     while True:
-        data = _pack_locals(folders, number)
+        data = _pack_locals(folders, number) + _OURS
         try:
             memory = SharedMemory(_get_path(number, LOCALS), create=True, size=len(data))
         except (FileExistsError, PermissionError):
@@ -103,12 +105,26 @@ def _entries() -> Iterator[tuple[int, SharedMemory, list[str]]]:
     """Yield number, memory and folders of all entries, up to the first free number."""
     for number in _each_prefix_int():
         try:
+            if _is_left_over(_get_path(number, LOCALS)):
+                remove_left_over(_get_path(number, LOCALS))
+                continue
             memory = SharedMemory(_get_path(number, LOCALS), create=False, auto_cleanup=False)
         except PermissionError:  # of another user
             continue
         except FileNotFoundError:
             return
         yield number, memory, _unpack_locals(bytes(memory.buf))[0]
+
+
+def _is_left_over(name: str) -> bool:
+    """Return whether an entry is one of ours whose processes have all ended."""
+    memory = attached(name)
+    try:
+        entry = bytes(memory.buf or b"")
+        size = int.from_bytes(entry[:_SIZE_BYTES], sys.byteorder)
+        return entry[size : size + len(_OURS)] == _OURS and not is_held(memory)
+    finally:
+        memory.close()
 
 
 def _meet() -> None:

@@ -1,7 +1,7 @@
 """Writer, the base of the writers of all formats, and JointWriter and SplitWriter, of shards of one or two files.
 
-A subclass turns samples into bytes, and the bytes of a shard's samples into files; the engine's `VersionWriter` hashes,
-compresses and uploads the files in threads, and publishes the set when the writer finishes.
+A subclass turns samples into bytes, and the bytes of a shard's samples into files; `places.SetUploader` hashes,
+compresses and uploads the files in threads, and makes the set visible when the writer finishes.
 """
 
 import json
@@ -20,6 +20,7 @@ import numpy as np
 from typing_extensions import Self
 
 from smalti.compat.streaming.base.compression import is_compression
+from smalti.compat.streaming.base.format.base.places import SetUploader, stores_of
 from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
@@ -30,7 +31,7 @@ from smalti.format.hashing import hash_first, hash_rows
 from smalti.format.json_fields import Fields
 from smalti.format.text import TEXT_FORMATS, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
-from smalti.writer import NoSamples, VersionWriter, WriterOptions
+from smalti.writer import WriterOptions
 
 __all__ = ["JointWriter", "SplitWriter"]
 
@@ -43,15 +44,15 @@ Out = str | tuple[str, str]
 class Writer(ABC):
     """A writer of one data set. Not thread-safe.
 
-    The set appears at `out` all at once when the writer finishes, its shards below a folder of their own. If the `with`
-    block raises, nothing appears.
+    The set appears at `out` all at once when the writer finishes: where there was none, as MosaicML's writer leaves it,
+    shards beside `index.json`; else as a new version. If the `with` block raises, nothing appears.
 
     Args:
         out: Local folder, which must be empty; or URL; or both as (local, remote).
         keep_local: With a URL, whether the set is written to the local folder too.
         compression: Name such as `zstd` or `zstd:7`, or None.
-        hashes: Names of the checksums that the shards and the index list, sorted. Without any, the version of the set
-            records xxh3_64 all the same, by which readers of Smalti verify the shards.
+        hashes: Names of the checksums that the shards and the index list, sorted. Without any, xxh3_64 is recorded
+            apart from the entries all the same, by which readers of Smalti verify the shards.
         size_limit: Largest shard in bytes, or as text such as "64mb"; None for one shard.
         extra_bytes_per_shard: Bytes of a shard without samples.
         extra_bytes_per_sample: Bytes of a sample in addition to its own.
@@ -95,7 +96,7 @@ class Writer(ABC):
         if unknown:
             raise ValueError(f"Invalid Writer argument(s): {unknown}; expected some of {sorted(_OPTIONS)}.")
         self.shards: list[dict[str, Any]] = []
-        """Entries of the shards so far, as in the index; the names of files get their folder at the end."""
+        """Entries of the shards so far, as in the index; those of a new version get their folder at the end."""
         if kwargs.get("exist_ok", False):
             _empty(out if isinstance(out, str) else out[0])
         progress_bar, retry = kwargs.get("progress_bar", False), kwargs.get("retry", 2)
@@ -103,7 +104,9 @@ class Writer(ABC):
         self.local: str = self.cloud_writer.local
         self.remote: str | None = self.cloud_writer.remote
         try:
-            self._version = self._open_version(progress_bar, retry, kwargs.get("max_workers"))
+            self._upload = self._open_places(
+                shows_progress=progress_bar, retry=retry, max_workers=kwargs.get("max_workers")
+            )
         except BaseException:
             self._clear_local()
             raise
@@ -115,17 +118,11 @@ class Writer(ABC):
         """The size of its file so far."""
         self._reset_cache()
 
-    def _open_version(self, progress_bar: bool, retry: int, max_workers: int | None) -> VersionWriter:  # noqa: FBT001
-        """Return the engine's writer, which checks that a version can be published."""
-        options = WriterOptions(
-            (self.local, self.remote) if self.remote else self.local,  # (local, "") is the local folder for MosaicML
-            keep_local=self.keep_local,
-            max_workers=max_workers,
-            retry=retry,
-            progress_bar=progress_bar,
-            mode="overwrite",  # the local folder is empty; of a remote one MosaicML replaces the index, too
-        )
-        return VersionWriter(Schema.from_columns({}), NoSamples(), options)
+    def _open_places(self, *, shows_progress: bool, retry: int, max_workers: int | None) -> SetUploader:
+        """Return the upload to the places of the set, which are checked."""
+        uploads = WriterOptions("", max_workers=max_workers, retry=retry).uploads()
+        stores = stores_of(self.local, self.remote, keep_local=self.keep_local)
+        return SetUploader(stores, uploads, shows_progress=shows_progress)
 
     def _reset_cache(self) -> None:
         """Begin a new shard."""
@@ -194,7 +191,7 @@ class Writer(ABC):
             np.fromiter(map(len, self.new_samples), np.int64, len(self.new_samples)),
         )
         try:
-            self._version.write_shard(shard)
+            self._upload.write_shard(shard)
         except StoreError as error:
             self.event.set()
             raise StoreError(f"One of the threads failed: {error.message}", **error.facts) from error
@@ -214,9 +211,8 @@ class Writer(ABC):
                 self.flush_shard()
                 self._reset_cache()
             config = self.get_config()
-            self._version.declare_schema(_schema(config))
             self._stop_if_failed()
-            manifest = self._version.finish()
+            shards = self._upload.finish(_schema(config))
         except StoreError as error:
             self.event.set()
             if "One of the threads failed" in error.message:
@@ -224,7 +220,7 @@ class Writer(ABC):
             raise StoreError(f"One of the threads failed: {error.message}", **error.facts) from error
         finally:
             self._clear_local()
-        self.shards[:] = [{**config, **info.listed().to_json()} for info in manifest.shards]
+        self.shards[:] = [{**config, **info.listed().to_json()} for info in shards]
 
     def _clear_local(self) -> None:
         if self.remote and not self.keep_local:
@@ -232,7 +228,7 @@ class Writer(ABC):
 
     def cancel_future_jobs(self) -> None:
         """Stop, and remove what was uploaded; nothing is published."""
-        self._version.abort()
+        self._upload.abort()
         self._clear_local()
         _remove_empty_folders(Path(self.local))
 

@@ -1,10 +1,6 @@
-"""The arguments and the files of MosaicML's `dataframe_to_mds`, whose call `smalti.dataframe_to_mds` accepts.
+"""The arguments of MosaicML's `dataframe_to_mds`, and the files that only its callers expect.
 
-The same: `mds_kwargs` are the arguments of MosaicML's writer, `udf_iterable` makes samples of pandas DataFrames, and
-the call returns (local, remote). Different on purpose: nothing is visible before everything is in the store; signed
-columns keep their sign; one index of the whole set is published, and no folder is searched for indexes; no copy stays
-on an executor's disk; an existing set is replaced by a new version, and only with `exist_ok`. `mode` of Smalti's writer
-is accepted too.
+`mds_kwargs` are the arguments of MosaicML's writer; `mode` of Smalti's writer is accepted too.
 """
 
 import tempfile
@@ -42,8 +38,6 @@ class MosaicCall:
     uploads: UploadOptions
     samples: SampleFunction | None
     """`udf_iterable`, if it is given."""
-    merges: bool
-    """True if one set is published; False if every Spark partition is to be a folder with an index of its own."""
     keeps_local: bool
     """True if the local path is to have a copy of a remote set."""
 
@@ -57,8 +51,6 @@ def parse_call(
     mds_kwargs: Mapping[str, Any] | None,
     udf_iterable: Callable[..., Iterable[Mapping[str, Any]]] | None,
     udf_kwargs: Mapping[str, Any] | None,
-    *,
-    merges: bool,
 ) -> MosaicCall:
     """Return what a call by MosaicML's arguments asks for.
 
@@ -74,19 +66,22 @@ def parse_call(
         raise ValueError("`udf_iterable` makes columns of its own: name them, with their encodings, in `columns`")
     if udf_kwargs is not None and udf_iterable is None:
         raise ValueError("`udf_kwargs` are for `udf_iterable`, which was not given")
-    hashes = kwargs.get("hashes")
+    hashes = tuple(kwargs.get("hashes") or ())
+    mode = WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode()
     options = WriteOptions(
         columns=kwargs.get("columns"),
-        compression=kwargs.get("compression", "zstd"),
-        hashes=("xxh3_64",) if hashes is None else tuple(hashes),
+        compression=kwargs.get("compression", "zstd") or None,
+        hashes=hashes,
+        unlisted_hashes=() if hashes else ("xxh3_64",),
         size_limit=kwargs.get("size_limit", 1 << 26) or None,
-        mode=WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode(),
+        mode="overwrite" if remote and "mode" not in kwargs else mode,  # MosaicML replaces the index of a remote set
         progress="always" if kwargs.get("progress_bar") else False,
-        # Nothing identifies the output of a function, so every call is a write of its own.
-        write_id=None if udf_iterable is None else new_write_id(),
+        write_id=new_write_id(),
+        joins_shards=False,
+        allow_unsafe_types=True,
     )
     samples = None if udf_iterable is None else SampleFunction(udf_iterable, dict(udf_kwargs or {}))
-    return MosaicCall(local, remote, options, _uploads(kwargs), samples, merges, bool(kwargs.get("keep_local")))
+    return MosaicCall(local, remote, options, _uploads(kwargs), samples, bool(kwargs.get("keep_local")))
 
 
 def _places(out: Any) -> tuple[str, str]:
@@ -106,7 +101,7 @@ def _uploads(kwargs: dict[str, Any]) -> UploadOptions:
 
 
 def put_folder_indexes(store: Store, answers: Answers) -> None:
-    """Store an index in the folder of each Spark partition; there is no version, and no index of all shards.
+    """Store an index in the folder of each Spark partition that has rows.
 
     Raises:
         SchemaError: There are no rows.

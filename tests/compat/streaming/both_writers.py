@@ -1,7 +1,7 @@
-"""MosaicML's and Smalti's dataframe_to_mds over the same frame; run as a program by test_peer_call.
+"""MosaicML's dataframe_to_mds and the alias's over the same frames; run as a program by test_peer_call.
 
-python both_writers.py FOLDER        each call with and without a function
-python both_writers.py FOLDER more   other columns through the alias
+python both_writers.py FOLDER        with and without a function
+python both_writers.py FOLDER more   other columns
 """
 
 import json
@@ -11,12 +11,7 @@ from pathlib import Path
 from streaming.base.converters import dataframe_to_mds as theirs
 
 from smalti.compat.streaming.base.converters import dataframe_to_mds as alias
-from smalti.spark import SparkOptions, build_session, dataframe_to_mds
-
-
-def pairs(frame, times):
-    for row in frame.to_dict("records"):
-        yield {"x": int(row["number"]) * times, "data": bytes(row["data"])}
+from smalti.spark import SparkOptions, build_session
 
 
 def triples(frame):
@@ -35,32 +30,8 @@ def main(folder: str, more: str = "") -> None:
     if more:
         through_the_alias(spark, folder, ["chosen", "pickled"])
     else:
-        by_either_name(spark, folder)
         through_the_alias(spark, folder, ["inferred", "small"])
     spark.stop()
-
-
-def by_either_name(spark, folder):
-    """Write one partition by MosaicML's function and by Smalti's."""
-    frame = spark.range(0, 60, 1, 1).selectExpr(
-        "id as number", "cast(id / 4 as double) as quarter", "concat('råd ', id) as text",
-        "cast(repeat('x', int(id)) as binary) as data", "cast(array(int(id), 1) as array<int>) as list",
-        "cast(id as decimal(9,2)) as price",
-    )  # fmt: skip
-    plain = {"compression": None, "hashes": ["sha1"], "size_limit": 2000}
-    columns = {"x": "int", "data": "bytes"}
-    calls = {
-        "plain": {"mds_kwargs": plain},
-        "function": {"mds_kwargs": {**plain, "columns": columns}, "udf_iterable": pairs, "udf_kwargs": {"times": 7}},
-    }
-    for name, call in calls.items():
-        found = []
-        for write in (theirs, dataframe_to_mds):
-            out = f"{folder}/{name}-{write.__module__.split('.')[0]}"
-            answer = write(frame, merge_index=True, **{**call, "mds_kwargs": {**call["mds_kwargs"], "out": out}})
-            found.append((answer == (out, ""), shards(out)))
-        assert found[0] == found[1], (name, found[0][0], found[1][0], [len(s) for _, s in found])
-        print(f"{name}: {len(found[0][1])} equal shards")
 
 
 def through_the_alias(spark, folder, names):
