@@ -4,8 +4,10 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -13,11 +15,14 @@ import typer
 from smalti.cli.exit_codes import ExitCode
 from smalti.errors import SmaltiError
 from smalti.extras import EXTRA_OF
+from smalti.redaction import redact, redact_message, word_secrets
 
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
+_secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets", default=())
+"""The parts of the command line that may be secret, which no message shows."""
 
 
 class UsageFault(typer.TyperException):
@@ -40,14 +45,24 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+@contextmanager
+def hidden_secrets(words: Sequence[str]) -> Iterator[None]:
+    """Mask the secrets of a command line in all messages to stderr while the body runs."""
+    before = _secrets.set(word_secrets(words))
+    try:
+        yield
+    finally:
+        _secrets.reset(before)
+
+
 def complain(text: str) -> None:
     """Write one message to stderr, with the name of the program before it."""
-    print(f"smalti: {printable(text, keep=_LINES)}", file=sys.stderr)
+    print(f"smalti: {printable(redact_message(text, _secrets.get()), keep=_LINES)}", file=sys.stderr)
 
 
 def point_out(text: str) -> None:
     """Write one finding of a check to stderr."""
-    print(printable(text, keep=_LINES), file=sys.stderr)
+    print(printable(redact(text, _secrets.get()), keep=_LINES), file=sys.stderr)
 
 
 def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
@@ -75,7 +90,10 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
 
 
 def run_app(app: Callable[[], Any]) -> int:
-    """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe."""
+    """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe.
+
+    Any other exception is a defect, whose traceback is printed.
+    """
     try:
         status = app()
         sys.stdout.flush()
@@ -94,6 +112,9 @@ def run_app(app: Callable[[], Any]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             return _leave_stdout(stop.__context__)
         raise
+    except Exception:  # noqa: BLE001 -- the traceback is printed, without the secrets of the command line
+        print(redact_message(traceback.format_exc(), _secrets.get()), file=sys.stderr)
+        return int(ExitCode.FAULT)
 
 
 def _leave_stdout(cause: BaseException | None) -> int:

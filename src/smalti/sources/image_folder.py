@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreNotFound
+from smalti.redaction import hide_options
 from smalti.sources.archive import is_archive
 from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.redact import redact, redact_address
@@ -48,6 +49,9 @@ class ImageFolder:
     """SHA-256 of the paths, sizes and modification marks of all files."""
     storage_options: Mapping[str, Any] | None = None
     """Options of `open_store` for reading the images."""
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
     @property
     def num_bytes(self) -> int:

@@ -10,7 +10,7 @@ from smalti.errors import StoreError
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
-from smalti.storage.redact import redact, redact_address
+from smalti.storage.redact import redact, redact_address, redact_message
 from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, load_function
 from smalti.storage.store import Store, check_key
 
@@ -36,7 +36,8 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         return url
     address: object = url  # callers without type checks pass anything
     if not isinstance(address, str | os.PathLike):
-        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {url!r:.80}")
+        shown = redact_message(f"{url!r:.80}")
+        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {shown}")
     text = str(address)
     if text in {"", "file:", "file://"}:
         raise StoreError(
@@ -110,7 +111,7 @@ def _parts_of(text: str) -> tuple[Scheme, str, str]:
     if scheme is None:
         known = ", ".join(f"{name}://" for name in sorted(SCHEME_BY_NAME) if name != "dbfs")
         raise StoreError(
-            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
+            f"{shown}: unknown scheme; expected a path, file://, dbfs:/Volumes/... or one of {known}",
             url=shown,
         )
     host, _, prefix = rest.partition("/")

@@ -19,6 +19,7 @@ from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError, SmaltiError
 from smalti.format import FilledShard, Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
+from smalti.redaction import hide_options
 from smalti.storage import Store, open_store
 from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
@@ -44,6 +45,9 @@ class WriterOptions:
     metadata: Mapping[str, Any] | None = None
     row_hash: bool = False
     mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
     def chosen_mode(self) -> Mode:
         """Return the mode that `mode` and `exist_ok` name.

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import SchemaError, WorldMismatch
+from smalti.redaction import HiddenOptions
 from smalti.storage.databricks.mount import is_databricks
-from smalti.storage.opening import check_address, service_of
+from smalti.storage.opening import check_address, check_secrets, service_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -104,6 +105,8 @@ SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
+MAX_BATCH = 1 << 24
+"""Largest number of samples of one step."""
 _POSITIVE = (
     "image_size",
     "epochs",
@@ -190,15 +193,18 @@ class RunConfig:
     False: for executors with credentials that the driver does not have."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "storage_options", MappingProxyType(dict(self.storage_options)))
+        object.__setattr__(self, "storage_options", MappingProxyType(HiddenOptions(self.storage_options)))
         if self.run_storage_options is not None:
-            object.__setattr__(self, "run_storage_options", MappingProxyType(dict(self.run_storage_options)))
-        for name, is_valid, expected in chain(self._types(), self._rules()):
+            own = MappingProxyType(HiddenOptions(self.run_storage_options))
+            object.__setattr__(self, "run_storage_options", own)
+        for name, is_valid, expected in chain(self._types(), self._rules(), self._sizes()):
             if not is_valid:
                 raise SchemaError(
                     f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
                 )
         check_address(self.run_dir)
+        if service_of(self.data):
+            check_secrets(self.data)
         check_tracking_address(self.mlflow or "")
 
     def _types(self) -> Iterator[tuple[str, bool, str]]:
@@ -210,6 +216,13 @@ class RunConfig:
                 is_valid = any(isinstance(value, _TYPES[kind].accepted) for kind in kinds)
                 is_valid &= bool in kinds or not isinstance(value, bool)
                 yield name, is_valid, " or ".join(_TYPES[kind].title for kind in kinds)
+
+    def _sizes(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield the rules for the sizes of all numbers; as `_rules`."""
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float):  # a comparison with NaN is false
+                yield each.name, -(1 << 63) <= value < 1 << 63, "a number of at most 64 bits, and not infinite"
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
@@ -378,6 +391,7 @@ class TrainConfig(RunConfig):
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         yield from super()._rules()
         yield from ((name, getattr(self, name) >= 1, "at least 1") for name in _POSITIVE)
+        yield "batch_size", self.batch_size <= MAX_BATCH, f"at most {MAX_BATCH:,}"
         yield from ((name, getattr(self, name) > 0, "above 0") for name in ("learning_rate", "width"))
         not_negative = ("num_classes", "weight_decay", "num_workers", "clip_norm", "milestone_factor")
         yield from ((name, getattr(self, name) >= 0, "0 or more") for name in not_negative)
