@@ -32,27 +32,25 @@ def declare_schemes(schemes: Mapping[str, bool]) -> None:
 
 
 # user:password@host, also after a single slash; a password may contain "/" and "@". "host:8080/a@b" has a port.
-_PASSWORD = re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*?(?::|%3A))(?!\d{1,5}/)[^\s'\"]+(?=@|%40)", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?P<keep>\w:/{1,2}[^/\s:@'\"]*?(?::|%3A))(?!\d{1,5}/)[^\s'\"]{1,4096}(?=@|%40)", re.IGNORECASE)
 _USER = re.compile(r"(?P<keep>\b(?P<scheme>[A-Za-z][\w+.-]*):(?P<slashes>/{1,2}))[^/\s@'\"?#]+(?=@|%40)", re.IGNORECASE)
 _ADDRESS_USER = re.compile(
     r"(?P<keep>^(?:(?!file:///)\W*[A-Za-z][\w+.-]+:/*|//)[^/:@]*?(?::|%3A))(?!\d{1,5}/).+(?=@|%40)",
     re.DOTALL | re.IGNORECASE,
 )
 """As `_PASSWORD`, for a text that is one address, with any number of slashes and spaces in the password."""
+_VALUE = r"[^&;\s'\"]*[^&;\s'\":,)]"
+"""A value, without the punctuation of a sentence behind it: what is redacted twice stays as it is."""
 _PATTERNS = (
-    re.compile(
-        rf"(?P<keep>(?:^|[?&;#,\s'\"({{]|%3F|%26|%23|%3B)(?:{_MASKED_NAMES})(?:=|%3D))[^&;\s'\"]+", re.IGNORECASE
-    ),
-    re.compile(
-        rf"(?P<keep>(?:[?&#;]|%3F|%26|%23|%3B)(?:{_MASKED_NAMES_IN_ADDRESS})(?:=|%3D))[^&;\s'\"]+", re.IGNORECASE
-    ),
+    re.compile(rf"(?P<keep>(?:^|[?&;#,\s'\"({{]|%3F|%26|%23|%3B)(?:{_MASKED_NAMES})(?:=|%3D)){_VALUE}", re.IGNORECASE),
+    re.compile(rf"(?P<keep>(?:[?&#;]|%3F|%26|%23|%3B)(?:{_MASKED_NAMES_IN_ADDRESS})(?:=|%3D)){_VALUE}", re.IGNORECASE),
     # As Python and JSON show arguments and mappings; a short value, such as token='anon', is a word.
     re.compile(rf"(?P<keep>\b(?:\w*_)?(?:{_MASKED_NAMES})['\"]?\s*[:=]\s*b?['\"])[^'\"]{{6,}}", re.IGNORECASE),
     re.compile(r"(?P<keep>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(?P<keep>\bdapi)[0-9a-f]{8,}\b"),
     re.compile(r"(?P<keep>\beyJ)[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
 )
-_TAIL = re.compile(r"(?P<keep>\b(?!file:)[A-Za-z][\w+.-]+:/[^\s'\"?#]*[?#])[^\s'\"]+", re.IGNORECASE)
+_TAIL = re.compile(r"(?P<keep>\b(?!file:)[A-Za-z][\w+.-]+:/[^\s'\"?#]*[?#])[^\s'\"]*[^\s'\":,;.)]", re.IGNORECASE)
 """Query and fragment of an address in a text."""
 
 _INNER = re.compile(r"(?:accountkey=|sig=|^\w+ +)([^;&\s]+)", re.IGNORECASE)
@@ -100,8 +98,9 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
-    text = _PASSWORD.sub(_keep, text)
-    text = _USER.sub(lambda match: _keep(match) if _is_login(match) else match[0], text)
+    if "@" in text or "%40" in text:  # otherwise the search would take the square of the length
+        text = _PASSWORD.sub(_keep, text)
+        text = _USER.sub(lambda match: _keep(match) if _is_login(match) else match[0], text)
     for pattern in _PATTERNS:
         text = pattern.sub(_keep, text)
     return text

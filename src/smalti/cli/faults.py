@@ -68,7 +68,8 @@ def point_out(text: str) -> None:
 def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
     """Run one command and return its exit status; faults of the library and of the machine are reported on stderr.
 
-    Other exceptions are defects of Smalti and keep their traceback.
+    A `ValueError` that names a parameter is one about an argument. Other exceptions are defects of Smalti and keep
+    their traceback.
 
     Args:
         command: Does the work.
@@ -77,16 +78,29 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
     try:
         return int(command() or 0)
     except SmaltiError as fault:
-        complain(_ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", str(fault)))
+        complain(_by_options(str(fault), options))
         point_out(f"Help: {fault.help_url}")
     except ModuleNotFoundError as fault:
         complain(_advice_for_package(fault))
     except OSError as fault:
         complain(_describe(fault))
+    except UnicodeEncodeError as fault:
+        complain(f"{fault.object[:80]!r} is not UTF-8, as names and addresses must be")
+        return int(ExitCode.USAGE)
+    except ValueError as fault:
+        if _ARGUMENT.search(str(fault)) is None:
+            raise
+        complain(_by_options(str(fault), options))  # the library names the argument that it refuses
+        return int(ExitCode.USAGE)
     except KeyboardInterrupt:
         complain("interrupted")
         return int(ExitCode.INTERRUPTED)
     return int(ExitCode.FAULT)
+
+
+def _by_options(text: str, options: Mapping[str, str]) -> str:
+    """Return a message of the library with the options of the command line in place of the parameters."""
+    return _ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", text)
 
 
 def run_app(app: Callable[[], Any]) -> int:

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from smalti.errors import SmaltiError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, open_store
-from smalti.storage.redact import redact_address
+from smalti.storage.opening import check_secrets
+from smalti.storage.redact import redact, redact_address
 
 _GLOB = re.compile(r"[*?\[]")
 _BUFFER_BYTES = 4 << 20
@@ -76,6 +77,8 @@ def list_files(place: Place, storage_options: Mapping[str, Any] | None = None) -
     is_local = "://" not in str(place)
     # Not resolved: a link is what its owner calls the source.
     text = os.path.abspath(place) if is_local else str(place).rstrip("/")  # noqa: PTH100
+    if not is_local and redact(text) != text:
+        check_secrets(text)
     shown = redact_address(text)
     folder, _, name = text.rpartition("/")
     if is_local and Path(text).is_file():

@@ -16,7 +16,7 @@ from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
 from smalti.redaction import hide_options
 from smalti.storage import Store
-from smalti.storage.opening import check_secrets, service_of
+from smalti.storage.opening import check_secrets
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,7 @@ class StreamOptions:
         hide_options(self)
         if self.split == "":  # MosaicML's reader treats an empty string as not given
             object.__setattr__(self, "split", None)
-        if service_of(self.root):
-            check_secrets(self.root)
+        check_secrets(self.root)
         if self.version is not None and self.tag is not None:
             raise ValueError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
 

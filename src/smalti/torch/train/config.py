@@ -203,8 +203,7 @@ class RunConfig:
                     f"`{name}` must be {expected}, not {getattr(self, name)!r}.", field=name, found=getattr(self, name)
                 )
         check_address(self.run_dir)
-        if service_of(self.data):
-            check_secrets(self.data)
+        check_secrets(self.data)
         check_tracking_address(self.mlflow or "")
 
     def _types(self) -> Iterator[tuple[str, bool, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from smalti.errors import SchemaError
 from smalti.storage.opening import service_of
-from smalti.storage.redact import redact_address
+from smalti.storage.redact import has_login, redact_address
 from smalti.torch.train.config import DEVICES, LAUNCHERS, PRECISIONS, SCHEDULES, TASKS, TrainConfig
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read_config(
 
 def _text_of(path: str | Path, shown: str) -> str:
     """Return the text of a file."""
-    if service_of(str(path)):
+    if service_of(str(path)) or has_login(str(path)):
         raise SchemaError(f"{shown}: a configuration is a file of this machine; copy it here, and give its path")
     file = Path(path)
     if file.exists() and not (file.is_file() or file.is_dir()):
