@@ -210,7 +210,7 @@ def secret_lines(name):
         for number, address in enumerate(PLACES):
             if name == "show" or number % 4 == (len(name) + place) % 4:  # all of them, over all commands
                 yield [*name.split(), *needed, *words[:place], address, *words[place + 1 :]]
-    if any(word_of(each) == "--storage-option" for each in options):
+    for pairs in (word_of(each) for each in options if word_of(each).endswith("-option")):
         words = [
             "s3://bucket/set" if each.name in ("url", "source", "target") else word
             for each, word in zip(arguments, words, strict=True)
@@ -222,7 +222,7 @@ def secret_lines(name):
             f"zzz={CANARY}",
             f"proxy=u:{CANARY}@h",
         ):
-            yield [*name.split(), *needed, *words, "--storage-option", text]
+            yield [*name.split(), *needed, *words, pairs, text]
         yield [*name.split(), *needed, *words, "--endpoint-url", f"http://u:{CANARY}@h:port"]
     yield [*name.split(), *needed, *words, f"https://host/x?sig={CANARY}"]
     yield [*name.split(), f"--password={CANARY}"]
