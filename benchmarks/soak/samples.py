@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smalti.writer import JSONWriter, MDSWriter
+from smalti.writer import MDSWriter
+from tests.text_writers import JSONWriter
 
 COLUMNS = {"id": "int", "text": "str"}
 _FEW_BYTES, _MANY_BYTES = 100, 1_500

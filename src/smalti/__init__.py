@@ -11,12 +11,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CSVWriter": "smalti.writer",
     "CommitConflict": "smalti.errors",
     "CopyOptions": "smalti.exchange",
     "Cursor": "smalti.cursor",
     "DecodeImages": "smalti.images",
-    "JSONWriter": "smalti.writer",
     "LocalDataset": "smalti.torch",
     "MDSWriter": "smalti.writer",
     "Manifest": "smalti.catalog",
@@ -25,9 +23,7 @@ _HOMES = {
     "Stream": "smalti.stream",
     "StreamingDataLoader": "smalti.torch",
     "StreamingDataset": "smalti.torch",
-    "TSVWriter": "smalti.writer",
     "World": "smalti.world",
-    "XSVWriter": "smalti.writer",
     "add_columns": "smalti.spark",
     "compact": "smalti.writer",
     "convert": "smalti.conversion",

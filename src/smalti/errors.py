@@ -37,20 +37,25 @@ traceback shows the address of the section about the class below the message, as
 
 from typing import Any
 
+from smalti.redaction import redact_message
+
 HELP_PAGE = "https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md"
 """The page about errors. It has a heading for each class, whose anchor is the name in lower case."""
 
 
 class SmaltiError(Exception):
-    """Base of all errors that Smalti raises; keyword facts become attributes."""
+    """Base of all errors that Smalti raises; keyword facts become attributes. Secrets in addresses are masked."""
 
     def __init__(self, message: str = "", /, **facts: Any) -> None:
         super().__init__(message)
         self._describe(message, facts)
 
     def _describe(self, message: str, facts: dict[str, Any]) -> None:
-        self.message = message
-        self.facts = facts
+        self.message = redact_message(message)
+        self.facts: dict[str, Any] = {
+            name: redact_message(fact) if isinstance(fact, str) else fact for name, fact in facts.items()
+        }
+        self.args = (self.message,)
         # Not add_note, which Python 3.10 lacks: there, too, pytest and some other programs show notes.
         self.__notes__ = [f"Help: {self.help_url}"]
 

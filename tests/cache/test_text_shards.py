@@ -9,7 +9,7 @@ from smalti.catalog import load_manifest
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from smalti.testing import LoggedStore
-from smalti.writer import JSONWriter
+from tests.text_writers import JSONWriter
 
 
 class Watched(LoggedStore):

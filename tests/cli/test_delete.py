@@ -24,7 +24,7 @@ def run(capsys, *arguments, status=0):
 
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(root, capsys):
-    lines = run(capsys, root, "--where", "user == 5", "--dry-run").splitlines()
+    lines = run(capsys, root, "--where", "user=5", "--dry-run").splitlines()
     assert lines[0] == "would go  5 of 40 samples of version 1"
     assert lines[1].startswith("shards    4 of 4 concerned, ")
     assert lines[-1] == "nothing was changed; this was a dry run"
@@ -55,7 +55,7 @@ def test_positions_come_from_stdin(root, capsys, monkeypatch):
 
 def test_nothing_is_deleted_where_nobody_can_be_asked(root, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    run(capsys, root, "--where", "user == 5", status=2)
+    run(capsys, root, "--where", "user=5", status=2)
     assert load_manifest(root).version == 1
 
 
@@ -71,14 +71,14 @@ def test_a_person_is_shown_the_number_and_asked(root, capsys, monkeypatch, answe
     shown = Terminal()
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     monkeypatch.setattr("sys.stderr", shown)
-    run(capsys, root, "--where", "user == 5", status=status)
+    run(capsys, root, "--where", "user=5", status=status)
     assert "version 1: 5 of 40 samples match, in 4 shards" in shown.getvalue()
     assert load_manifest(root).version == version
 
 
 def test_a_tag_in_the_way_is_a_fault_and_can_be_moved(root, tmp_path, capsys):
     tag(root, "best")
-    command = [root, "--where", "user == 5", "--purge", "--cache", tmp_path / "cache", "--yes"]
+    command = [root, "--where", "user=5", "--purge", "--cache", tmp_path / "cache", "--yes"]
     assert main(["delete", *map(str, command)]) == 1
     assert "have tags: 'best' of version 1; nothing was deleted" in capsys.readouterr().err
     assert "tag                     best: moved to version 2" in run(capsys, *command, "--tags", "move")
@@ -89,11 +89,11 @@ def test_a_tag_in_the_way_is_a_fault_and_can_be_moved(root, tmp_path, capsys):
     "arguments",
     [
         [],
-        ["--where", "a == 1", "--ids", "x"],
-        ["--where", "a == 1", "--column", "a"],
-        ["--where", "a == 1", "--unsafe-ttl"],
-        ["--where", "a ==", "--yes"],
-        ["--where", "a == 1", "--yes", "--report", "/no/such/folder/r.json"],
+        ["--where", "a=1", "--ids", "x"],
+        ["--where", "a=1", "--column", "a"],
+        ["--where", "a=1", "--unsafe-ttl"],
+        ["--where", "a", "--yes"],
+        ["--where", "a=1", "--yes", "--report", "/no/such/folder/r.json"],
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(root, capsys, arguments):
@@ -111,7 +111,7 @@ def test_a_scan_that_finds_a_sample_has_its_own_status(root, capsys, monkeypatch
         return done
 
     monkeypatch.setattr(module, "retire", retire)
-    command = [root, "--where", "user == 5", "--purge", "--cache", tmp_path / "cache", "--yes"]
+    command = [root, "--where", "user=5", "--purge", "--cache", tmp_path / "cache", "--yes"]
     assert main(["delete", *map(str, command)]) == 3
     said = capsys.readouterr()
     assert "1 SAMPLES STILL MATCH" in said.out

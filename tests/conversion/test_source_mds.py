@@ -2,13 +2,13 @@
 
 import pytest
 
-from smalti import JSONWriter
 from smalti.catalog import load_manifest, verify
 from smalti.conversion import convert
 from smalti.errors import SchemaError, VersionNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import read
 from tests.shard_sets import write_set
+from tests.text_writers import JSONWriter
 from tests.typed_sets import plain, wanted, write_typed_set
 
 

@@ -14,10 +14,11 @@ from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, SchemaError
 from smalti.images import DecodeImages
 from smalti.stream import Stream
-from smalti.writer import CSVWriter, JSONWriter, MDSWriter
+from smalti.writer import MDSWriter
 from tests.bad_sets import write_bad_set
 from tests.faults.cached_sets import remote_set
 from tests.shard_sets import sample, write_set
+from tests.text_writers import CSVWriter, JSONWriter
 from tests.typed_sets import plain, wanted, write_typed_set
 
 COUNT = 60

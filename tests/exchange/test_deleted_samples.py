@@ -35,7 +35,7 @@ def records(store):
 
 def test_a_copy_records_the_deletions_of_its_source_under_its_own_number(source, target):
     write_rows(source, 10, first=40, mode="append")
-    delete(source, "user == 5")
+    delete(source, [("user", "==", 5)])
     copy_version(source, target)
     (one,), (two,) = find_newest(source).header.erased, find_newest(target).header.erased
     assert (one["version"], two["version"]) == (3, 1)
@@ -64,7 +64,7 @@ def test_the_files_of_deleted_samples_are_copied_with_their_record_and_survive_a
 
 def test_samples_purged_at_the_target_do_not_come_back_unless_that_is_said(source, target):
     copy_version(source, target)
-    delete(target, "user == 5", purge=PURGE)
+    delete(target, [("user", "==", 5)], purge=PURGE)
     before = dict(target.objects)
     for dry_run in (True, False):
         with pytest.raises(CatalogError, match=r"deleted at the target .versions 2. that version 1 of the source"):
@@ -76,12 +76,12 @@ def test_samples_purged_at_the_target_do_not_come_back_unless_that_is_said(sourc
 
 def test_a_copy_that_restores_deleted_samples_on_request_keeps_their_record(source, target):
     copy_version(source, target)
-    delete(target, "user == 5")
+    delete(target, [("user", "==", 5)])
     report = copy_version(source, target, version=1, mode="overwrite", restore_erased=True)
     assert report.is_in_sync, "version 1 is there"
     other = MemoryStore("memory-store://other")
     write_rows(other, 3)
-    delete(other, "id == 1")
+    delete(other, [("id", "==", 1)])
     copy_version(source, other, mode="overwrite", restore_erased=True)
     assert records(other) == [(2, False)]
     assert ids_of(other) == list(range(40))
@@ -92,11 +92,11 @@ def test_a_sync_names_older_versions_that_may_hold_deleted_samples_until_they_ar
     source, target, history
 ):
     sync(source, target, history=history)
-    delete(source, "user == 5", purge=PURGE)
+    delete(source, [("user", "==", 5)], purge=PURGE)
     assert sync(source, target, history=history, dry_run=True).may_hold_deleted == (1,)
     assert sync(source, target, history=history).may_hold_deleted == (1,)
     assert sync(source, target, history=history).may_hold_deleted == (1,), "as long as it is there"
-    assert delete(target, "user == 5", purge=PURGE).purge.scan.ok
+    assert delete(target, [("user", "==", 5)], purge=PURGE).purge.scan.ok
     assert b"row 5" not in b"".join(target.objects.values())
     write_rows(source, 5, first=40, mode="append")
     report = sync(source, target, history=history)
@@ -106,7 +106,7 @@ def test_a_sync_names_older_versions_that_may_hold_deleted_samples_until_they_ar
 
 
 def test_a_mirror_with_history_gets_no_purged_sample(source, target):
-    delete(source, "user == 5", purge=PURGE)
+    delete(source, [("user", "==", 5)], purge=PURGE)
     report = sync(source, target, history=True)
     assert [each.is_placeholder for each in report.versions] == [True, False, False]
     assert report.may_hold_deleted == ()
@@ -129,10 +129,10 @@ def test_a_deletion_that_was_rolled_back_at_the_source_is_undone_at_the_mirror_u
     for is_purged in (False, True):
         target = MemoryStore(f"memory-store://mirror-{is_purged}")
         sync(source, target)
-        delete(source, "user == 5")
+        delete(source, [("user", "==", 5)])
         sync(source, target)
         if is_purged:
-            delete(target, "user == 5", purge=PURGE)
+            delete(target, [("user", "==", 5)], purge=PURGE)
         rollback(source, 1)
         if is_purged:
             with pytest.raises(CatalogError, match="may hold"):
@@ -149,8 +149,8 @@ def test_a_purge_in_a_second_call_makes_the_record_permanent():
     store = MemoryStore()
     write_rows(store, 4)
     write_rows(store, 40, first=4, mode="append")
-    delete(store, "id == 20")
-    delete(store, "id == 20", purge=PURGE)
+    delete(store, [("id", "==", 20)])
+    delete(store, [("id", "==", 20)], purge=PURGE)
     assert records(store) == [(3, True)]
     rollback(store, 1)
     assert records(store) == [(3, True)], "version 1 never held it, and its file must still not be converted again"

@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from smalti import CSVWriter, JSONWriter, LocalDataset, TSVWriter
+from smalti import LocalDataset
 from smalti.format import ShardOptions, TextShardBuilder, emit_index, open_shard, parse_index, verify_file
+from tests.text_writers import CSVWriter, JSONWriter, TSVWriter
 
 WRITERS = {"jsonl": JSONWriter, "csv": CSVWriter, "tsv": TSVWriter}
 COLUMNS = {"id": "int", "name": "str", "x": "float"}

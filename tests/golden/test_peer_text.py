@@ -2,8 +2,9 @@
 
 import pytest
 
-from smalti import CSVWriter, JSONWriter, LocalDataset, MDSWriter, TSVWriter, XSVWriter, merge_index
+from smalti import LocalDataset, MDSWriter, merge_index
 from tests.golden.conftest import peer_reads
+from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -12,9 +12,10 @@ from smalti import head
 from smalti.catalog import tag
 from smalti.errors import CatalogError, FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.inspection.values import value_json, value_text
-from smalti.writer import CSVWriter, JSONWriter, MDSWriter
+from smalti.writer import MDSWriter
 from tests.inspection.counted_store import CountedStore
 from tests.shard_sets import sample, write_set
+from tests.text_writers import CSVWriter, JSONWriter
 from tests.typed_sets import plain, wanted, write_typed_set
 
 

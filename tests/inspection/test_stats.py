@@ -10,9 +10,10 @@ from PIL import Image
 from smalti import stats
 from smalti.errors import ChecksumMismatch
 from smalti.inspection.stats import MAX_BATCH_BYTES, batches
-from smalti.writer import JSONWriter, MDSWriter
+from smalti.writer import MDSWriter
 from tests.inspection.counted_store import CountedStore
 from tests.shard_sets import write_set
+from tests.text_writers import JSONWriter
 from tests.typed_sets import write_typed_set
 
 

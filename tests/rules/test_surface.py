@@ -44,12 +44,10 @@ def test_every_public_name_can_be_had():
 def test_the_public_names_are_these():
     assert smalti.__all__ == [
         "__version__",
-        "CSVWriter",
         "CommitConflict",
         "CopyOptions",
         "Cursor",
         "DecodeImages",
-        "JSONWriter",
         "LocalDataset",
         "MDSWriter",
         "Manifest",
@@ -58,9 +56,7 @@ def test_the_public_names_are_these():
         "Stream",
         "StreamingDataLoader",
         "StreamingDataset",
-        "TSVWriter",
         "World",
-        "XSVWriter",
         "add_columns",
         "compact",
         "convert",

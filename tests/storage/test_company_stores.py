@@ -187,7 +187,7 @@ def test_a_web_identity_needs_no_other_credentials_and_its_file_is_read_when_nee
         ({"web_identity_token_file": "f"}, "`web_identity_token_file` need `role_arn`"),
         ({"role_arn": "r", "anon": True}, "exclude each other"),
         ({"role_arn": "r", "web_identity_token_file": "f", "key": "AKIDAKID"}, "leave out `key`"),
-        ({"proxy": "proxy:3128"}, "expected http://host:port"),
+        ({"role_arn": "r", "client_kwargs": {"aws_access_key_id": "AKID"}}, "not in `client_kwargs`"),
         ({"proxy": "http://p:1", "config_kwargs": {"proxies": {}}}, "not by both"),
         ({"managed_identity": True}, "is not one of s3://, but of abfs://"),
     ],

@@ -83,7 +83,7 @@ def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
         ("dbfs:/Volumes/c/s/v/x?token=CANARY", "no query"),
         ("dbfs:/Volumes/c/s/v/x#token=CANARY", "no password, signature or token"),
         ("/Volumes/c/s/v/x?token=CANARY", "no password, signature or token"),
-        ("https://host/x#sig=CANARY", "no password, signature or token"),
+        ("https://host/x#sig=CANARY", "no fragment in an address of the web"),
         ("s3://KEY:SECRET/CANARY@bucket/x", "no password, signature or token"),
         ("s3:/KEY:CANARY@bucket/x", "one slash is missing, expected s3://"),
         ("gs:/bucket/x", "one slash is missing, expected gs://"),

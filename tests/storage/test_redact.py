@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from smalti.errors import StoreNotFound
+from smalti.redaction import redact_message, word_secrets
 from smalti.storage import open_store
 from smalti.storage.redact import (
     address_secrets,
@@ -43,6 +44,34 @@ def test_secrets_are_masked_and_the_rest_stays(text):
     assert "CANARY" not in found
     assert "***" in found
     assert found.split("***")[0] in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(secret='CANARY SECRET', b=1)", "{'aws_secret_access_key': 'CANARYSECRET'}", '{"password": "CANARYSECRET"}',
+        "https://host/x;token=CANARYSECRET;v=2", "https://host/x?CANARYSECRET", "s3://bucket/x#CANARYSECRET",
+        "hf://CANARYSECRET@datasets/owner/name", "foo://CANARYSECRET@host/x", "no s3:/KEY:CANARYSECRET@bucket: there",
+        "https://host/x?y=CANARYSECRET: no query",
+    ],
+)  # fmt: skip
+def test_a_message_is_redacted_and_not_changed_when_it_is_redacted_again(text):
+    once = redact_message(text)
+    assert "CANARY" not in once
+    assert "***" in once
+    assert redact_message(once) == once
+
+
+def test_secrets_of_a_command_line_are_found():
+    words = ["show", "s3://user:PASSWORD@bucket/x", "--storage-option", "secret:HIDDEN", "--token=LONGTOKEN", "a=b"]
+    assert set(word_secrets([*words, "https://host/x?y=QUERYSECRET#FRAGMENT"])) == {
+        "user:PASSWORD", "PASSWORD", "HIDDEN", "LONGTOKEN", "QUERYSECRET", "QUERYSECRET#FRAGMENT", "y=QUERYSECRET",
+        "y=QUERYSECRET#FRAGMENT", "FRAGMENT",
+    }  # fmt: skip
+
+
+def test_a_long_text_is_redacted_in_a_time_that_grows_with_its_length():
+    assert redact_message("a:/" * 100_000) == "a:/" * 100_000
 
 
 def test_databricks_tokens_are_masked():

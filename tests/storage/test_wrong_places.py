@@ -11,7 +11,7 @@ from smalti.storage import open_store
 from smalti.storage.errors import translate
 from smalti.storage.schemes import SCHEME_BY_NAME
 from smalti.testing import MemoryStore
-from smalti.writer import JSONWriter, compact, delete
+from smalti.writer import compact, delete
 
 
 def write(out):
@@ -32,7 +32,6 @@ TAKE_A_PLACE = {
     "MDSWriter, local and remote": lambda place, good: MDSWriter(
         out=(place, "memory://remote"), columns={"id": "int"}, keep_local=True
     ),
-    "JSONWriter": lambda place, _: JSONWriter(out=place, columns={"id": "int"}),
     "publish": lambda place, good: publish(place, load_manifest(good).redraft("another-write")),
     "copy to": lambda place, good: copy_version(good, place),
     "copy from": lambda place, _: copy_version(place, MemoryStore(url="memory-store://target")),

@@ -11,7 +11,8 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import FormatError, IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.testing import MemoryStore
-from smalti.writer import CSVWriter, MDSWriter
+from smalti.writer import MDSWriter
+from tests.text_writers import CSVWriter
 
 COLUMNS = {"height": "int32", "width": "int32"}
 SAMPLES = [{"height": number, "width": 100 + number} for number in range(10)]

@@ -5,23 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from smalti import (
-    CSVWriter,
-    JSONWriter,
-    LocalDataset,
-    TSVWriter,
-    XSVWriter,
-    compact,
-    load_manifest,
-    open_dataset,
-    verify,
-)
+from smalti import LocalDataset, compact, load_manifest, open_dataset, verify
 from smalti.catalog import Draft, new_write_id, publish
 from smalti.errors import ChecksumMismatch, MixedSplitsWarning
 from smalti.format import text_schema
 from smalti.storage import open_store
 from smalti.testing import MemoryStore
 from tests.format.text_sets import COLUMNS, builder
+from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
 KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {"newline": "\r\n"}), (XSVWriter, {"separator": "||"})]
 # Values whose text differs from that of the parsed number must be copied unchanged.

@@ -3,6 +3,7 @@
 Modules of commands import the library inside their functions, so that `smalti --help` starts quickly.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -22,7 +23,7 @@ from smalti.cli.commands.plan import add_plan_commands
 from smalti.cli.commands.retention import add_retention_commands
 from smalti.cli.commands.train import add_train_commands
 from smalti.cli.commands.versions import add_version_commands
-from smalti.cli.faults import run_app
+from smalti.cli.faults import hidden_secrets, run_app
 from smalti.cli.output import write
 from smalti.cli.registration import make_app
 
@@ -44,7 +45,9 @@ _GROUPS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status; see `ExitCode`."""
-    return run_app(lambda: get_command(build_app()).main(arguments, prog_name="smalti", standalone_mode=False))
+    words = sys.argv[1:] if arguments is None else arguments
+    with hidden_secrets(words):
+        return run_app(lambda: get_command(build_app()).main(arguments, prog_name="smalti", standalone_mode=False))
 
 
 def build_app() -> typer.Typer:

@@ -4,8 +4,10 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -13,11 +15,14 @@ import typer
 from smalti.cli.exit_codes import ExitCode
 from smalti.errors import SmaltiError
 from smalti.extras import EXTRA_OF
+from smalti.redaction import redact, redact_message, word_secrets
 
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
+_secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets", default=())
+"""The parts of the command line that may be secret, which no message shows."""
 
 
 class UsageFault(typer.TyperException):
@@ -40,20 +45,31 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+@contextmanager
+def hidden_secrets(words: Sequence[str]) -> Iterator[None]:
+    """Mask the secrets of a command line in all messages to stderr while the body runs."""
+    before = _secrets.set(word_secrets(words))
+    try:
+        yield
+    finally:
+        _secrets.reset(before)
+
+
 def complain(text: str) -> None:
     """Write one message to stderr, with the name of the program before it."""
-    print(f"smalti: {printable(text, keep=_LINES)}", file=sys.stderr)
+    print(f"smalti: {printable(redact_message(text, _secrets.get()), keep=_LINES)}", file=sys.stderr)
 
 
 def point_out(text: str) -> None:
     """Write one finding of a check to stderr."""
-    print(printable(text, keep=_LINES), file=sys.stderr)
+    print(printable(redact(text, _secrets.get()), keep=_LINES), file=sys.stderr)
 
 
 def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
     """Run one command and return its exit status; faults of the library and of the machine are reported on stderr.
 
-    Other exceptions are defects of Smalti and keep their traceback.
+    A `ValueError` that names a parameter is one about an argument. Other exceptions are defects of Smalti and keep
+    their traceback.
 
     Args:
         command: Does the work.
@@ -62,20 +78,36 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
     try:
         return int(command() or 0)
     except SmaltiError as fault:
-        complain(_ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", str(fault)))
+        complain(_by_options(str(fault), options))
         point_out(f"Help: {fault.help_url}")
     except ModuleNotFoundError as fault:
         complain(_advice_for_package(fault))
     except OSError as fault:
         complain(_describe(fault))
+    except UnicodeEncodeError as fault:
+        complain(f"{fault.object[:80]!r} is not UTF-8, as names and addresses must be")
+        return int(ExitCode.USAGE)
+    except ValueError as fault:
+        if _ARGUMENT.search(str(fault)) is None:
+            raise
+        complain(_by_options(str(fault), options))  # the library names the argument that it refuses
+        return int(ExitCode.USAGE)
     except KeyboardInterrupt:
         complain("interrupted")
         return int(ExitCode.INTERRUPTED)
     return int(ExitCode.FAULT)
 
 
+def _by_options(text: str, options: Mapping[str, str]) -> str:
+    """Return a message of the library with the options of the command line in place of the parameters."""
+    return _ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", text)
+
+
 def run_app(app: Callable[[], Any]) -> int:
-    """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe."""
+    """Run the parsed command line and return the exit status; also for wrong arguments, Ctrl-C and a closed pipe.
+
+    Any other exception is a defect, whose traceback is printed.
+    """
     try:
         status = app()
         sys.stdout.flush()
@@ -94,6 +126,9 @@ def run_app(app: Callable[[], Any]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             return _leave_stdout(stop.__context__)
         raise
+    except Exception:  # noqa: BLE001 -- the traceback is printed, without the secrets of the command line
+        print(redact_message(traceback.format_exc(), _secrets.get()), file=sys.stderr)
+        return int(ExitCode.FAULT)
 
 
 def _leave_stdout(cause: BaseException | None) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,7 +61,7 @@ class StoreOptions:
             rich_help_panel=_STORE_PANEL,
             help="An option of the store's client, such as anon=true; may be repeated. docs/storage.md lists them.",
         ),
-    ] = None
+    ] = field(default=None, repr=False)
     endpoint_url: Annotated[
         str | None,
         typer.Option(
@@ -123,7 +123,7 @@ def parse_storage_option(text: str, option: str = "--storage-option") -> tuple[s
     """
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageFault(f"{option}: expected KEY=VALUE, found {name!r}")
+        raise UsageFault(f"{option}: expected KEY=VALUE, such as anon=true; one is given without a key or `=`")
     if _ALWAYS_TEXT.fullmatch(name):
         return name, value
     lowered = value.lower()

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from smalti.cli.faults import run_command
+from smalti.cli.faults import UsageFault, run_command
 
 LOOK = "Look at data"
 VERSIONS = "Versions"
@@ -27,7 +27,16 @@ _SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"]}
 
 
 class Command(TyperCommand):
-    """A command."""
+    """A command. Empty arguments are refused: a variable of the shell that is not set would name the working folder."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse the arguments of the command."""
+        for before, word in zip(["", *args], args, strict=False):
+            option = word[:-1] if word.startswith("--") and word.partition("=")[1:] == ("=", "") else ""
+            if not word or option:
+                about = option or (before if before.startswith("--") else "an argument")
+                raise UsageFault(f"{about}: the value is empty; give one, or leave it out")
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
         """Return the parameters."""
@@ -141,6 +150,7 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
     }
 
     def run(**given: Any) -> int:
+        _check_numbers(given, options)
         made = {
             name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
         }
@@ -157,6 +167,20 @@ def _with_groups(function: Callable[..., Any]) -> Callable[..., int]:
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in flat}
     return run
+
+
+def _check_numbers(given: dict[str, Any], options: dict[str, str]) -> None:
+    """Check that all numbers are finite and of at most 64 bits; of NaN, no other check can be relied on.
+
+    Raises:
+        UsageFault: one is not.
+    """
+    for name, value in given.items():
+        if isinstance(value, int | float) and not -(1 << 63) <= value < 1 << 63:
+            raise UsageFault(
+                f"{options.get(name) or name}: expected a number of at most 64 bits, and not infinite, found "
+                f"{value!s:.40}"
+            )
 
 
 def _option(annotation: Any) -> str:

@@ -18,8 +18,9 @@ from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
+from smalti.storage.opening import check_secrets
 from smalti.storage.overlap import INSIDE, check_apart, relation_of
-from smalti.storage.redact import redact_address
+from smalti.storage.redact import redact, redact_address
 
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
@@ -165,6 +166,8 @@ def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located
     is_local = "://" not in text
     # Not resolved: a link is what its owner calls the source.
     text = os.path.abspath(os.path.expanduser(text)) if is_local else text.rstrip("/")  # noqa: PTH100, PTH111
+    if not is_local and redact(text) != text:
+        check_secrets(text)
     shown = printable(redact_address(text))
     folder, _, name = text.rpartition("/")
     if is_local and _is_file(text):

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from smalti.errors import SmaltiError
+from smalti.redaction import hide_options
 
 ENCODING = b"smalti.encoding"
 """Key in the metadata of a field of a source's schema: the encoding that the column has unless the caller names one."""
@@ -31,6 +32,9 @@ class SourceOptions:
     """Stored bytes of about one part, where files can be divided; None chooses by the size of the whole source."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Options of one format, such as the delimiter of CSV (JSON); a format refuses those that it does not know."""
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
 
 def changed(url: str) -> SmaltiError:

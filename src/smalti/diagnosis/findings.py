@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smalti.errors import StoreTimeout
-from smalti.storage.redact import detect_secrets, redact
+from smalti.storage.redact import detect_secrets, redact, redact_message
 from smalti.storage.retry import call_within
 
 
@@ -37,6 +37,9 @@ class Finding:
     """One line, without secrets."""
     to_do: str = ""
     """Remedy; empty if there is nothing to do."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", redact_message(self.found))
 
 
 @dataclass(frozen=True)

@@ -326,9 +326,7 @@ class SeparatedLines(Lines):
         if not bad:  # the separator arises across two values: take the first value that is not read back
             found = separator.join(texts).split(separator)
             bad = [n for n, text, got in zip(self.names, texts, found, strict=False) if text != got]
-        reason = (
-            "contains the separator or the line end, and such lines have no quotes; use `JSONWriter` or `MDSWriter`."
-        )
+        reason = "contains the separator or the line end, and such lines have no quotes; write JSON or MDS."
         raise self._refused((bad or self.names)[0], row, SchemaError(f"the text {reason}"))
 
     def decode(self, lines: list[str]) -> list[list[Any]]:

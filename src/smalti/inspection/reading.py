@@ -150,6 +150,8 @@ class VersionRows:
 
     def by_shard(self, rows: Ids) -> list[tuple[int, Ids]]:
         """Return the shards of sorted row numbers, each with its rows, counted from its first."""
+        if not len(rows):
+            return []
         numbers = np.searchsorted(self.shard_ends, rows, side="right")
         shards, begins = np.unique(numbers, return_index=True)
         return [

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from smalti.errors import SmaltiError, SourceWarning, StoreNotFound
+from smalti.redaction import hide_options
 from smalti.regular_files import printable
 from smalti.sources.archive import is_archive
 from smalti.sources.listing import OTHER_KIND, LeftOut, Listing, list_source
@@ -71,6 +72,9 @@ class ImageFolder:
     """Options of `open_store` for reading the images."""
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
     """Files that are not images, by the reason; links that lead nowhere, and other entries that are no files."""
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
     @property
     def num_bytes(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Protocol
 
 from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
+from smalti.redaction import HiddenOptions
 from smalti.storage.errors import (
     RETRYABLE,
     Kind,
@@ -23,9 +24,10 @@ from smalti.storage.errors import (
     no_bucket,
     translate,
 )
+from smalti.storage.options import check_options, check_urls, take_retry_options
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
-from smalti.storage.retry import Deadline, RetryOptions, call_within, most_seconds
-from smalti.storage.schemes import SCHEME_BY_NAME, check_named_options, load_function, make_filesystem
+from smalti.storage.retry import Deadline, call_within, most_seconds
+from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
 from smalti.storage.store import (
     ListingPage,
     ObjectInfo,
@@ -207,18 +209,15 @@ class FsspecStore(Store):
     ) -> None:
         self.scheme = SCHEME_BY_NAME[scheme]
         settings = dict(options or {})
-        check_named_options(self.scheme, settings)
+        check_options(self.scheme, settings)
         if self.scheme.fill_options:
             settings = load_function(self.scheme.fill_options)(root, settings)
-        defaults = RetryOptions()
+        check_urls(settings)
+        self._retry = take_retry_options(settings)
         self.root = root.rstrip("/")
         self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
-        self._retry = RetryOptions(
-            attempts=int(settings.pop("request_attempts", defaults.attempts)),
-            timeout=float(settings.pop("request_timeout", defaults.timeout)),
-        )
         self.replaces_conditionally = self.scheme.has_conditional_puts
-        self._options, self._secrets = settings, secret_values(settings)
+        self._options, self._secrets = HiddenOptions(settings), secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
         self._reader: Reader = load_function(self.scheme.reader)(settings, self._connection, self._retry.timeout)
 

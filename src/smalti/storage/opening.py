@@ -1,6 +1,7 @@
 """The opening of addresses: from a path or URL to its store, without a request, and the addresses that are refused."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from smalti.errors import StoreError
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
-from smalti.storage.redact import redact, redact_address
+from smalti.storage.redact import has_login, redact, redact_address, redact_message
 from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, load_function
 from smalti.storage.store import Store, check_key
 
@@ -36,7 +37,8 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
         return url
     address: object = url  # callers without type checks pass anything
     if not isinstance(address, str | os.PathLike):
-        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {url!r:.80}")
+        shown = redact_message(f"{url!r:.80}")
+        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {shown}")
     text = str(address)
     if text in {"", "file:", "file://"}:
         raise StoreError(
@@ -109,8 +111,9 @@ def _parts_of(text: str) -> tuple[Scheme, str, str]:
     scheme = SCHEME_BY_NAME.get(written)
     if scheme is None:
         known = ", ".join(f"{name}://" for name in sorted(SCHEME_BY_NAME) if name != "dbfs")
+        named = f" {written!r}" if re.fullmatch(r"[A-Za-z][\w+.-]*", written) else ""  # else it may be a login
         raise StoreError(
-            f"{shown}: unknown scheme {written!r}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
+            f"{shown}: unknown scheme{named}; expected a path, file://, dbfs:/Volumes/... or one of {known}",
             url=shown,
         )
     host, _, prefix = rest.partition("/")
@@ -128,10 +131,17 @@ def _parts_of(text: str) -> tuple[Scheme, str, str]:
 def check_secrets(address: str) -> None:
     """Refuse an address with a query, password, signature or token, because messages show addresses.
 
+    A path is accepted.
+
     Raises:
-        StoreError: it has one of them.
+        StoreError: it has one of them, or is one of the web with a fragment.
     """
+    service = service_of(address)
+    if not service and not has_login(address):
+        return
     shown = redact_address(address)
+    if "#" in address and service in ("http", "https", "hf"):
+        raise StoreError(f"{shown}: no fragment in an address of the web; # in a name is written %23", url=shown)
     if "?" in address and not address.startswith("/"):
         raise StoreError(f"{shown}: no query in an address; give signatures and tokens as storage options", url=shown)
     if redact(address) != address:

@@ -15,14 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from smalti.errors import MissingDependency, StoreError
+from smalti.errors import MissingDependency
+from smalti.redaction import declare_schemes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
     """The facts of one kind of object store or server.
 
-    `maker`, `parse_address`, `fill_options` and `reader` name a function as "module:function".
+    `maker`, `parse_address`, `fill_options`, `reader` and others name a function as "module:function".
     """
 
     name: str
@@ -43,6 +44,10 @@ class Scheme:
     """`(scheme name, options) -> text` that names the source of the credentials and no secret; "" if none is found."""
     named_options: tuple[str, ...] = ()
     """Storage options of Smalti's own, which the library of the scheme does not know by this name."""
+    usual_options: tuple[str, ...] = ()
+    """Options of the library of the scheme that are accepted without importing it."""
+    client_options: str = ""
+    """`() -> names` of all options that the library of the scheme takes; imports it. "" accepts any name."""
     allows_at_sign: bool = False
     """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
     is_read_only: bool = False
@@ -96,6 +101,11 @@ _S3 = Scheme(
         "server_side_encryption", "kms_key_id", "bucket_key", "role_arn", "external_id", "role_session_name",
         "web_identity_token_file", "sts_endpoint_url", "region", "addressing_style", *_NETWORK,
     ),
+    usual_options=(
+        "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
+        "s3_additional_kwargs", "profile",
+    ),
+    client_options="smalti.storage.backends.s3:option_names",
     has_conditional_puts=True,
     copies=True,
     keeps_uploads=True,
@@ -131,6 +141,8 @@ _HTTPS = Scheme(
     parse_address="smalti.storage.backends.web:parse_address",
     endpoint="smalti.storage.backends.web:server_of",
     reader="smalti.storage.backends.web:web_reader",
+    usual_options=("headers", "client_kwargs", "exact_address"),
+    client_options="smalti.storage.backends.web:option_names",
     is_read_only=True,
     credentials_help=(
         "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
@@ -160,6 +172,8 @@ SCHEMES = (
         endpoint="smalti.storage.backends.gcs:server_of",
         fill_options="smalti.storage.backends.gcs:fill_options",
         named_options=("workload_identity", *_NETWORK),
+        usual_options=("token", "project", "access", "endpoint_url", "key", "secret", "client_kwargs", "config_kwargs"),
+        client_options="smalti.storage.backends.gcs:option_names",
         has_conditional_puts=True,
         copies=True,
         variables=(
@@ -183,6 +197,11 @@ SCHEMES = (
         endpoint="smalti.storage.backends.azure:server_of",
         fill_options="smalti.storage.backends.azure:fill_options",
         named_options=("managed_identity", "managed_identity_client_id", *_NETWORK),
+        usual_options=(
+            "anon", "account_name", "account_key", "account_host", "connection_string", "sas_token", "credential",
+            "tenant_id", "client_id", "client_secret", "fallback_account",
+        ),
+        client_options="smalti.storage.backends.azure:option_names",
         allows_at_sign=True,  # the container: abfs://container@account.dfs.core.windows.net
         has_conditional_puts=True,
         variables=("AZURE_*",),
@@ -208,6 +227,8 @@ SCHEMES = (
         maker="smalti.storage.databricks.volumes:make",
         fill_options="smalti.storage.databricks.workspace:fill_options",
         endpoint="smalti.storage.databricks.workspace:server_of",
+        usual_options=("host", "token", "profile", "client_id", "client_secret", "http_timeout_seconds"),
+        client_options="smalti.storage.databricks.volumes:option_names",
         allows_at_sign=True,  # in the names of folders: there is no host
         keeps_uploads=True,
         variables=("DATABRICKS_*", "ARM_*"),  # ARM_*: logins of Azure
@@ -231,6 +252,8 @@ SCHEMES = (
         maker="smalti.storage.backends.sftp:make",
         parse_address="smalti.storage.backends.sftp:parse_address",
         endpoint="smalti.storage.backends.sftp:server_of",
+        usual_options=("host", "port", "username", "password", "client_keys", "key_filename", "known_hosts"),
+        client_options="smalti.storage.backends.sftp:option_names",
         allows_at_sign=True,
         keeps_uploads=True,
         variables=("COMPOSER_SFTP_*",),
@@ -247,7 +270,8 @@ SCHEMES = (
         maker="smalti.storage.backends.hub:make",
         parse_address="smalti.storage.backends.hub:parse_address",
         endpoint="smalti.storage.backends.hub:server_of",
-        allows_at_sign=True,  # the name before a revision: hf://datasets/owner/name@revision
+        usual_options=("token", "endpoint"),
+        client_options="smalti.storage.backends.hub:option_names",
         variables=("HF_ENDPOINT",),
         secret_variables=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
         credentials_help="set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
@@ -256,12 +280,18 @@ SCHEMES = (
     ),
     _HTTPS,
     replace(_HTTPS, name="http"),
-    Scheme(name="memory", maker="smalti.storage.backends.memory:make", has_conditional_puts=True),
+    Scheme(
+        name="memory",
+        maker="smalti.storage.backends.memory:make",
+        client_options="smalti.storage.backends.memory:option_names",
+        has_conditional_puts=True,
+    ),
 )  # fmt: skip
 """All schemes of object stores and servers; paths and `file://` open a `LocalStore` without one."""
 
 SCHEME_BY_NAME = {name: scheme for scheme in SCHEMES for name in (scheme.name, *scheme.aliases)}
 """The schemes by name and by alias."""
+declare_schemes({name: scheme.allows_at_sign for name, scheme in SCHEME_BY_NAME.items()})
 _LOGIN_OPTIONS = frozenset(
     {
         "anon", "key", "secret", "token", "profile", "account_key", "sas_token", "connection_string", "credential",
@@ -317,7 +347,7 @@ class Address:
     """The folder, as the file system of the scheme names it."""
     url: str
     """The address in one spelling, without secrets."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
     """The caller's options, completed by what the address contains."""
 
 
@@ -348,21 +378,6 @@ def store_variables(environment: Mapping[str, str]) -> dict[str, str]:
     The values may be secrets: keep them out of messages, logs, files and command lines.
     """
     return {name: value for name, value in environment.items() if _is_carried(name)}
-
-
-def check_named_options(scheme: Scheme, options: Mapping[str, Any]) -> None:
-    """Check that no option of another kind of store is given, which the library would ignore or not understand.
-
-    Raises:
-        StoreError: one is.
-    """
-    homes = {name: known.name for known in reversed(SCHEMES) for name in known.named_options}
-    wrong = [name for name in options if name in homes and name not in scheme.named_options]
-    if wrong:
-        raise StoreError(
-            f"the storage option `{wrong[0]}` is not one of {scheme.name}://, but of {homes[wrong[0]]}://",
-            option=wrong[0],
-        )
 
 
 @functools.cache

@@ -14,7 +14,9 @@ from smalti.attributes import Replaceable, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.order.mixture import StreamWeight
+from smalti.redaction import hide_options
 from smalti.storage import Store
+from smalti.storage.opening import check_secrets
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,10 @@ class StreamOptions:
     """Columns to read, in the order of a sample's; None for all."""
 
     def __post_init__(self) -> None:
+        hide_options(self)
         if self.split == "":  # MosaicML's reader treats an empty string as not given
             object.__setattr__(self, "split", None)
+        check_secrets(self.root)
         if self.version is not None and self.tag is not None:
             raise ValueError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
 
@@ -95,6 +99,7 @@ class Stream:
     """Columns to read, in the order of a sample's; by default all."""
 
     def __post_init__(self) -> None:
+        hide_options(self)
         object.__setattr__(self, "columns", checked_columns(self.columns))
         for name in ("remote", "local"):
             value: Any = getattr(self, name)

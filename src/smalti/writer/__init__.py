@@ -10,29 +10,21 @@ from smalti.writer.deletion_report import DeletionReport, PurgeReport
 from smalti.writer.purge import PurgeOptions
 from smalti.writer.uploader import NoSamples, ShardUploader, UploadOptions
 from smalti.writer.writers import (
-    CSVWriter,
-    JSONWriter,
     MDSWriter,
-    TSVWriter,
     VersionWriter,
     WriterOptions,
-    XSVWriter,
 )
 
 __all__ = [
-    "CSVWriter",
     "DeletionReport",
-    "JSONWriter",
     "MDSWriter",
     "NoSamples",
     "PurgeOptions",
     "PurgeReport",
     "ShardUploader",
-    "TSVWriter",
     "UploadOptions",
     "VersionWriter",
     "WriterOptions",
-    "XSVWriter",
     "compact",
     "delete",
 ]

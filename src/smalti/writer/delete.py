@@ -40,8 +40,8 @@ from smalti.format.hashing import MODULUS
 from smalti.format.index import PARQUET
 from smalti.storage import Place, Store, open_store
 from smalti.writer.compact import builder_like
-from smalti.writer.condition import Condition, parse_condition
 from smalti.writer.deletion_report import DeletionReport, PurgeReport, utc_now
+from smalti.writer.filters import Filters, as_filters
 from smalti.writer.predicate import ArrowExpression, Function, Ids, Predicate
 from smalti.writer.purge import OnProgress, OnShard, Purge, PurgeOptions, progress_of
 from smalti.writer.search import (
@@ -77,8 +77,9 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
 
     Args:
         place: The root of the set: a URL, folder or store.
-        where: A condition such as `"user_id == 17"` (`smalti.writer.predicate`), an expression of `pyarrow.compute`, or
-            a function from a batch by column to one boolean for each sample.
+        where: Comparisons such as `[("user_id", "==", 17)]`, all of which must hold, or a list of such lists, any of
+            which must hold, as `filters` of `pyarrow.parquet.read_table`; or an expression of `pyarrow.compute`; or a
+            function from a batch by column to one boolean for each sample.
         ids: Instead of `where`: values of `column`; without `column`, positions of samples in the version.
         column: The column of which `ids` are values; text stands for numbers where it has numbers.
         columns: The columns that a function reads; by default it gets all.
@@ -94,7 +95,7 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
 
     Raises:
         StoreNotFound: there is no set.
-        SchemaError: the condition cannot be parsed, there is no such column, or its values cannot be compared so.
+        SchemaError: a comparison is malformed, there is no such column, or its values cannot be compared so.
         CatalogError: the set has no versions, or holds prepared images; all samples match and `allow_empty` is not
             given; a version to be purged has a tag or cannot be searched; or the written samples are not those that
             should stay.
@@ -154,7 +155,7 @@ def _choose(
     found = PredicateSearch(store, predicate)
     if isinstance(predicate, Ids):
         return Selection("ids", f"{len(predicate.values)} ids of {column!r}", found, found, predicate)
-    what = predicate.text if isinstance(predicate, Condition) else f"a {predicate.kind}"
+    what = str(predicate) if isinstance(predicate, Filters) else f"a {predicate.kind}"
     return Selection(predicate.kind, what, found, found)
 
 
@@ -168,7 +169,7 @@ def _make_predicate(
     """Return the predicate of one way to choose samples.
 
     Raises:
-        SchemaError: the condition cannot be parsed; the message shows where.
+        SchemaError: a comparison is malformed.
         ValueError: not exactly one way was chosen.
     """
     if (where is None) == (ids is None):
@@ -180,14 +181,14 @@ def _make_predicate(
             raise ValueError("`ids` need the `column` that they are values of")
         return Ids(column, ids)
     if column is not None:
-        raise ValueError("`column` belongs to `ids`; a condition names its columns itself")
-    if isinstance(where, str):
-        return parse_condition(where)
+        raise ValueError("`column` belongs to `ids`; comparisons name their columns themselves")
+    if isinstance(where, Predicate):
+        return where
     if _is_expression(where):
         return ArrowExpression(where)
     if callable(where):
         return Function(where, None if columns is None else tuple(columns))
-    raise ValueError(f"`where` is {type(where).__name__}; expected text, a pyarrow expression or a function")
+    return as_filters(where)
 
 
 def _is_expression(where: Any) -> bool:

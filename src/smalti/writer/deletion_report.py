@@ -123,7 +123,7 @@ class DeletionReport:
     by: str
     """The kind of choice of the samples: where, ids, expression, function or positions."""
     what: str
-    """The condition, or the number of ids; the ids themselves are not in the report."""
+    """The comparisons, or the number of ids; the ids themselves are not in the report."""
     started: str
     """Time of the begin, ISO 8601 in UTC, by the clock of this machine."""
     finished: str

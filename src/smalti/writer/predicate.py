@@ -1,6 +1,6 @@
 """Predicates: which samples of a batch are chosen, by ids, by an expression of Arrow or by a function of the caller.
 
-Conditions in text are in `condition`.
+Lists of comparisons are in `filters`.
 """
 
 from abc import ABC, abstractmethod
@@ -74,7 +74,7 @@ class Ids(Predicate):
             return np.fromiter((self._holds(value) for value in found), bool, rows)
         raise SchemaError(
             f"column {self.column!r} holds neither whole numbers nor text, so that ids cannot be looked up in it; give "
-            "a condition (`where`) or a Python function",
+            "comparisons (`where`) or a Python function",
             column=self.column,
         )
 
@@ -202,7 +202,7 @@ def arrow_values(name: str, values: Any) -> "pa.Array[Any]":
     """Return the values of a column of a batch as an Arrow array.
 
     Raises:
-        SchemaError: they are arrays, images or nested values, which no condition can be about.
+        SchemaError: they are arrays, images or nested values, which cannot be compared.
     """
     import pyarrow as pa
 
@@ -219,7 +219,7 @@ def arrow_values(name: str, values: Any) -> "pa.Array[Any]":
         except (pa.ArrowException, OverflowError) as error:
             raise SchemaError(f"column {name!r} cannot be compared: {error}", column=name) from error
     raise SchemaError(
-        f"column {name!r} holds arrays, images or nested values, and a condition can only be about numbers, text, "
+        f"column {name!r} holds arrays, images or nested values, and comparisons are for numbers, text, "
         "bytes, booleans, dates and times; give a Python function",
         column=name,
     )

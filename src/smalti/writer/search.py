@@ -239,7 +239,7 @@ class Selection:
     by: str
     """where, ids, expression, function or positions."""
     what: str
-    """The condition, or the number of ids, for people."""
+    """The comparisons, or the number of ids, for people."""
     newest: SampleSearch
     older: SampleSearch
     """Also that of the scan after a purge."""

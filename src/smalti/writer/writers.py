@@ -1,7 +1,6 @@
-"""The writers: `MDSWriter`, and `JSONWriter`, `CSVWriter`, `TSVWriter` and `XSVWriter`, with MosaicML's interfaces.
+"""The writers: `MDSWriter`, with MosaicML's interface, and `VersionWriter`, its life cycle up to publication.
 
-`VersionWriter` is the life cycle of all of them, from the first sample to publication; the others provide the builder
-of shards and the options.
+A subclass of `VersionWriter` provides the builder of shards and the options.
 """
 
 import os
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smalti.attributes import Replaceable
 from smalti.catalog import Draft, Manifest, new_write_id, publish
@@ -18,7 +17,8 @@ from smalti.catalog.next_version import check_append
 from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
 from smalti.errors import CatalogError, CommitUnknown, SchemaError, SmaltiError
-from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, text_schema
+from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.redaction import hide_options
 from smalti.storage import Store, open_store
 from smalti.writer.progress import UploadProgress
 from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
@@ -44,6 +44,9 @@ class WriterOptions:
     metadata: Mapping[str, Any] | None = None
     row_hash: bool = False
     mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
     def chosen_mode(self) -> Mode:
         """Return the mode that `mode` and `exist_ok` name.
@@ -312,77 +315,3 @@ class MDSWriter(VersionWriter):
             out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, row_hash, mode
         )
         super().__init__(schema, builder, options)
-
-
-class TextWriter(VersionWriter):
-    """The base of the writers of text shards, each of which writes one version. See `MDSWriter` for the life cycle.
-
-    Columns hold text, integers of any size, or floats. Values that cannot be read back unchanged are refused: as there
-    is no quoting, values in CSV, TSV and XSV contain neither separators nor line ends, and JSON contains no NaN.
-    """
-
-    _format: ClassVar[str]
-    _separator: str | None = None
-
-    def __init__(  # noqa: PLR0913 - MosaicML's names and defaults, so that notebooks need no changes
-        self,
-        *,
-        columns: Mapping[str, str],
-        out: Location | tuple[Location, Location],
-        newline: str = "\n",
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: Sequence[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        exist_ok: bool = False,
-        max_workers: int | None = None,
-        retry: int = 2,
-        progress_bar: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        mode: Mode | None = None,
-    ) -> None:
-        r"""Check the options, and that the version can be published at `out`.
-
-        Columns are `"str"`, `"int"` or `"float"`; `newline` ends each line; `size_limit` counts the lines, without
-        the meta file. The other arguments are as for `MDSWriter`.
-
-        Raises:
-            Errors as for `MDSWriter`.
-        """
-        schema = text_schema(columns)
-        layout = layout_of(self._format, schema, newline, self._separator)
-        chosen = ShardOptions(compression, ("xxh3_64",) if hashes is None else tuple(hashes), size_limit)
-        options = WriterOptions(
-            out, keep_local, exist_ok, max_workers, retry, progress_bar, storage_options, metadata, mode=mode
-        )
-        super().__init__(schema, TextShardBuilder(layout, chosen), options)
-
-
-class JSONWriter(TextWriter):
-    """A writer of JSONL: one JSON object per line."""
-
-    _format = "json"
-
-
-class CSVWriter(TextWriter):
-    """A writer of comma-separated values, below a line with the names of the columns."""
-
-    _format, _separator = "csv", ","
-
-
-class TSVWriter(TextWriter):
-    """A writer of tab-separated values, below a line with the names of the columns."""
-
-    _format, _separator = "tsv", "\t"
-
-
-class XSVWriter(TextWriter):
-    """A writer of values with any separator, below a line with the names of the columns."""
-
-    _format = "xsv"
-
-    def __init__(self, *, columns: Mapping[str, str], separator: str, **options: Any) -> None:
-        """Create a writer as `CSVWriter`, with the text that separates the values, such as `"|"`."""
-        self._separator = separator
-        super().__init__(columns=columns, **options)

@@ -27,13 +27,13 @@ def test_faults_of_the_store_delay_a_purge_and_damage_nothing(monkeypatch):
         options = PurgeOptions(unsafe_ttl=True, cache=False)
         for attempt in range(100):
             try:
-                delete(store, "user == 5", purge=options)
+                delete(store, [("user", "==", 5)], purge=options)
             except (StoreError, CommitUnknown, CommitConflict):
                 assert attempt < 99, "it never ended"
                 continue
             break
         faults.heal()
-        report = delete(store, "user == 5", purge=options)
+        report = delete(store, [("user", "==", 5)], purge=options)
         assert report.ok
         assert ids_of(store) == ids_without_user(5, range(50))
         assert verify(store).ok

@@ -168,7 +168,7 @@ def small_set(count=12, **options):
 
 def test_deleted_samples_stay_away_while_their_file_is_unchanged():
     store, converter, first = small_set()
-    report = delete(store, "path in ('a/03', 'a/05') or (path = 'a/07' and number = 0)")
+    report = delete(store, [[("path", "in", ["a/03", "a/05"])], [("path", "==", "a/07"), ("number", "==", 0)]])
     left = expected_rows(converter.content)
     for row in [*rows_of("a/03", 10), *rows_of("a/05", 10), rows_of("a/07", 10)[0]]:
         left[row] -= 1
@@ -187,7 +187,7 @@ def test_deleted_samples_stay_away_while_their_file_is_unchanged():
 @pytest.mark.parametrize("change", ["content", "recipe"])
 def test_a_changed_file_with_deleted_samples_is_refused_skipped_or_converted(change):
     store, converter, _ = small_set(4)
-    delete(store, "path = 'a/03'")
+    delete(store, [("path", "==", "a/03")])
     if change == "content":
         converter.content["a/03"] = 25
     converter.content["a/01"] = 25

@@ -34,19 +34,19 @@ def test_what_a_versioned_bucket_keeps_is_counted_and_removed_on_request(client,
     write_rows(store)
     client.put_object(Bucket=s3_bucket, Key="set/notes.txt", Body=b"row 33 of others")
     client.delete_object(Bucket=s3_bucket, Key="set/notes.txt")
-    report = delete(store, "user == 5", purge=PurgeOptions(cache=False))
+    report = delete(store, [("user", "==", 5)], purge=PurgeOptions(cache=False))
     assert ids_of(store) == ids_without_user(5, range(40))
     kept = report.purge.bucket_versions
     removed = [each for each in report.purge.objects if each.num_bytes]
     assert not kept.removed
     assert kept.num_bytes >= sum(each.num_bytes for each in removed) > 0
     assert {key for (key, _), data in contents_of(client, s3_bucket).items() if b"row 33" in data} != {"set/notes.txt"}
-    report = delete(store, "user == 5", purge=PurgeOptions(cache=False, bucket_versions=True))
+    report = delete(store, [("user", "==", 5)], purge=PurgeOptions(cache=False, bucket_versions=True))
     assert report.purge.bucket_versions.removed
     holding = {key for (key, _), data in contents_of(client, s3_bucket).items() if b"row 33" in data}
     assert holding == {"set/notes.txt"}, "only what Smalti wrote is removed"
     assert ids_of(store) == ids_without_user(5, range(40))
-    again = delete(store, "user == 5", purge=PurgeOptions(cache=False, bucket_versions=True))
+    again = delete(store, [("user", "==", 5)], purge=PurgeOptions(cache=False, bucket_versions=True))
     assert again.purge.bucket_versions.num_versions == 0
 
 

@@ -1,11 +1,12 @@
 """Training configurations in YAML: values, overrides, and faults that name the line."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from smalti.errors import SchemaError
+from smalti.errors import SchemaError, SmaltiError
 from smalti.torch.train import read_config
 
 GOOD = "data: ./set\nrun_dir: runs/7\n"
@@ -76,13 +77,57 @@ def test_faults_name_the_line_the_key_and_near_names(written, text, said):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + "null: 1\n", "c.yaml, line 3: expected a key that is a name, found a value of the type `null`"),
+        (GOOD + "yes: 1\n", "c.yaml, line 3: expected a key that is a name, found a value of the type `bool`"),
+        (GOOD + "? [a]\n: 1\n", "c.yaml, line 3, column 3: not YAML: found unhashable key"),
+        (GOOD + "epochs: &a 3\nbatch_size: *a\n", "c.yaml: in line 4, `*a` repeats a value; write the value itself"),
+        (GOOD + "freeze: &a [*a]\n", "c.yaml: in line 3, `*a` repeats a value"),
+        (GOOD + "freeze: " + "[" * 50_000, "c.yaml: in line 3, values are nested more than 20 deep"),
+        (GOOD + "seed: 2020-13-45\n", "c.yaml: a value cannot be read: month must be in 1..12"),
+        (GOOD + "seed: !!python/object/apply:os.system [ls]\n", "not YAML: could not determine a constructor"),
+        (GOOD + "storage_options: secret=S3CRET\n", "`storage_options` must be a mapping of options, not str"),
+        ("data: s3://u:S3CRET@b/set\nrun_dir: r\n", "no password, signature or token in an address"),
+        ("x" * (1 << 20) + "y", "c.yaml: larger than 1,048,576 bytes"),
+    ],
+    ids=lambda value: value[-30:],
+)
+def test_odd_yaml_is_one_clear_message_without_its_secrets(written, text, said):
+    with pytest.raises(SmaltiError) as fault:
+        read_config(written(text))
+    assert said in str(fault.value)
+    assert "S3CRET" not in str(fault.value)
+
+
+def test_a_file_that_is_no_text_or_no_file_is_refused(written, tmp_path):
+    (tmp_path / "latin1.yaml").write_bytes(b"data: caf\xe9\n")
+    with pytest.raises(SchemaError, match=r"latin1.yaml: byte 9 is not UTF-8"):
+        read_config("latin1.yaml")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SmaltiError, match="pipe is a named pipe"):
+        read_config("pipe")
+    with pytest.raises(SchemaError, match=r"s3://\*\*\*@bucket/c.yaml: a configuration is a file of this machine"):
+        read_config("s3://user:S3CRET@bucket/c.yaml")
+
+
+@pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("epochs", "--set: expected key=value, such as epochs=3, found 'epochs'"),
+        ("epochs", "--set epochs: expected key=value, such as epochs=3"),
+        ("epochs:3", "--set epochs: expected key=value, such as epochs=3"),
+        ("s3cret", "--set: expected key=value, such as epochs=3"),
+        ("epochs=" + "[" * 50_000, "--set epochs: in line 1, values are nested more than 20 deep"),
         ("epoch=3", "--set epoch: unknown key `epoch`. Did you mean `epochs`?"),
         ("epochs=x", "--set epochs: `epochs` must be a whole number, not 'x'"),
         ("epochs.a=3", "--set epochs.a: `epochs` has no options"),
         ("freeze=[a", "--set freeze: not YAML"),
+        (f"seed={10**30}", f"--set seed: `seed` must be a number of at most 64 bits, and not infinite, not {10**30}"),
+        ("batch_size=20000000", "--set batch_size: `batch_size` must be at most 16,777,216, not 20000000"),
+        (
+            "clip_norm=.inf",
+            "--set clip_norm: `clip_norm` must be a number of at most 64 bits, and not infinite, not inf",
+        ),
     ],
 )
 def test_faults_of_overrides_name_them(written, override, said):
@@ -120,7 +165,7 @@ def test_odd_yaml_is_an_error_that_names_the_file(written, text):
 
 def test_a_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "c.yaml").write_bytes(b"\xff\xfe\x00a")
-    with pytest.raises(SchemaError, match=r"c\.yaml: not YAML in UTF-8"):
+    with pytest.raises(SchemaError, match=r"c\.yaml: byte 0 is not UTF-8"):
         read_config(tmp_path / "c.yaml")
 
 

@@ -20,6 +20,7 @@ from smalti.regular_files import read_regular_text
 
 if TYPE_CHECKING:
     from smalti.writer import DeletionReport, PurgeReport
+    from smalti.writer.filters import Filters
     from smalti.writer.purge import OnProgress
 
 _PURGE_PANEL = "Purge"
@@ -31,7 +32,12 @@ class Choice:
     """The samples to delete."""
 
     where: Annotated[
-        str | None, typer.Option("--where", metavar="CONDITION", help="Such as 'user_id == 17'; see docs/deletion.md.")
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="COLUMN=VALUE",
+            help="Such as user_id=17; also != < <= > >=. Repeated, all must hold. See docs/deletion.md.",
+        ),
     ] = None
     ids: Annotated[
         Path | None, typer.Option("--ids", metavar="FILE", help="File of ids, one on each line; - reads stdin.")
@@ -48,18 +54,17 @@ class Choice:
         """Return the arguments of `delete`.
 
         Raises:
-            UsageFault: not exactly one way to choose was given, or the condition cannot be parsed.
+            UsageFault: not exactly one way to choose was given, or a comparison is malformed.
         """
-        if (self.where is None) == (self.ids is None):
+        if bool(self.where) == (self.ids is not None):
             raise UsageFault("give either --where or --ids, which choose the samples")
-        if self.where is not None and (self.column is not None or self.at is not None):
+        if self.where and (self.column is not None or self.at is not None):
             raise UsageFault("--column and --at belong to --ids")
         if self.column is not None and self.at is not None:
             raise UsageFault("--at is the version of sample positions; ids of a --column are looked up in the newest")
-        if self.where is not None:
-            _check_condition(self.where)
-            return {"where": self.where}
-        text = sys.stdin.read() if str(self.ids) == "-" else read_regular_text(str(self.ids), "utf-8-sig")
+        if self.where:
+            return {"where": _filters_of(self.where)}
+        text = _text_of(str(self.ids))
         ids = [line.strip() for line in text.splitlines() if line.strip()]
         if not ids:
             raise UsageFault(f"--ids {self.ids}: there is no id in it")
@@ -128,12 +133,19 @@ class PurgeChoice:
         )
 
 
-def _check_condition(text: str) -> None:
+def _text_of(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else read_regular_text(file, "utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise UsageFault(f"--ids {file}: byte {fault.start} is not UTF-8") from None
+
+
+def _filters_of(words: list[str]) -> "Filters":
     from smalti.errors import SchemaError
-    from smalti.writer.condition import parse_condition
+    from smalti.writer.filters import parse_filters
 
     try:
-        parse_condition(text)
+        return parse_filters(words)
     except SchemaError as fault:
         raise UsageFault(f"--where: {fault}") from None
 
@@ -145,7 +157,7 @@ def add_delete_commands(app: typer.Typer) -> None:
         "delete",
         panel=CHANGE,
         examples=[
-            "smalti delete ./people --where 'user_id == 17' --dry-run",
+            "smalti delete ./people --where user_id=17 --dry-run",
             "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
         ],
     )(run_delete)
@@ -165,7 +177,7 @@ def run_delete(  # noqa: PLR0913 -- a parameter for each option
     stores: StoreOptions,
     output: Output,
 ) -> ExitCode:
-    """Delete samples: publish a version without those that match a condition, or a list of ids.
+    """Delete samples: publish a version without those that match comparisons, or a list of ids.
 
     Only the shards that hold them are written again. Older versions still hold the samples; --purge removes those
     versions, and then reads all that is left to show that no sample matches. The exit status is 3 if one does.

@@ -30,22 +30,30 @@ Local = Annotated[
 ]
 
 
+_DAY = 86_400.0
+_MAX_THREADS = 1024
+
+
 @dataclass(frozen=True)
 class Measurement:
     """The extent of a measurement."""
 
-    seconds: Annotated[float, typer.Option("--seconds", metavar="N", min=0.1, help="Time for all together.")] = 30.0
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=0.1, max=_DAY, help="Time for all together.")
+    ] = 30.0
     threads: Annotated[str, typer.Option("--threads", metavar="N,...", help="Threads that read at once.")] = "1,4,16"
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of threads.
 
         Raises:
-            UsageFault: they are not positive whole numbers.
+            UsageFault: they are not whole numbers from 1 to 1024.
         """
         parts = self.threads.split(",")
-        if not all(part.strip().isdecimal() and int(part) for part in parts):
-            raise UsageFault(f"--threads: expected numbers such as 1,4,16, found {self.threads!r}")
+        if not all(part.strip().isdecimal() and len(part) <= 4 and 1 <= int(part) <= _MAX_THREADS for part in parts):
+            raise UsageFault(
+                f"--threads: expected numbers such as 1,4,16, up to {_MAX_THREADS:,}, found {self.threads!r:.80}"
+            )
         return tuple(map(int, parts))
 
 
@@ -72,7 +80,9 @@ def doctor(
         bool, typer.Option("--write", help="Also try to write: a small object is put, and removed again.")
     ] = False,
     local: Local = None,
-    seconds: Annotated[float, typer.Option("--seconds", metavar="N", min=1, help="Time limit of each check.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="N", min=1, max=_DAY, help="Time limit of each check.")
+    ] = 60.0,
     stores: StoreOptions,
     output: Output,
 ) -> ExitCode:

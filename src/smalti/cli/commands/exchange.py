@@ -1,6 +1,6 @@
 """`smalti cp|sync SOURCE TARGET`: copies of versions between stores."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,13 +28,13 @@ class BothStores(StoreOptions):
         typer.Option(
             "--from-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of SOURCE alone."
         ),
-    ] = None
+    ] = field(default=None, repr=False)
     to_option: Annotated[
         list[str] | None,
         typer.Option(
             "--to-option", metavar="KEY=VALUE", rich_help_panel="Store", help="As --storage-option, of TARGET alone."
         ),
-    ] = None
+    ] = field(default=None, repr=False)
 
     def open_both(self, source: str, target: str) -> "tuple[Store, Store]":
         """Return both stores, opened with the settings of each."""

@@ -9,7 +9,6 @@ from smalti.cli.options import Output, Split, StoreOptions, Url, VersionChoice
 from smalti.cli.output import byte_count, write, write_json
 from smalti.cli.progress import progress
 from smalti.cli.registration import CHANGE, command
-from smalti.errors import SmaltiError
 
 
 def add_export_commands(app: typer.Typer) -> None:
@@ -72,12 +71,7 @@ def run_export(  # noqa: PLR0913  one parameter for each option
         "workers": workers,
     }
     with progress(output, "files written") as on_file:
-        try:
-            report = export(stores.open(url), stores.open(to), **options, on_file=on_file)
-        except ValueError as fault:
-            if isinstance(fault, SmaltiError):
-                raise
-            raise UsageFault(str(fault)) from None
+        report = export(stores.open(url), stores.open(to), **options, on_file=on_file)
     if output.as_json:
         write_json(report.to_dict())
         return

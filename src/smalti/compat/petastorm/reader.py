@@ -30,6 +30,7 @@ from smalti.dataset.arguments import check_choice
 from smalti.dataset.order import OrderOptions
 from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
+from smalti.redaction import redact_address
 from smalti.regular_files import read_regular
 from smalti.world import World, detect_ranks
 
@@ -239,11 +240,12 @@ def make_reader(dataset_url: str, *args: Any, **kwargs: Any) -> NoReturn:
         NotImplementedError: Petastorm stores its Unischema as a pickle, and unpickling can run arbitrary code.
     """
     raise NotImplementedError(
-        f"{dataset_url}: make_reader is not supported. A data set of Petastorm's materialize_dataset has its schema in "
-        "a pickle, which Smalti never loads, because unpickling can run arbitrary code. The rows are plain Parquet: "
-        "read them with make_batch_reader, and decode columns in a TransformSpec: columns of CompressedImageCodec "
-        "contain PNG or JPEG, those of NdarrayCodec .npy bytes (numpy.load(io.BytesIO(value), allow_pickle=False)). "
-        "docs/petastorm.md has an example, and the replacement for NGram."
+        f"{redact_address(str(dataset_url))}: make_reader is not supported. A data set of Petastorm's "
+        "materialize_dataset has its schema in a pickle, which Smalti never loads, because unpickling can run "
+        "arbitrary code. The rows are plain Parquet: read them with make_batch_reader, and decode columns in a "
+        "TransformSpec: columns of CompressedImageCodec contain PNG or JPEG, those of NdarrayCodec .npy bytes "
+        "(numpy.load(io.BytesIO(value), allow_pickle=False)). docs/petastorm.md has an example, and the replacement "
+        "for NGram."
     )
 
 

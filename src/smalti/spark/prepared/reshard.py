@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.errors import StoreNotFound
+from smalti.redaction import hide_options
 from smalti.spark.prepared.rows import few_rows, read_rows
 from smalti.spark.prepared.table import PreparedTable
 from smalti.spark.reshard import Erased, reshard_files
@@ -60,6 +61,9 @@ class Target:
     """Its newest version; None if there is none."""
     storage_options: Mapping[str, Any] | None = None
     """Credentials and endpoint of its store."""
+
+    def __post_init__(self) -> None:
+        hide_options(self)
 
     @property
     def version(self) -> int:

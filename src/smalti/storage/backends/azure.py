@@ -15,7 +15,8 @@ from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage.backends.bodies import bound_responses
-from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, proxies_of
+from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, login_proxies_of, proxies_of
+from smalti.storage.options import parameters_of
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS
 from smalti.storage.schemes import Address, bucket_address, detect, load_extra
@@ -71,11 +72,16 @@ def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # no
     Raises:
         StoreError: two options contradict each other.
     """
-    check_proxy(options)
     others = [name for name in (*CREDENTIAL_OPTIONS, "anon") if options.get(name)]
     if options.get("managed_identity") and others:
         raise StoreError(f"storage options of Azure: `managed_identity` is the login itself: leave out `{others[0]}`")
     return dict(options)
+
+
+def option_names() -> set[str]:
+    """Return the names of all options of adlfs, and of azure-identity, which names them in a docstring only."""
+    described = _identity().DefaultAzureCredential.__doc__ or ""
+    return parameters_of(_class()) | set(re.findall(r":keyword [^:]*?(\w+):", described))
 
 
 def make(options: dict[str, Any]) -> Any:

@@ -15,7 +15,8 @@ from smalti.errors import StoreAuthError, StoreError
 from smalti.regular_files import read_regular_text
 from smalti.storage.backends import s3
 from smalti.storage.backends.bodies import bound_responses
-from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, check_proxy, login_proxies_of, ssl_context
+from smalti.storage.backends.network import CA_BUNDLE, PROXY, ca_bundle_of, login_proxies_of, ssl_context
+from smalti.storage.options import parameters_of
 from smalti.storage.redact import HideSecrets
 from smalti.storage.retry import LIBRARY_ATTEMPTS, READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
@@ -41,13 +42,17 @@ def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # no
     Raises:
         StoreError: two options contradict each other.
     """
-    check_proxy(options)
     others = [name for name in ("token", "key", "secret") if options.get(name) is not None]
     if options.get("workload_identity") and others:
         raise StoreError(f"storage options of Google: `workload_identity` is the login itself: leave out `{others[0]}`")
     if options.get("session_kwargs") and any(options.get(name) for name in (PROXY, CA_BUNDLE)):
         raise StoreError("storage options of Google: give proxy and certificates by name or in `session_kwargs`")
     return dict(options)
+
+
+def option_names() -> set[str]:
+    """Return the names of all options that gcsfs takes, and s3fs, which is used with an HMAC key."""
+    return parameters_of(_class()) | {"s3_additional_kwargs", "use_ssl"}
 
 
 def make(options: dict[str, Any]) -> Any:

@@ -32,6 +32,11 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
     return address
 
 
+def option_names() -> set[str]:
+    """Return the names of all options."""
+    return web.option_names() | {"token", "endpoint"}
+
+
 def make(options: dict[str, Any]) -> Any:
     """Make a file system for the Hub, or for the server in HF_ENDPOINT."""
     load_extra("huggingface_hub")

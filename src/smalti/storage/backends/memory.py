@@ -11,6 +11,11 @@ from smalti.storage.store import Tagged
 _write_lock = threading.Lock()
 
 
+def option_names() -> set[str]:
+    """Return the names of the options: there are none but those of every store."""
+    return set()
+
+
 def make(options: dict[str, Any]) -> Any:
     """Make a file system; all of this process share their objects."""
     return _class()(**options)

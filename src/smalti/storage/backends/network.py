@@ -4,29 +4,11 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from smalti.errors import StoreError
 
 PROXY, CA_BUNDLE = "proxy", "ca_bundle"
 """Names of the storage options."""
-
-
-def check_proxy(options: Mapping[str, Any]) -> None:
-    """Check the form of the option `proxy`.
-
-    Raises:
-        StoreError: it is not the address of an HTTP proxy.
-    """
-    proxy = options.get(PROXY)
-    if proxy is None:
-        return
-    parts = urlsplit(proxy) if isinstance(proxy, str) else urlsplit("")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise StoreError(
-            "the storage option `proxy` is not the address of an HTTP proxy: expected http://host:port, or "
-            "http://user:password@host:port"
-        )
 
 
 def proxies_of(options: Mapping[str, Any]) -> dict[str, str] | None:

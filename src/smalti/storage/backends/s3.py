@@ -30,11 +30,12 @@ from smalti.errors import StoreError
 from smalti.process import PerProcess, collection_paused
 from smalti.storage.backends.aws_login import assumed_role, async_session
 from smalti.storage.backends.bodies import bound_responses, within
-from smalti.storage.backends.network import ca_bundle_of, check_proxy, proxies_of
+from smalti.storage.backends.network import ca_bundle_of, proxies_of
 from smalti.storage.backends.s3_versions import OldVersionRequests
 from smalti.storage.object_store import Body, FsspecReader, Reader
+from smalti.storage.options import parameters_of
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
-from smalti.storage.schemes import Address, detect, load_extra, named_login
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, detect, load_extra, named_login
 from smalti.storage.store import Tagged, UnfinishedUpload
 
 MAX_PUT_BYTES = 5 << 30
@@ -47,20 +48,14 @@ FAST_BYTES, FAST_BYTES_PER_SECOND = 4 << 10, 1 << 20
 """The least bytes of a read, and its speed, after which a whole chunk is waited for."""
 PAGE_REQUESTS = 10
 """Requests of one page of a listing; S3 answers each with a thousand objects at most."""
-_OPTIONS = frozenset(
-    {
-        "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
-        "s3_additional_kwargs", "profile", "server_side_encryption", "kms_key_id", "bucket_key", "role_arn",
-        "external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url", "region",
-        "addressing_style", "proxy", "ca_bundle",
-    }
-)  # fmt: skip
+_OPTIONS = frozenset({*SCHEME_BY_NAME["s3"].named_options, *SCHEME_BY_NAME["s3"].usual_options})
 _ENCRYPTIONS = ("AES256", "aws:kms", "aws:kms:dsse")
 _OF_ROLES = ("external_id", "role_session_name", "web_identity_token_file", "sts_endpoint_url")
+_KEYS = frozenset({"aws_access_key_id", "aws_secret_access_key", "aws_session_token"})
 _clients: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """Clients in use, by a hash of process, options and login: a hundred streams of one bucket share one client."""
 _REGION_HELP = (
-    "set OCI_REGION, or have a `region` in ~/.oci/config, or pass the storage option `endpoint_url` "
+    "set OCI_REGION, or have a `region` in ~/.oci/config, or pass the storage option `region`, or `endpoint_url` "
     "(https://<namespace>.compat.objectstorage.<region>.oraclecloud.com)"
 )
 
@@ -105,7 +100,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     Raises:
         StoreError: they do not; the message names them.
     """
-    check_proxy(options)
     encryption, is_role = options.get("server_side_encryption"), bool(options.get("role_arn"))
     extra = options.get("s3_additional_kwargs") or {}
     uses_kms = (encryption or "aws:kms") != "AES256"
@@ -126,6 +120,9 @@ def check_options(options: Mapping[str, Any]) -> None:
         ),
         f"{' and '.join(f'`{name}`' for name in _OF_ROLES if options.get(name))} need `role_arn`": (
             not is_role and any(options.get(name) for name in _OF_ROLES)
+        ),
+        "`role_arn` is assumed with `key`, `secret` and `token`: give them by these names, not in `client_kwargs`": (
+            is_role and not _KEYS.isdisjoint(options.get("client_kwargs") or {})
         ),
         "`role_arn` and `anon` exclude each other: an anonymous request has no role": is_role and is_anonymous,
         "`web_identity_token_file` is the login itself: leave out `key`, `secret` and `external_id`": (
@@ -232,6 +229,11 @@ def arguments(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
     config |= options.pop("config_kwargs", {})
     defaults = {"anon": False, "use_listings_cache": False, "skip_instance_cache": True}
     return defaults | options, client, config
+
+
+def option_names() -> set[str]:
+    """Return the names of all options that s3fs takes."""
+    return parameters_of(_class()) | {"profile"}
 
 
 def make(options: dict[str, Any]) -> Any:
@@ -500,7 +502,7 @@ def _with_endpoint(namespace: str, options: dict[str, Any]) -> dict[str, Any]:
     filled = dict(options)
     if endpoint_of(filled):
         return filled
-    region = filled.get("client_kwargs", {}).get("region_name") or detect_oci_region()
+    region = filled.get("region") or filled.get("client_kwargs", {}).get("region_name") or detect_oci_region()
     if not region:
         raise StoreError(f"oci://: the region is not known; {_REGION_HELP}")
     if not namespace:

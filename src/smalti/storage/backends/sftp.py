@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError
+from smalti.storage.options import parameters_of
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import Address, detect, load_extra
 from smalti.storage.store import (
@@ -48,6 +49,13 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
 def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
     """Return the server's address. Pure."""
     return f"sftp://{options['host']}:{options.get('port', 22)}"
+
+
+def option_names() -> set[str]:
+    """Return the names of all options of sshfs and asyncssh."""
+    load_extra("sshfs")
+    connection = importlib.import_module("asyncssh").SSHClientConnectionOptions
+    return parameters_of(_class(), connection.prepare) | {"key_filename"}
 
 
 def make(options: dict[str, Any]) -> Any:

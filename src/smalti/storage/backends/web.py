@@ -19,6 +19,7 @@ from smalti.errors import StoreError
 from smalti.process import PerProcess
 from smalti.storage.backends.bodies import CHUNK_BYTES, PARTIAL, bound_responses
 from smalti.storage.object_store import Body, ChangedError, FsspecReader
+from smalti.storage.options import parameters_of
 from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
@@ -40,6 +41,12 @@ def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) 
 def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the interface of all schemes
     """Return the server's address. Pure."""
     return root
+
+
+def option_names() -> set[str]:
+    """Return the names of all options of fsspec's file system and of a request of aiohttp."""
+    aiohttp = load_extra("aiohttp")
+    return parameters_of(web_class(), aiohttp.ClientSession._request)
 
 
 def make(options: dict[str, Any]) -> Any:

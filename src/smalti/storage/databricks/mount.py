@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreAuthError, StoreError, StoreExists
+from smalti.redaction import HiddenOptions, redact_address
 from smalti.regular_files import read_regular
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
@@ -27,7 +28,7 @@ class FuseVolumeStore(LocalStore):
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None, *, path: str | None = None) -> None:
         super().__init__(root)
-        self._options = dict(options or {})
+        self._options = HiddenOptions(options or {})
         self._path = path or str(self.root)
         self._api = FsspecStore("dbfs", self._path, self._options)
 
@@ -87,9 +88,9 @@ def open_databricks(text: str, options: Mapping[str, Any] | None, mounts: Path =
     else:
         folder, is_mounted = _at(mounts, DBFS_MOUNT + path), _at(mounts, DBFS_MOUNT).is_dir()
     if is_mounted:
-        _log.info("%s: through the mounted folder %s", text, folder)
+        _log.info("%s: through the mounted folder %s", redact_address(text), folder)
         return FuseVolumeStore(str(folder), options, path=path)
-    _log.info("%s: by the workspace's API, nothing is mounted here", text)
+    _log.info("%s: by the workspace's API, nothing is mounted here", redact_address(text))
     return FsspecStore("dbfs", path, options)
 
 

@@ -22,6 +22,7 @@ from fsspec.utils import stringify_path
 
 from smalti.storage.databricks.api import DbfsApi, FilesApi
 from smalti.storage.databricks.workspace import Workspace
+from smalti.storage.options import parameters_of
 from smalti.storage.redact import secret_values
 from smalti.storage.schemes import load_extra
 from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_path, unfinished_uploads_in
@@ -33,6 +34,12 @@ COPY_BYTES = 8 << 20
 """Size of the pieces in which a file is copied."""
 MEMORY_BYTES = 8 << 20
 """Largest upload that is buffered in memory; a larger one goes to a temporary file."""
+
+
+def option_names() -> set[str]:
+    """Return the names of all options of the SDK."""
+    config = load_extra("databricks.sdk.core").Config
+    return parameters_of(config) | {each.name for each in config.attributes()} | {"instance"}
 
 
 def make(options: dict[str, Any]) -> Any:

@@ -20,8 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 from smalti.errors import SchemaError, SmaltiError, StoreError, WorldMismatch
 from smalti.format.sizes import parse_byte_count
+from smalti.redaction import HiddenOptions
 from smalti.storage.databricks.mount import is_databricks
-from smalti.storage.opening import check_address, service_of
+from smalti.storage.opening import check_address, check_secrets, service_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,6 +109,8 @@ SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
+MAX_BATCH = 1 << 24
+"""Largest number of samples of one step."""
 _MAY_BE_EMPTY = ("mlflow", "mlflow_experiment")  # as in the declaration of a data set
 _MAX_COUNT = 10**9
 _MAX_SECONDS = 10**7  # some months; the operating system's timers end at some centuries
@@ -117,9 +120,11 @@ _MAX_WORKERS = 10_000
 _MAX_WIDTH = 100
 _POSITIVE = {
     "image_size": 1 << 15,
-    **dict.fromkeys(("epochs", "batch_size", "micro_batches", "checkpoint_every", "log_every"), _MAX_COUNT),
+    **dict.fromkeys(("epochs", "micro_batches", "checkpoint_every", "log_every"), _MAX_COUNT),
+    "batch_size": MAX_BATCH,
 }
 """Fields that are at least 1, and their largest values."""
+_TOO_LARGE = "a number of at most 64 bits, and not infinite"
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 _NAMES_OF_TYPES = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
@@ -190,8 +195,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
             if not _fits(value := getattr(self, name), hint):
-                raise self._wrong(name, _described(hint))
+                raise self._wrong(name, _TOO_LARGE if _is_too_large(value) else _described(hint))
             object.__setattr__(self, name, _frozen(value))
+        for name in _SECRET:
+            if (options := getattr(self, name)) is not None:
+                object.__setattr__(self, name, MappingProxyType(HiddenOptions(options)))
         for name, is_valid, expected in chain(self._forms(), self._rules()):
             if not is_valid:
                 raise self._wrong(name, expected)
@@ -201,6 +209,7 @@ class RunConfig:
             check_address(self.run_dir)
         except (SmaltiError, ValueError) as error:  # of urllib, for brackets that are no address of IPv6
             raise StoreError(f"`run_dir`: {error}", field="run_dir") from error
+        check_secrets(self.data)
         check_tracking_address(self.mlflow or "")
 
     def _wrong(self, name: str, expected: str) -> SchemaError:
@@ -220,6 +229,13 @@ class RunConfig:
             elif isinstance(value, Mapping):
                 stays_here = each.name in _SECRET and self.launcher == "inline"
                 yield each.name, stays_here or _is_json(value), "a mapping of options, with values of JSON"
+
+    def _sizes(self) -> Iterator[tuple[str, bool, str]]:
+        """Yield the rules for the sizes of all numbers; as `_rules`."""
+        for each in dataclasses.fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int | float):  # a comparison with NaN is false
+                yield each.name, -(1 << 63) <= value < 1 << 63, "a number of at most 64 bits, and not infinite"
 
     def _rules(self) -> Iterator[tuple[str, bool, str]]:
         """Yield the rules for values: the field, whether its value is valid, and what is expected."""
@@ -480,6 +496,11 @@ def _described(hint: Any) -> str:
     if kind is tuple:
         return f"a list, each {_described(get_args(hint)[0])}"
     return _NAMES_OF_TYPES.get(kind, "a mapping of options")
+
+
+def _is_too_large(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and not -_MAX_INTEGER <= value <= _MAX_INTEGER  # a comparison with NaN is false
 
 
 def _frozen(value: Any) -> Any:

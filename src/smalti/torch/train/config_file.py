@@ -6,13 +6,19 @@ A fault is reported with the line of its key, and all unknown keys at once.
 import contextlib
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from smalti.errors import SchemaError, SmaltiError
-from smalti.regular_files import read_regular_text
+from smalti.regular_files import open_regular
+from smalti.storage.opening import service_of
+from smalti.storage.redact import has_login, redact_address
 from smalti.torch.train.config import DEVICES, LAUNCHERS, PRECISIONS, SCHEDULES, TASKS, TrainConfig
+
+if TYPE_CHECKING:
+    import yaml
 
 _CHOICES: Mapping[str, Iterable[str]] = {
     "launcher": LAUNCHERS,
@@ -21,6 +27,8 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "precision": PRECISIONS,
     "device": DEVICES,
 }
+MAX_BYTES, MAX_DEPTH = 1 << 20, 20
+"""Largest size of a file, and largest depth of a value in it."""
 
 
 def read_config(
@@ -40,17 +48,27 @@ def read_config(
         SchemaError: the file is not YAML, or a key or value is wrong; the message names the line and near names.
         OSError: the file cannot be read.
     """
-    entries = _Entries(str(path))
-    try:
-        text = read_regular_text(path)
-    except UnicodeDecodeError as error:
-        raise SchemaError(f"{path}: not YAML in UTF-8: {error}") from error
-    entries.read(text)
-    for override in overrides:
-        entries.override(override)
+    entries = _Entries(redact_address(str(path)))
+    entries.read(_text_of(path, entries.file))
+    for text in overrides:
+        entries.override(text)
     if storage_options:
-        entries.add("storage_options", storage_options)
+        entries.override_options("storage_options", storage_options, "--storage-option")
     return entries.config()
+
+
+def _text_of(path: str | Path, shown: str) -> str:
+    """Return the text of a file."""
+    if service_of(str(path)) or has_login(str(path)):
+        raise SchemaError(f"{shown}: a configuration is a file of this machine; copy it here, and give its path")
+    with open_regular(path) as opened:
+        content = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise SchemaError(f"{shown}: larger than {MAX_BYTES:,} bytes, which no training configuration is")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        raise SchemaError(f"{shown}: byte {fault.start} is not UTF-8; save the file as UTF-8") from None
 
 
 class _Entries:
@@ -67,49 +85,61 @@ class _Entries:
         """Read the YAML of a file."""
         import yaml
 
-        try:
-            root = yaml.compose(text, yaml.SafeLoader)
-            loaded = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as fault:  # such as a day 99, or lists in lists in lists
-            raise SchemaError(f"{self._where_of(fault)}: not YAML: {_problem_of(fault)}") from None
+        root, loaded = self._loaded(text, self.file)
         if not isinstance(root, yaml.MappingNode):
             raise SchemaError(
                 f"{self.file}: expected lines `key: value` of a training configuration, found {_kind(loaded)}"
             )
         for key, _ in root.value:
             where = f"{self.file}, line {key.start_mark.line + 1}"
+            if key.tag != "tag:yaml.org,2002:str":
+                raise SchemaError(f"{where}: expected a key that is a name, found {_kind_of(key.tag)}.")
             if key.value in self.places:
                 raise SchemaError(
                     f"{where}: `{key.value}` is there twice, also in {self.places[key.value]}; remove one."
                 )
             self.places[key.value] = where
-        self.values = {str(key): value for key, value in loaded.items()}
+        self.values = dict(loaded)
+
+    def _loaded(self, text: str, where: str) -> tuple[Any, Any]:
+        """Return the root node of a YAML text, and its value."""
+        import yaml
+
+        try:
+            _check_form(yaml.parse(text, yaml.SafeLoader), where)
+            return yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+        except SchemaError:
+            raise
+        except yaml.YAMLError as fault:
+            mark = getattr(fault, "problem_mark", None) if where == self.file else None
+            place = where if mark is None else f"{where}, line {mark.line + 1}, column {mark.column + 1}"
+            raise SchemaError(f"{place}: not YAML: {_problem_of(fault)}") from None
+        except (ValueError, OverflowError) as fault:  # of a number or a date, such as 2020-13-45
+            raise SchemaError(f"{where}: a value cannot be read: {fault}") from None
 
     def override(self, text: str) -> None:
         """Set the value of `key=value`, or of an option of a field, `field.option=value`."""
-        import yaml
-
         name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise SchemaError(f"--set: expected key=value, such as epochs=3, found {text!r}")
-        try:
-            loaded = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError, RecursionError) as fault:
-            raise SchemaError(f"--set {name}: not YAML: {_problem_of(fault)}") from None
+        if not equals or not re.fullmatch(r"\w+(\.[^:]+)?", name):
+            word = re.split(r"\W", text, maxsplit=1)[0]  # of the rest, any part may be secret
+            shown = f" {word}" if word in self._fields else ""
+            raise SchemaError(f"--set{shown}: expected key=value, such as epochs=3")
+        _, loaded = self._loaded(value, f"--set {name}")
         field, dot, option = name.partition(".")
-        self.places[field] = f"--set {name}"
-        if not dot:
+        if dot:
+            self.override_options(field, {option: loaded}, f"--set {name}")
+        else:
+            self.places[field] = f"--set {name}"
             self.values[field] = loaded
-            return
-        if field in self._fields and "Mapping" not in str(self._fields[field].type):
-            raise SchemaError(f"--set {name}: `{field}` has no options; write {field}=value")
-        self.add(field, {option: loaded})
 
-    def add(self, field: str, options: Mapping[str, Any]) -> None:
-        """Add options to those of a field; a value that is no mapping stays, and is refused."""
-        known = self.values.get(field) or {}
-        if isinstance(known, Mapping):
-            self.values[field] = {**known, **options}
+    def override_options(self, field: str, options: Mapping[str, Any], place: str) -> None:
+        """Set some options of a field; a value that is no mapping stays, and is refused."""
+        if field in self._fields and "Mapping" not in str(self._fields[field].type):
+            raise SchemaError(f"{place}: `{field}` has no options; write {field}=value")
+        before = self.values.get(field) or {}
+        self.places[field] = place
+        if isinstance(before, Mapping):
+            self.values[field] = {**before, **options}
 
     def config(self) -> TrainConfig:
         """Check all values and return the configuration."""
@@ -147,9 +177,19 @@ class _Entries:
     def _near(self, name: str) -> str:
         return _did_you_mean(name, self._fields) or " The keys are the fields of smalti.torch.train.TrainConfig."
 
-    def _where_of(self, fault: Exception) -> str:
-        mark = getattr(fault, "problem_mark", None)
-        return self.file if mark is None else f"{self.file}, line {mark.line + 1}, column {mark.column + 1}"
+
+def _check_form(events: "Iterable[yaml.Event]", where: str) -> None:
+    """Check the depth of a YAML text, before code that recurses reads it, and that no value stands for many."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        line = event.start_mark.line + 1
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{where}: in line {line}, values are nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            raise SchemaError(f"{where}: in line {line}, `*{event.anchor}` repeats a value; write the value itself")
 
 
 def _problem_of(fault: Exception) -> str:
@@ -163,3 +203,7 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _kind_of(tag: str) -> str:
+    return f"a value of the type `{tag.rpartition(':')[2]}`"

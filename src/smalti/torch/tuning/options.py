@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smalti.errors import SchemaError
+from smalti.redaction import hide_options
 from smalti.storage.opening import check_address
 
 SAMPLERS = ("tpe", "random")
@@ -43,10 +44,11 @@ class StudyOptions:
     """Failed trials that one life of the study tolerates."""
     storage: str | None = None
     """URL of a database for Optuna, such as sqlite:///study.db; None: a journal in `study_dir`."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the store of `study_dir`, which may contain secrets."""
 
     def __post_init__(self) -> None:
+        hide_options(self)
         check_address(self.study_dir)
         choices = {"direction": DIRECTIONS, "trials_on": PLACES, "sampler": SAMPLERS, "pruner": PRUNERS}
         for name, allowed in choices.items():

@@ -16,6 +16,7 @@ from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Answers, Attempt
@@ -69,6 +70,7 @@ class WriteOptions:
     """True allows columns of pickles; of MosaicML's call only."""
 
     def __post_init__(self) -> None:
+        hide_options(self)
         require("mode", " or ".join(map(repr, get_args(Mode))), self.mode, met=self.mode in get_args(Mode))
         require("progress", "True, False or 'always'", self.progress, met=self.progress in (True, False, "always"))
         require(

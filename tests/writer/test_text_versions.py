@@ -1,22 +1,12 @@
-"""The writers of text shards: MosaicML's arguments, one version all at once or nothing at all."""
+"""Versions of text shards: written, appended to, and read."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from smalti import (
-    CSVWriter,
-    JSONWriter,
-    LocalDataset,
-    MDSWriter,
-    TSVWriter,
-    XSVWriter,
-    load_manifest,
-    open_dataset,
-    verify,
-)
+from smalti import LocalDataset, MDSWriter, load_manifest, open_dataset, verify
 from smalti.errors import DatasetExists, SchemaError
-from smalti.testing import MemoryStore
+from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
 COLUMNS = {"id": "int", "name": "str", "x": "float"}
 KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {}), (XSVWriter, {"separator": "||"})]
@@ -24,12 +14,6 @@ KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {}), (XSVWriter, {"separ
 
 def rows(count):
     return [{"id": i, "name": f"n{i}", "x": i / 4} for i in range(count)]
-
-
-def write_all(out, samples):
-    with CSVWriter(columns=COLUMNS, out=out, size_limit=100) as writer:
-        for sample in samples:
-            writer.write(sample)
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -87,47 +71,3 @@ def test_numbers_as_text_are_not_appended_to_numbers_in_mds(tmp_path):
         writer.write({"id": 1, "name": "a"})
     with pytest.raises(SchemaError, match="one of them in MDS and the other as text; use a writer of the set's format"):
         CSVWriter(columns={"id": "int", "name": "str"}, out=tmp_path, mode="append")
-
-
-def test_a_block_that_raises_publishes_nothing_and_leaves_nothing():
-    store = MemoryStore()
-    bad = {"id": 1, "name": "a,b", "x": 0.0}
-    with pytest.raises(SchemaError, match="sample 50"):
-        write_all(store, [*rows(50), bad])
-    assert store.objects == {}
-
-
-def test_an_existing_set_is_replaced_only_on_request(tmp_path):
-    for options in ({}, {"exist_ok": True}):
-        with JSONWriter(columns=COLUMNS, out=tmp_path, **options) as writer:
-            writer.write(rows(1)[0])
-    assert load_manifest(tmp_path).version == 2
-    with pytest.raises(DatasetExists):
-        TSVWriter(columns=COLUMNS, out=tmp_path)
-
-
-def test_a_pair_of_places_gets_the_same_files(tmp_path):
-    with CSVWriter(columns=COLUMNS, out=(tmp_path / "a", tmp_path / "b"), keep_local=True) as writer:
-        writer.write(rows(1)[0])
-    for place in "ab":
-        assert LocalDataset(tmp_path / place)[0] == rows(1)[0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [(CSVWriter, {"columns": {"a": "ndarray"}}), (CSVWriter, {"columns": {}}), (CSVWriter, {"newline": ","}),
-     (JSONWriter, {"newline": "x"}), (XSVWriter, {"separator": "\n"}), (JSONWriter, {"compression": "lzma"}),
-     (TSVWriter, {"hashes": ["crc32"]}), (TSVWriter, {"size_limit": 1 << 40})],
-)  # fmt: skip
-def test_invalid_options_are_refused_at_once(kind, options):
-    store = MemoryStore()
-    with pytest.raises(SchemaError):
-        kind(**{"columns": COLUMNS, "out": store, **options})
-    assert store.objects == {}
-
-
-def test_unknown_arguments_are_refused():
-    with pytest.raises(TypeError):
-        XSVWriter(columns=COLUMNS, out=MemoryStore(), separator="|", sep=",")
-    with pytest.raises(TypeError):
-        XSVWriter(columns=COLUMNS, out=MemoryStore())
