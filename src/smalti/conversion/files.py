@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -18,6 +18,21 @@ from smalti.storage.redact import redact_address
 _GLOB = re.compile(r"[*?\[]")
 _BUFFER_BYTES = 4 << 20
 """Bytes that sequential readers of remote files ask for at once."""
+
+
+class Files(Protocol):
+    """Readable files by key: a store, or a file system of pyarrow."""
+
+    url: str
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end) of a file; fewer if it ends before."""
+
+    def locate(self, key: str) -> str:
+        """Return the full address of a file, for messages."""
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the file's path if it is on a local disk, else None."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +122,11 @@ def _list(store: Store, pattern: str) -> tuple[ObjectInfo, ...]:
             return ()
     chosen = re.compile(pattern) if pattern else None
     found = (item for item in store.list() if chosen is None or chosen.fullmatch(item.key))
-    return tuple(sorted((item for item in found if not _is_hidden(item.key)), key=lambda item: item.key))
+    return tuple(sorted((item for item in found if not is_hidden(item.key)), key=lambda item: item.key))
 
 
-def _is_hidden(key: str) -> bool:
+def is_hidden(key: str) -> bool:
+    """Return whether Spark leaves a file out: its name, or a folder's, begins with `.` or `_`, and is no partition."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in key.split("/"))
 
 
@@ -130,8 +146,8 @@ def _regex(pattern: str) -> str:
     return found
 
 
-def open_random(store: Store, key: str, num_bytes: int) -> pa.NativeFile:
-    """Open a file for reading at any place, as Parquet is read: a local one by memory map, else by ranged requests.
+def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:
+    """Open a file for reading at any place, as Parquet is read; a file that is not local by ranged requests.
 
     Raises:
         SmaltiError: A local file cannot be opened.
@@ -163,7 +179,7 @@ def open_sequential(store: Store, key: str, num_bytes: int) -> io.BufferedIOBase
 class _Ranges(io.RawIOBase):
     """An object of a store as a file: each read is a ranged request, with the retries and deadlines of the store."""
 
-    def __init__(self, store: Store, key: str, num_bytes: int) -> None:
+    def __init__(self, store: Files, key: str, num_bytes: int) -> None:
         super().__init__()
         self._store, self._key, self._size, self._at = store, key, num_bytes, 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from smalti.catalog.header import Header
 from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart
 from smalti.errors import SchemaError, SmaltiError
 from smalti.storage import Store
@@ -34,6 +35,7 @@ _MIN_GROUP_BYTES, _MAX_GROUP_BYTES = 8 << 20, 64 << 20
 _UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
 """Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
 
+_SHOWN_CLASSES = 10
 Report = Callable[[int], None]
 """Receives the number of rows that a task has read so far."""
 
@@ -141,7 +143,7 @@ def plan_job(
             url=store.url,
         )
     schema = source.schema()
-    options = dataclasses.replace(options, metadata={**_classes(schema), **(options.metadata or {})})
+    options = dataclasses.replace(options, metadata={**_classes(schema, options), **(options.metadata or {})})
     begun = dataclasses.replace(
         begin_plan(store, options, _UPLOADS),
         part_word="part",
@@ -158,10 +160,37 @@ def plan_job(
     return Job(source, plan, groups, options, facts, identity is not None)
 
 
-def _classes(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return the names of classes for the manifest, if one column holds numbers of classes."""
-    named = [field.metadata[CLASS_NAMES] for field in schema if CLASS_NAMES in (field.metadata or {})]
+def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
+    """Return the names of classes for the manifest, if one of the stored columns holds the source's class numbers.
+
+    A transform may have given the classes other numbers: what it returns has no names, unless the caller gives them.
+    """
+    if options.transform is not None:
+        return {}
+    stored = [field for field in schema if options.columns is None or field.name in options.columns]
+    named = [field.metadata[CLASS_NAMES] for field in stored if CLASS_NAMES in (field.metadata or {})]
     return {"classes": json.loads(named[0])} if len(named) == 1 else {}
+
+
+def check_classes(parent: Header | None, job: Job) -> None:
+    """Return only if the class numbers of a source mean the same classes as those of the version that is appended to.
+
+    Raises:
+        SchemaError: They mean others.
+    """
+    before = [] if parent is None else list(parent.metadata.get("classes") or ())
+    names = _classes(job.source.schema(), job.options).get("classes")
+    are_callers = (job.options.metadata or {}).get("classes") != names
+    if before and names and not are_callers and names[: len(before)] != before:
+        raise SchemaError(
+            f"cannot append to the set: its classes are {_shown(before)}, and those of {job.source.url} are "
+            f"{_shown(names)}, so that the same number would mean two classes. Convert all of it again with "
+            'mode="overwrite"; or change the numbers with a `transform`, and give metadata={"classes": [...]}'
+        )
+
+
+def _shown(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:_SHOWN_CLASSES])) + (" and others" if len(names) > _SHOWN_CLASSES else "")
 
 
 def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:

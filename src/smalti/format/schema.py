@@ -65,7 +65,8 @@ class Schema:
 
     def only(self, names: tuple[str, ...]) -> "Schema":
         """Return the schema of some of the columns, in the order of `names`."""
-        places = list(map(self.names.index, names))
+        by_name = {name: place for place, name in enumerate(self.names)}
+        places = [by_name[name] for name in names]
         return Schema(
             names,
             tuple(self.encodings[place] for place in places),

@@ -7,7 +7,7 @@ a time.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
+_KEY = b"huggingface"
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
 _PART_ROWS = 50_000
@@ -94,7 +95,7 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url).schema
     first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
-    columns = _columns(schema, info.get("features") or {}, wanted, first)
+    columns = dataset_columns(schema, info.get("features") or {}, wanted, first)
     parts = tuple(ArrowFilePart(file, columns) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
 
@@ -114,7 +115,7 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
     first = plain[:1] if len(plain) else None
     head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]
     features = {name: _feature(each) for name, each in dataset.features.items()}
-    columns = _columns(dataset.data.schema, features, wanted, head)
+    columns = dataset_columns(dataset.data.schema, features, wanted, head)
     step = _PART_ROWS
     spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
     size = int(dataset.data.nbytes)
@@ -148,6 +149,8 @@ class HuggingFaceColumn:
     field: pa.Field
     is_file: bool
     """True for images and audio: a struct of the file's bytes and its path."""
+    reads_paths: bool = True
+    """True if a file of which the dataset has the path alone is read."""
 
     def array(self, column: pa.Array, where: str) -> pa.Array:
         """Return the values of a batch."""
@@ -163,29 +166,58 @@ class HuggingFaceColumn:
             contents, paths = [None] * len(column), column.to_pylist()
         valid = column.is_valid().to_pylist()
         found = [
-            None if not ok else content if content is not None else _content(path, self.name, where)
+            None if not ok else content if content is not None else self._content(path, where)
             for ok, content, path in zip(valid, contents, paths, strict=True)
         ]
         return pa.array(found, self.field.type)
 
-
-def _content(path: str | None, name: str, where: str) -> bytes | None:
-    """Return the content of a file of which the dataset has the path alone."""
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
+    def _content(self, path: str | None, where: str) -> bytes | None:
+        """Return the content of a file of which the dataset has the path alone."""
+        if path is None:
+            return None
+        reason = "the files of other programs are not read"
+        if self.reads_paths:
+            try:
+                if Path(path).is_file():
+                    return Path(path).read_bytes()
+                reason = "it is no file here"
+            except (OSError, ValueError) as error:
+                reason = str(error)
         raise StoreNotFound(
-            f"{where}: column {name!r} names the file {path!r:.200}, which cannot be read ({error.strerror}); save the "
-            "dataset on the machine that has it",
-            column=name,
-        ) from error
+            f"{where}: column {self.name!r} has no content but names the file {path!r:.200}, which is not read "
+            f"({reason}); load the dataset with `datasets` on the machine that has the files, and `save_to_disk` there",
+            column=self.name,
+        )
 
 
-def _columns(
-    schema: pa.Schema, features: Mapping[str, Any], wanted: Sequence[str] | None, first: pa.RecordBatch | None
+def features_in(schema: pa.Schema, where: str) -> Mapping[str, Any]:
+    """Return the features that `datasets` describes in the metadata of a Parquet file; none if it did not write it.
+
+    Raises:
+        FormatError: They cannot be read.
+    """
+    text = (schema.metadata or {}).get(_KEY)
+    if text is None:
+        return {}
+    found = load_strict(text, where=f"{where}, metadata of the schema")
+    for name in ("info", "features"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def dataset_columns(
+    schema: pa.Schema,
+    features: Mapping[str, Any],
+    wanted: Sequence[str] | None,
+    first: pa.RecordBatch | None,
+    *,
+    reads_paths: bool = True,
 ) -> tuple[HuggingFaceColumn, ...]:
+    """Return how the columns of a dataset are taken from its table; `first` decides what images are stored as.
+
+    Raises:
+        SchemaError: There is no such column.
+    """
     for name in wanted or ():
         if name not in schema.names:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
@@ -193,17 +225,25 @@ def _columns(
     for name in wanted or schema.names:
         feature = features.get(name)
         kind = feature.get("_type") if isinstance(feature, Mapping) else None
-        is_file = kind in _FILES
-        arrow = pa.binary() if is_file else _without_extensions(schema.field(name).type)
+        stored = _without_extensions(schema.field(name).type)
+        is_file = kind in _FILES and _holds_files(stored)
+        arrow = pa.binary() if is_file else stored
         notes: dict[bytes, bytes] = {}
-        if kind == "ClassLabel" and isinstance(feature, Mapping) and feature.get("names"):
-            notes[CLASS_NAMES] = json.dumps(list(feature["names"])).encode()
-        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file)
-        if kind == "Image" and first is not None and first.num_rows:
+        if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
+            notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
+        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file, reads_paths)
+        if kind == "Image" and is_file and first is not None and first.num_rows:
             encoding = _encoding_of(column.array(first.column(name), "the first row")[0].as_py())
             notes |= {} if encoding is None else {STORED_AS: encoding}
-        found.append(HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file))
+        found.append(replace(column, field=pa.field(name, arrow, metadata=notes or None)))
     return tuple(found)
+
+
+def _holds_files(kind: pa.DataType) -> bool:
+    """Return whether a column holds files as `datasets` stores them: contents and paths, or paths alone."""
+    if pt.is_struct(kind):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
 def _encoding_of(content: bytes | None) -> bytes | None:

@@ -139,7 +139,7 @@ def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_ty
     read = schema if names is None else schema.only(names)
     codecs = read.codecs(allow_unsafe_types=allow_unsafe_types)
     columns = tuple(map(_column, read.names, codecs, read.sizes))
-    sizes_before = [schema.sizes[: schema.names.index(name)] for name in read.names]
+    places = _places(schema)
     num_lengths = schema.sizes.count(None)
     return ReadPlan(
         schema,
@@ -149,8 +149,18 @@ def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_ty
         4 * num_lengths,
         struct.Struct(f"<{num_lengths}I").unpack_from,
         4 * num_lengths + sum(size for size in schema.sizes if size is not None),
-        tuple((sum(size for size in sizes if size is not None), sizes.count(None)) for sizes in sizes_before),
+        tuple(places[name] for name in read.names),
     )
+
+
+def _places(schema: Schema) -> dict[str, tuple[int, int]]:
+    """Return for each column the bytes of columns of fixed size in front of it, and the number of others there."""
+    places = {}
+    fixed_bytes = num_lengths = 0
+    for name, size in zip(schema.names, schema.sizes, strict=True):
+        places[name] = fixed_bytes, num_lengths
+        fixed_bytes, num_lengths = (fixed_bytes, num_lengths + 1) if size is None else (fixed_bytes + size, num_lengths)
+    return places
 
 
 def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:
@@ -271,8 +281,9 @@ def check_column_names(names: Iterable[str], known: Collection[str]) -> None:
     Raises:
         SchemaError: There is no such column.
     """
+    columns = set(known)
     for name in names:
-        if name not in known:
+        if name not in columns:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}.", column=name)
 
 

@@ -69,10 +69,11 @@ def encode_batch(
             f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
             row=first_row,
         )
+    places = {name: place for place, name in enumerate(names)}
     columns: list[StoredColumn] = []
     try:
         for name, codec in zip(schema.names, codecs, strict=True):
-            columns.append(_checked_lengths(encode_column(codec, batch.column(names.index(name)))))
+            columns.append(_checked_lengths(encode_column(codec, batch.column(places[name]))))
     except SchemaError as error:
         # The number of encoded columns is the place of the one that failed.
         name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))

@@ -6,6 +6,7 @@ come from the caller; they are converted as the column's values are, and checked
 
 import base64
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -149,12 +150,17 @@ def plan_columns(
     return TablePlan(tuple(chosen), builder.encodings, builder.logical, builder.casts, policies, tuple(builder.columns))
 
 
+def repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once, in order."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
 def _chosen(names: list[str], columns: Mapping[str, str | None] | None, table: str) -> dict[str, str | None]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := repeated(names):
         raise SchemaError(f"{table} has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
+    known = set(names)
     for name in columns or {}:
-        if name not in names:
+        if name not in known:
             raise SchemaError(f"`columns` names {name!r}, {table} has {', '.join(names)}", column=name)
     return dict(columns) if columns is not None else dict.fromkeys(names)
 
@@ -219,7 +225,7 @@ def _parse_policies(nulls: str | Mapping[str, Any], names: Iterable[str]) -> dic
     """Return the policy of each column: one for all, or by name, where columns that are not named refuse nulls."""
     if isinstance(nulls, str):
         return dict.fromkeys(names, _parse_policy(None, nulls))
-    known = list(names)
+    known = dict.fromkeys(names)
     for name in nulls:
         if name not in known:
             raise SchemaError(f"`nulls` names {name!r}, the columns are {', '.join(known)}", column=name)
