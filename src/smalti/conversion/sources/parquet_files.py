@@ -35,7 +35,7 @@ _MIN_FILE_BYTES = 12
 _MAX_FOOTER_BYTES = 1 << 28
 """Footers of 100,000 columns and 20 row groups have a tenth of it."""
 _SIGNATURE_BYTES = 28
-"""What follows the metadata in the footer of a file with encrypted columns and a readable footer."""
+"""Signature behind the metadata in the readable footer of a file with encrypted columns."""
 _STREAM_BYTES = 2 << 20
 _CHILD_SECONDS = 120
 _PRINT_SUMMARY = """
