@@ -13,8 +13,9 @@ from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart
 from smalti.errors import SchemaError, SmaltiError
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.kinds import kinds_of, plain_type
+from smalti.writer.tables.kinds import kinds_of
 from smalti.writer.tables.packing import join_rows
+from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
     WriteOptions,
@@ -68,17 +69,10 @@ class Group:
 
 
 def _plain(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Return the batch with columns in plain types: dictionaries decoded, views and extension types replaced."""
-    if all(field.type == plain_type(field.type) for field in batch.schema):
-        return batch
-    columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        try:
-            stored = column.storage if isinstance(column, pa.ExtensionArray) else column
-            columns.append(stored.cast(plain_type(field.type)))
-        except pa.ArrowException as error:  # noqa: PERF203 -- few columns
-            raise SchemaError(f"{where}: column {field.name!r}: {error}", column=field.name) from error
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    try:
+        return plain_batch(batch)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error.message}", **error.facts) from error
 
 
 @dataclass(frozen=True)

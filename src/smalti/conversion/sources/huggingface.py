@@ -21,6 +21,7 @@ from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
+from smalti.writer.tables.plain import plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 _KEY = b"huggingface"
@@ -154,10 +155,9 @@ class HuggingFaceColumn:
 
     def array(self, column: pa.Array, where: str) -> pa.Array:
         """Return the values of a batch."""
-        if isinstance(column, pa.ExtensionArray):
-            column = column.storage
+        column = plain_array(column)
         if not self.is_file:
-            return column.cast(self.field.type)
+            return column if column.type == self.field.type else column.cast(self.field.type)
         if pt.is_struct(column.type):
             names = [each.name for each in column.type]
             contents = column.flatten()[names.index("bytes")].to_pylist()
@@ -225,7 +225,7 @@ def dataset_columns(
     for name in wanted or schema.names:
         feature = features.get(name)
         kind = feature.get("_type") if isinstance(feature, Mapping) else None
-        stored = _without_extensions(schema.field(name).type)
+        stored = plain_type(schema.field(name).type)
         is_file = kind in _FILES and _holds_files(stored)
         arrow = pa.binary() if is_file else stored
         notes: dict[bytes, bytes] = {}
@@ -251,18 +251,6 @@ def _encoding_of(content: bytes | None) -> bytes | None:
     if content is None:
         return None
     return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
-
-
-def _without_extensions(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _without_extensions(kind.storage_type)
-    if pt.is_list(kind) or pt.is_large_list(kind):
-        return pa.list_(_without_extensions(kind.value_type))
-    if pt.is_struct(kind):
-        return pa.struct([pa.field(each.name, _without_extensions(each.type), each.nullable) for each in kind])
-    if pt.is_large_string(kind):
-        return pa.string()
-    return pa.binary() if pt.is_large_binary(kind) else kind
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from smalti.conversion.sources.parquet_files import (
 )
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
-from smalti.writer.tables.kinds import plain_type
+from smalti.writer.tables.plain import plain_array, plain_type
 
 _SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20
@@ -321,10 +321,9 @@ class ParquetPart:
         return self.files_in[field.name].array(array, self.where) if field.name in self.files_in else array
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        if array.type == field.type:
-            return array
         try:
-            return array.cast(field.type)
+            plain = plain_array(array)
+            return plain if plain.type == field.type else plain.cast(field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "
