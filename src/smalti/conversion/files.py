@@ -157,6 +157,8 @@ def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:
         return pa.PythonFile(_Ranges(store, key, num_bytes), mode="r")
     try:
         return pa.OSFile(str(path), "rb")
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"{store.locate(key)} does not exist", key=key) from error
     except OSError as error:
         raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
 
