@@ -76,6 +76,10 @@ STORED = {
         for n, digits in ((32, 5), (64, 15), (128, 38), (256, 76))
     },
     "decimal of hundreds": (pa.array([Decimal(1100)], pa.decimal128(5, -2)), [Decimal(1100)]),
+    "decimal of small parts": (
+        pa.Array.from_buffers(pa.decimal128(2, 5), 1, [None, pa.py_buffer((12).to_bytes(16, "little"))]),
+        [Decimal("0.00012")],
+    ),
     "string": whole(pa.string(), *TEXTS),
     "large string": whole(pa.large_string(), *TEXTS),
     "string view": whole(pa.string_view(), *TEXTS),
@@ -127,6 +131,7 @@ STORED = {
         pa.StructArray.from_arrays([pa.array(["u", "v"]).dictionary_encode()], ["d"]), [{"d": "u"}, {"d": "v"}],
     ),
     "struct of a list view": whole(pa.struct([("a", pa.list_view(pa.int32()))]), {"a": [1]}, {"a": []}, None),
+    "decimal in a struct": whole(pa.struct([("d", pa.decimal128(5, 2))]), {"d": Decimal("1.10")}, None),
     "struct of uint64": whole(pa.struct([("a", pa.uint64())]), {"a": (1 << 64) - 1}),
     "struct of infinity": whole(pa.struct([("a", pa.float64())]), {"a": float("inf")}),
     "struct of a moment": (pa.array([{"t": MOMENT}]), [{"t": np.datetime64("2024-02-29T12:00:00.000000")}]),
@@ -158,6 +163,10 @@ REFUSED = {
     "interval": (pa.array([pa.MonthDayNano([1, 2, 3])]), "'x' has type month_day_nano_interval, which cannot"),
     "nanoseconds": (pa.array([1], pa.timestamp("ns")), "'x', sample 0: a time of a finer unit than microseconds"),
     "duration of nanoseconds": (pa.array([1], pa.duration("ns")), "'x', sample 0: a time of a finer unit"),
+    "decimal of a scale beyond its digits": (
+        pa.Array.from_buffers(pa.decimal128(20, 6768), 1, [None, pa.py_buffer(bytes(16))]),
+        r"'x' has type decimal128\(20, 6768\), which cannot be stored",
+    ),
     "null in an array": (pa.array([[1, None]]), "'x' .*null in it cannot be stored; fill it first, or .*json"),
     "uneven lists": (pa.array([[[1], [2, 3]]]), "'x' .*uneven lengths .*can be stored as json"),
     "fields of one name": (

@@ -7,6 +7,7 @@ from tests.hostile.packed_kinds import PackedFiles
 from tests.hostile.picture_kinds import Pictures
 from tests.hostile.seeds import MDS_INDEXES, MIXED_INDEXES, TEXT_INDEXES
 from tests.hostile.shard_kinds import Shards
+from tests.hostile.source_kinds import Sources
 from tests.hostile.text_kinds import TextShards
 
 KINDS: dict[str, Kind] = {
@@ -19,5 +20,8 @@ KINDS: dict[str, Kind] = {
         TextShards(),
         PackedFiles(),
         Pictures(),
+        Sources("parquet", "parquet"),
+        Sources("litdata-rows", "litdata"),
+        Sources("arrow-dataset", "huggingface"),
     )
 }

@@ -5,17 +5,18 @@ field's metadata; sequences, structs and arrays keep their Arrow types. The spli
 a time.
 """
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.conversion.sources.source_file import SourceFile
+from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
@@ -76,29 +77,39 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     folder = ""
     try:
         splits = _json(store, _DICT).get("splits")
-        folder = _chosen_split(store.url, [str(each) for each in splits or ()], split)
+        if not isinstance(splits, list) or not splits:
+            raise FormatError(f"{store.locate(_DICT)}: expected a list of `splits`", key=_DICT)
+        folder = _chosen_split(store.url, list(map(str, splits)), split)
     except StoreNotFound:
         if split is not None:
             raise VersionNotFound(f"{store.url} is one dataset without splits; leave `split` out") from None
     state = _json(store, join_key(folder, _STATE))
     info = _json(store, join_key(folder, _INFO))
-    names = [str(each.get("filename")) for each in state.get("_data_files") or ()]
-    if not names:
-        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows")
+    entries = state.get("_data_files")
+    if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
+        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows", key=_STATE)
+    names = [str(each.get("filename")) for each in entries]
     if state.get("_indices_data_files"):
         raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
     files = []
     for name in names:
-        if "/" in name or name in {"", ".", ".."}:
+        if not is_file_name(name):
             raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
         key = join_key(folder, name)
+        if any(file.key == key for file in files):
+            raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
         files.append(SourceFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url).schema
     first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
-    columns = dataset_columns(schema, info.get("features") or {}, wanted, first)
+    columns = dataset_columns(schema, _features_of(info), wanted, first)
     parts = tuple(ArrowFilePart(file, columns) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
+
+
+def _features_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    features = info.get("features")
+    return features if isinstance(features, dict) else {}
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSource":
@@ -224,7 +235,7 @@ def dataset_columns(
     found = []
     for name in wanted or schema.names:
         feature = features.get(name)
-        kind = feature.get("_type") if isinstance(feature, Mapping) else None
+        kind = str(feature.get("_type")) if isinstance(feature, Mapping) else None
         stored = plain_type(schema.field(name).type)
         is_file = kind in _FILES and _holds_files(stored)
         arrow = pa.binary() if is_file else stored
@@ -306,9 +317,20 @@ class ArrowFilePart:
         """Yield the batches of the file."""
         with self.file.open_stored() as stream:
             try:
-                yield from _reader(stream, self.file.url)
-            except (pa.ArrowException, OSError) as error:
+                for batch in _reader(stream, self.file.url):
+                    batch.validate(full=True)  # Arrow trusts the offsets in a file
+                    yield batch
+                if stream.tell() != self.num_bytes or not _has_end(stream):
+                    raise OSError("its rows do not end where the file ends; it was cut short or changed")
+            except (pa.ArrowException, OSError, MemoryError) as error:
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
+
+
+def _has_end(stream: BinaryIO) -> bool:
+    """Return whether a file ends with the mark of the end of an Arrow stream, which a file that was cut lacks."""
+    stream.seek(-8, io.SEEK_END)
+    end = stream.read(8)
+    return end == b"\xff\xff\xff\xff\0\0\0\0" or end[4:] == bytes(4)  # since Arrow 0.15, and before
 
 
 def _digest(files: Sequence[SourceFile]) -> Any:
@@ -319,7 +341,7 @@ def _digest(files: Sequence[SourceFile]) -> Any:
 def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
     try:
         return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, MemoryError) as error:
         raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
 
 

@@ -18,7 +18,7 @@ from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.litdata_chunk import ADVICE, Chunk
 from smalti.conversion.sources.litdata_items import Items, item_columns
 from smalti.conversion.sources.litdata_rows import Rows, row_columns
-from smalti.conversion.sources.source_file import SourceFile
+from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import FormatError, StoreNotFound
 from smalti.format import load_strict
 from smalti.storage import Store, open_store
@@ -80,7 +80,7 @@ def _chunks(store: Store, entries: Sequence[Any], compression: str | None) -> It
     names = set()
     for entry in entries:
         name = entry.get("filename") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or "/" in name or name in {"", ".", ".."}:
+        if not isinstance(name, str) or not is_file_name(name):
             raise FormatError(f"{store.locate(_INDEX)}: {name!r:.100} is no name of a chunk")
         if name in names:
             raise FormatError(f"{store.locate(_INDEX)} names chunk {name} twice; write the index again")

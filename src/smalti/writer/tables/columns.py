@@ -9,7 +9,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -288,8 +287,10 @@ def _placeholder(encoding: str, kind: pa.DataType) -> pa.Array:
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         codec = parse_encoding(encoding)
         if isinstance(codec, NdArray):
-            return pa.array([codec.encode(np.zeros((1, 1, 1), np.uint8))], kind)
+            return pa.array([codec.encode(np.zeros(codec.shape or (1, 1, 1), codec.dtype or np.uint8))], kind)
         return pa.array([b"null" if encoding == "json" else b""], kind)
+    if pt.is_decimal(kind):  # pyarrow makes no 0 of a type with more places than digits
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(kind.bit_width // 8))])
     return pa.array([_zero(encoding, kind)], kind)
 
 
@@ -299,8 +300,6 @@ def _zero(encoding: str, kind: pa.DataType) -> Any:
         if isinstance(codec, NdArray) and codec.shape is not None:
             return np.zeros(codec.shape).tolist()
         return [_zero(encoding, kind.value_type)]
-    if pt.is_decimal(kind):
-        return Decimal(0)
     return "" if pt.is_string(kind) or pt.is_large_string(kind) else 0
 
 

@@ -15,6 +15,7 @@ from smalti.writer.tables.plain import check_depth, plain_type
 
 IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 """Fields of Spark's image schema."""
+_MAX_SCALE = 76  # pyarrow cannot write the digits of wider ones
 _FAMILIES = {
     pa.bool_(): "boolean",
     pa.int8(): "byte",
@@ -105,7 +106,7 @@ def kind_of(arrow: pa.DataType) -> Kind:
         return Kind("time", text)
     if pt.is_duration(arrow):
         return Kind("daytimeinterval", text)
-    if pt.is_decimal(arrow):
+    if pt.is_decimal(arrow) and abs(arrow.scale) <= _MAX_SCALE:
         return Kind("decimal", text, precision=arrow.precision, scale=arrow.scale)
     if pt.is_list(arrow):
         return Kind("array", text, element=kind_of(arrow.value_type))
