@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from smalti.conversion.files import SourceFiles, list_files
 from smalti.conversion.source import SourceOptions
@@ -26,6 +27,7 @@ from smalti.conversion.sources.parquet_files import (
     Footer,
     check_numbered_parts,
     first_type,
+    metadata_of,
     open_rows,
     partition_texts,
     read_footer,
@@ -35,11 +37,14 @@ from smalti.conversion.sources.parquet_files import (
 )
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
+from smalti.writer.tables.columns import repeated
 from smalti.writer.tables.plain import plain_array, plain_type
 
 _SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
+_BATCH_ROWS_OF_TEXT = 1 << 13
+"""Text and bytes take their length for each row; footers count equal values of a column once."""
 _MAX_WHOLE_BYTES = 32 << 20
 """Larger row groups are read as streams: otherwise all of their columns are in memory at once."""
 _READERS = 16  # threads that read footers: each takes the round trips of a store
@@ -132,7 +137,7 @@ class ParquetSource:
         self._values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
         self._stored = _chosen(_with_partitions(self._joint_schema(), self._values), options.columns)
         features = self._features()
-        self._files_in = self._file_columns(features)
+        self._files_in = self._file_columns(features) if features else {}
         self._schema = self._described(features)
 
     @property
@@ -156,14 +161,16 @@ class ParquetSource:
         footer = self.footers[place]
         values = {name: column[place] for name, column in self._values.items() if name in self._stored.names}
         raw_bytes = max(1, sum(group.num_bytes for group in footer.groups))
+        most_rows = _BATCH_ROWS if all(map(_is_fixed, self._stored.types)) else _BATCH_ROWS_OF_TEXT
         for number, group in enumerate(footer.groups):
             if group.num_rows:
                 stored = footer.num_bytes * group.num_bytes // raw_bytes
-                rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
+                rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
                 yield ParquetPart(
                     self._files.store,
                     footer.key,
                     footer.num_bytes,
+                    footer.digest,
                     number,
                     group.num_rows,
                     stored,
@@ -193,6 +200,8 @@ class ParquetSource:
         """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
         first = self.footers[0]
         features = features_in(first.schema, self._files.store.locate(first.key))
+        if features and (twice := repeated(self._stored.names)):
+            raise SchemaError(f"the files have column {twice[0]!r} more than once; rename or drop one", column=twice[0])
         for footer in self.footers[1:]:
             others = features_in(footer.schema, self._files.store.locate(footer.key))
             differing = [name for name in others if name in features and others[name] != features[name]]
@@ -248,6 +257,8 @@ class ParquetPart:
     store: Store
     key: str
     file_bytes: int
+    digest: str
+    """Digest of the footer."""
     group: int
     """Number of the row group."""
     num_rows: int
@@ -294,13 +305,20 @@ class ParquetPart:
 
     def _stored(self, wanted: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         streams = self.num_bytes > _MAX_WHOLE_BYTES
-        with open_rows(self.store, self.key, self.file_bytes, streams=streams) as file:
+        metadata = metadata_of(self.store, self.key, self.file_bytes, self.digest)
+        with open_rows(self.store, self.key, self.file_bytes, metadata=metadata, streams=streams) as file:
             present = set(file.schema_arrow.names)
             names = [name for name in wanted if name in present and name not in self.values]
             batches = file.iter_batches(batch_rows, [self.group], names, use_threads=False)
             while True:
                 try:
                     batch = next(batches, None)
+                except MemoryError as error:
+                    raise SmaltiError(
+                        f"{self.where}: {batch_rows} rows take more memory than there is ({error}); use fewer "
+                        "`processes`, or write row groups with fewer rows",
+                        key=self.key,
+                    ) from error
                 except (pa.ArrowException, OSError, ValueError) as error:
                     if isinstance(error, SmaltiError):
                         raise
@@ -330,6 +348,11 @@ class ParquetPart:
                 f"value does not fit: {error}",
                 column=field.name,
             ) from error
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    """Return whether all values of a plain type have the same size."""
+    return bool(pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind))
 
 
 def _whole(text: str) -> int:

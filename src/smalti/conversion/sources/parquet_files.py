@@ -12,7 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -132,6 +133,32 @@ def read_footer(files: Files, key: str, num_bytes: int) -> Footer:
     if metadata.serialized_size + _SIGNATURE_BYTES == length:
         raise _encrypted(where, key)
     return Footer(key, num_bytes, begin, hashlib.sha256(data).hexdigest(), metadata, schema, groups)
+
+
+_recent: "OrderedDict[str, Any]" = OrderedDict()
+"""Metadata of the last files that were read in this process, by the digest of the footer."""
+_recent_lock = threading.Lock()
+_MAX_RECENT = 4
+
+
+def metadata_of(files: Files, key: str, num_bytes: int, digest: str) -> Any:
+    """Return the metadata of a footer with this digest; parsed once for row groups that follow each other.
+
+    Raises:
+        SmaltiError: The file has another footer now.
+    """
+    with _recent_lock:
+        if digest in _recent:
+            _recent.move_to_end(digest)
+            return _recent[digest]
+    footer = read_footer(files, key, num_bytes)
+    if footer.digest != digest:
+        raise SmaltiError(f"{files.locate(key)} changed while it was read; convert again when it is complete", key=key)
+    with _recent_lock:
+        _recent[digest] = footer.metadata
+        while len(_recent) > _MAX_RECENT:
+            _recent.popitem(last=False)
+    return footer.metadata
 
 
 def is_unchanged(files: Files, footer: Footer) -> bool:

@@ -189,9 +189,11 @@ class _PlanBuilder:
 
     def _add(self, column: _Column, encoding: str) -> None:
         if column.name in self.encodings:
+            sources = [column.source, *(each.source for each in self.columns if each.name == column.name)]
+            owner = next((source for source in sources if source != column.name), column.source)
             raise SchemaError(
-                f"column {column.name!r} is in {self._table}, and what belongs to {column.source!r} would be stored "
-                "under that name too; rename it",
+                f"column {column.name!r} is in {self._table}, and what belongs to {owner!r} would be stored under "
+                "that name too; rename it",
                 column=column.name,
             )
         self.encodings[column.name] = encoding
