@@ -91,7 +91,7 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     names = [str(each.get("filename")) for each in entries]
     if state.get("_indices_data_files"):
         raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
-    files = []
+    files: list[SourceFile] = []
     for name in names:
         if not is_file_name(name):
             raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
