@@ -46,7 +46,7 @@ class Sources:
         data = files[name]
         if name.endswith(".json"):
             files[name] = mutate_json(data.decode(), dice)
-        elif dice.random() < 0.5:  # the end, where footers are
+        elif dice.random() < 0.2:  # the end, where footers are
             files[name] = data[:-400] + mutate_bytes(data[-400:], dice)
         else:
             files[name] = mutate_bytes(data, dice)
@@ -90,6 +90,7 @@ def whole_folders(format: str) -> list[dict[str, bytes]]:
     table = pa.table({
         "i": pa.array(range(_ROWS), pa.int32()),
         "s": [f"text {number % 7}" for number in range(_ROWS)],
+        "p": [f"{number:03}" * 60 for number in range(_ROWS)],
         "l": [[number, number + 1][: number % 3] for number in range(_ROWS)],
         "st": [{"a": number, "b": [str(number)]} if number % 5 else None for number in range(_ROWS)],
         "d": pa.array([Decimal(number) for number in range(_ROWS)], pa.decimal128(20, 3)),

@@ -340,8 +340,10 @@ def _digest(files: Sequence[SourceFile]) -> Any:
 
 def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
     try:
-        return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
-    except (pa.ArrowException, OSError, MemoryError) as error:
+        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+        _ = reader.schema.names  # raises an error for names that are not UTF-8
+        return reader
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
 
 

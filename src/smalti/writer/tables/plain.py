@@ -38,7 +38,11 @@ def _children(arrow: pa.DataType) -> list[pa.DataType]:
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the type without layouts."""
+    """Return the type without layouts.
+
+    Raises:
+        SchemaError: The name of a field is no text.
+    """
     if isinstance(arrow, pa.BaseExtensionType):
         return plain_type(arrow.storage_type)
     if pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
@@ -52,8 +56,15 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
     if pt.is_map(arrow):
         return pa.map_(plain_type(arrow.key_type), plain_type(arrow.item_type))
     if pt.is_struct(arrow):
-        return pa.struct([(field.name, plain_type(field.type)) for field in arrow])
+        return pa.struct([(_name_of(field), plain_type(field.type)) for field in arrow])
     return arrow
+
+
+def _name_of(field: pa.Field) -> str:
+    try:
+        return str(field.name)
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"a struct has a field whose name is no UTF-8 text ({error}); rename it") from error
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
