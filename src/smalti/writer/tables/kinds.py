@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from smalti.errors import SchemaError
 from smalti.format.reading.arrow import LOGICAL, STORED_AS
 from smalti.writer.tables.plain import check_depth, plain_type
 
@@ -81,14 +82,17 @@ def kinds_of(schema: pa.Schema) -> list[tuple[str, Kind]]:
     """Return name and type of each column of an Arrow schema.
 
     Raises:
-        SchemaError: A type is nested too deeply.
+        SchemaError: A type is nested too deeply, or has a name that is no text.
     """
     return [(field.name, _kind_of_field(field)) for field in schema]
 
 
 def _kind_of_field(field: pa.Field) -> Kind:
     check_depth(field.name, field.type)
-    kind, notes = kind_of(field.type), field.metadata or {}
+    try:
+        kind, notes = kind_of(field.type), field.metadata or {}
+    except UnicodeDecodeError as error:  # a zone, or the name of a field
+        raise SchemaError(f"the type of column {field.name!r} has a name that is no UTF-8 text: {error}") from error
     if STORED_AS not in notes:
         return kind
     logical = json.loads(notes[LOGICAL]) if LOGICAL in notes else None
