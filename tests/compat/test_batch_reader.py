@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.compat.petastorm import NoDataAvailableError, in_lambda, make_batch_reader
-from smalti.errors import ChecksumMismatch, CursorError, FormatError, SchemaError, StoreNotFound, WorldMismatch
+from smalti.compat.petastorm.unischema import UnischemaField
+from smalti.errors import (
+    ChecksumMismatch,
+    CursorError,
+    FormatError,
+    SchemaError,
+    SmaltiError,
+    StoreNotFound,
+    WorldMismatch,
+)
+from smalti.storage import open_store
 from tests.compat.parquet_files import flat, ids_of, url, write_rows
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -244,8 +254,12 @@ def test_columns_are_chosen_by_patterns_that_match_whole(tmp_path):
     where = write_rows(tmp_path / "wide", files=1, rows=3, group=3, value=float, values=float, text=str)
     with make_batch_reader(url(where), schema_fields=["id", "val.e"]) as reader:
         assert next(reader)._fields == ("id", "value")
-    with pytest.raises(SchemaError, match="no column matches"):
+    with make_batch_reader(url(where), schema_fields=[]) as reader:  # as in Petastorm
+        assert next(reader)._fields == ("id", "value", "values", "text")
+    with pytest.raises(RuntimeError, match="no column matches"):  # the class that Petastorm raises
         make_batch_reader(url(where), schema_fields=["i"])
+    with pytest.raises(ValueError, match="there is no column 'x', which `schema_fields` names"):
+        make_batch_reader(url(where), schema_fields=["id", UnischemaField("x", int, ())])
 
 
 def test_folders_that_say_values_give_columns(tmp_path):
@@ -254,6 +268,34 @@ def test_folders_that_say_values_give_columns(tmp_path):
     with make_batch_reader(url(tmp_path / "by"), batch_size=8, filters=[("year", "=", 2020)]) as reader:
         batch = next(reader)
     assert (sorted(batch.id), set(batch.year)) == ([0, 1, 2, 3], {2020})
+
+
+@pytest.mark.parametrize("name", ["team#1", "a%20b", "a b", "50%", "x?y", "run[1]", "a%2Fb", "schön"])
+def test_names_of_local_folders_and_files_are_names(tmp_path, name):
+    where = write_rows(tmp_path / name / f"{name}.d", files=1, rows=3, group=3)
+    other = write_rows(tmp_path / "other" / "a b" / "a b.d", files=1, rows=9, group=3)
+    assert other != where
+    file = where / "part-00000.parquet"
+    for place in (f"file://{where}", f"file:{where}", str(where), f"file://{file}", str(file), [f"file://{file}"]):
+        with make_batch_reader(place, shuffle_row_groups=False) as reader:
+            assert flat(ids_of(reader)) == [0, 1, 2]
+
+
+def test_addresses_of_files_as_spark_lists_them_are_decoded(tmp_path):
+    write_rows(tmp_path / "a b", files=1, rows=3, group=3)
+    with make_batch_reader([f"file://{tmp_path}/a%20b/part-00000.parquet"], shuffle_row_groups=False) as reader:
+        assert flat(ids_of(reader)) == [0, 1, 2]
+
+
+def test_the_address_of_one_file_can_be_given_as_text(folder):
+    with make_batch_reader(f"file://{folder}/part-00002.parquet", shuffle_row_groups=False) as reader:
+        assert flat(ids_of(reader)) == list(range(80, 120))
+    store = open_store("memory://petastorm-file/set")
+    store.put("a.parquet", (folder / "part-00001.parquet").read_bytes())
+    with make_batch_reader("memory://petastorm-file/set/a.parquet", shuffle_row_groups=False) as reader:
+        assert flat(ids_of(reader)) == list(range(40, 80))
+    with pytest.raises(StoreNotFound, match="no Parquet files found"):
+        make_batch_reader(f"file://{folder}/part-00009.parquet")
 
 
 def test_files_can_be_named_one_by_one(folder):
@@ -287,10 +329,10 @@ def test_a_file_that_is_named_and_missing_says_which(folder):
     ("damage", "said"),
     [
         (lambda data: data[:-30], "is incomplete"),
-        (lambda data: data[:4] + b"\xff" * (len(data) - 12) + data[-8:], "footer of this Parquet file is damaged"),
+        (lambda data: data[:4] + b"\xff" * (len(data) - 12) + data[-8:], "footer is damaged"),
         (
             lambda data: data[:-8] + (2**31 - 1).to_bytes(4, "little") + b"PAR1",
-            "footer of this Parquet file is damaged",
+            "footer is damaged",
         ),
         (lambda data: b"", "is incomplete"),
         (lambda data: data[:-4] + b"PARE", "encrypted"),
@@ -301,7 +343,7 @@ def test_a_damaged_footer_is_told_when_the_reader_is_opened(tmp_path, damage, sa
     where = write_rows(tmp_path / "set", files=2)
     path = where / "part-00001.parquet"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(FormatError, match=f"part-00001.*{said}"):
+    with pytest.raises(SmaltiError, match=f"part-00001.*{said}"):
         make_batch_reader(url(where))
 
 

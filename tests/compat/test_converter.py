@@ -46,7 +46,7 @@ def folders(parent):
 def test_a_dataframe_becomes_batches_of_tensors(spark, parent):
     converter = make_spark_converter(spark.range(100).coalesce(2))
     assert len(converter) == converter.dataset_size == 100
-    assert all(re.fullmatch(r"file:///.*/parent%20dir/.*\.parquet", each) for each in converter.file_urls)
+    assert all(re.fullmatch(r"file:///.*/parent dir/.*\.parquet", each) for each in converter.file_urls)
     with converter.make_torch_dataloader(batch_size=30, num_epochs=1) as loader:
         batches = list(loader)
     assert [len(batch["id"]) for batch in batches] == [30, 30, 30, 10]
@@ -172,7 +172,7 @@ def test_floats_get_the_precision_that_was_asked_for_and_integers_stay(spark, pa
 
     def types(**options):
         converter = make_spark_converter(df, **options)
-        schema = pq.read_schema(converter.file_urls[0].removeprefix("file://").replace("%20", " "))
+        schema = pq.read_schema(converter.file_urls[0].removeprefix("file://"))
         converter.delete()
         return [
             str(schema.field(name).type).replace("element: ", "").replace(" not null", "")

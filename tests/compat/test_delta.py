@@ -9,9 +9,8 @@ from pyarrow.fs import LocalFileSystem
 
 from smalti.compat.petastorm import make_batch_reader, make_spark_converter
 from smalti.compat.petastorm.reading.delta import live_files
-from smalti.compat.petastorm.reading.sources import StoreSource
 from smalti.errors import CursorError, FormatError, MissingDependency, StoreNotFound
-from smalti.storage import ObjectInfo, open_store
+from smalti.storage import LocalStore, ObjectInfo
 from tests.compat.parquet_files import url
 
 PLAIN = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -176,17 +175,17 @@ def test_paths_of_the_log_are_decoded_once_as_spark_encodes_them(tmp_path):
     assert ids(url(tmp_path)) == [1, 2]
 
 
-class Hostile(StoreSource):
+class Hostile(LocalStore):
     """A store that lists a file of the log with a path that leads out of every folder."""
 
-    def list(self):
-        return [*super().list(), ObjectInfo("_delta_log/../../evil.json", 3, "")]
+    def list(self, prefix=""):
+        return [*super().list(prefix), ObjectInfo("_delta_log/../../evil.json", 3, "")]
 
-    def read(self, key, begin, end):
+    def get_range(self, key, begin, end):
         assert ".." not in key
-        return super().read(key, begin, end)
+        return super().get_range(key, begin, end)
 
 
 def test_the_log_is_copied_into_its_own_folder_only(table):
-    source = Hostile(open_store(str(table)))
+    source = Hostile(str(table))
     assert len(live_files(source, source.list())) == 2

@@ -2,12 +2,19 @@
 
 import importlib
 import inspect
+import io
 import pickle
 import re
+import struct
 import subprocess
+import zlib
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from smalti.compat.petastorm.codecs import CompressedImageCodec, CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
@@ -282,8 +289,6 @@ def test_a_pickled_array_is_never_loaded():
 
 
 def np_bytes(value):
-    import io
-
     file = io.BytesIO()
     np.save(file, value, allow_pickle=True)
     return file.getvalue()
@@ -297,6 +302,118 @@ def test_a_png_has_the_pixels_and_a_jpeg_is_close():
     plain = np.full((8, 8), 77, np.uint8)
     assert np.abs(jpeg.decode(grey, jpeg.encode(grey, plain)).astype(int) - 77).max() <= 2
     assert str(jpeg) == "CompressedImageCodec('jpeg', 95)"
+
+
+def png(rows, depth, colours):
+    """Return a PNG file, made by hand, of rows of bytes without filters."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colours]
+    head = struct.pack(">IIBBBBB", len(rows[0]) * 8 // (depth * channels), len(rows), depth, colours, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+GREY, RGB, GREY_ALPHA, RGBA = 0, 2, 4, 6
+NUMBERS = struct.pack(">12H", 3000, 4000, 5000, 6000, 0, 1, 2, 3, 65535, 257, 256, 255)
+SHAPE = (None, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "expected"),
+    [
+        (png([bytes([1, 2]), bytes([254, 255])], 8, GREY), np.uint8, [[1, 2], [254, 255]]),
+        (png([NUMBERS[:4]], 16, GREY), np.uint16, [[3000, 4000]]),
+        (png([bytes([1, 2, 3, 4, 5, 6])], 8, RGB), np.uint8, [[[1, 2, 3], [4, 5, 6]]]),
+        (png([b"\xa0"], 1, GREY), np.uint8, [[255, 0, 255, 0, 0, 0, 0, 0]]),
+        (png([NUMBERS[:12]], 16, RGB), np.uint16, "16 bits for each of several channels"),
+        (png([NUMBERS[:12]], 16, RGB), np.uint8, "16 bits for each of several channels"),
+        (png([NUMBERS[:8]], 16, GREY_ALPHA), np.uint16, "16 bits for each of several channels"),
+        (png([NUMBERS[:8]], 16, RGBA), np.uint16, "16 bits for each of several channels"),
+        (png([bytes(8)], 8, RGBA), np.uint8, "unexpected image dimensions"),
+        (png([bytes(8)], 8, GREY_ALPHA), np.uint8, "unexpected image dimensions"),
+        (png([bytes(8)], 8, GREY), np.uint16, "the image has pixels of uint8, and the field declares uint16"),
+        (png([bytes(8)], 16, GREY), np.uint8, "the image has pixels of uint16, and the field declares uint8"),
+    ],
+)
+def test_pixels_are_those_of_the_file_or_it_is_refused(data, dtype, expected):
+    field = UnischemaField("image", dtype, SHAPE, CompressedImageCodec("png"))
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=f"image: .*{expected}"):
+            field.codec.decode(field, data)
+    else:
+        pixels = field.codec.decode(field, data)
+        assert (pixels.dtype, pixels.tolist()) == (dtype, expected)
+
+
+@pytest.mark.parametrize("format", ["png", "jpeg", "jpg"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32, np.bool_])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 3), (2, 3, 4), (2, 3, 1)])
+def test_an_image_of_each_type_is_encoded_exactly_or_refused(format, dtype, shape):
+    pixels = (np.arange(np.prod(shape)).reshape(shape) * 300 % 65536).astype(dtype)
+    field = UnischemaField("image", dtype, shape, CompressedImageCodec(format))
+    if dtype == np.uint8 and shape in ((2, 3), (2, 3, 3)):
+        decoded = field.codec.decode(field, field.codec.encode(field, pixels))
+        assert (decoded.shape, decoded.dtype) == (shape, dtype)
+        assert format != "png" or np.array_equal(decoded, pixels)
+    elif dtype == np.uint16 and shape == (2, 3) and format == "png":
+        assert np.array_equal(field.codec.decode(field, field.codec.encode(field, pixels)), pixels)
+    else:
+        with pytest.raises(ValueError, match=r"image: .*(cannot be written as|unexpected image dimensions)"):
+            field.codec.encode(field, pixels)
+
+
+def test_a_palette_is_resolved_and_transparency_refused():
+    image = PIL.Image.new("P", (2, 1))
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    image.putpixel((1, 0), 1)
+    for options in ({}, {"transparency": 0}):
+        file = io.BytesIO()
+        image.save(file, "PNG", **options)
+        if options:
+            with pytest.raises(ValueError, match="unexpected image dimensions"):
+                IMAGE.codec.decode(IMAGE, file.getvalue())
+        else:
+            assert IMAGE.codec.decode(IMAGE, file.getvalue()).tolist() == [[[0, 0, 0], [10, 20, 30]]]
+
+
+def test_the_recipe_for_images_refuses_what_it_would_change(tmp_path):
+    module = importlib.import_module(OURS)
+    pq.write_table(pa.table({"image": [png([NUMBERS[:12]], 16, RGB)]}), tmp_path / "a.parquet")
+    field = UnischemaField("image", np.uint16, (1, 2, 3), CompressedImageCodec("png"), False)
+
+    def decode(frame):
+        frame["image"] = [field.codec.decode(field, data) for data in frame["image"]]
+        return frame
+
+    spec = module.TransformSpec(decode, edit_fields=[field])
+    with (
+        module.make_batch_reader(f"file://{tmp_path}", transform_spec=spec) as reader,
+        pytest.raises(ValueError, match="image: a PNG file with 16 bits for each of several channels"),
+    ):
+        next(reader)
+
+
+def test_edited_fields_are_tuples_of_four_or_fields():
+    module = importlib.import_module(OURS)
+    field = UnischemaField("x", np.float32, (2,), NdarrayCodec(), True)
+    spec = module.TransformSpec(None, edit_fields=[field, ("y", np.int64, (), False), ["z", np.int8, (), True]])
+    assert list(spec.edit_fields) == [
+        ("x", np.float32, (2,), True), ("y", np.int64, (), False), ("z", np.int8, (), True),
+    ]  # fmt: skip
+    for wrong in ("x", ("x", np.int8), ("x", np.int8, (), None, True)):
+        with pytest.raises(ValueError, match=r"must contain \(name, numpy type, shape, nullable\) or UnischemaFields"):
+            module.TransformSpec(None, edit_fields=[wrong])
+
+
+def test_text_bytes_and_decimals_are_collated_as_they_are_given():
+    collate = importlib.import_module(f"{OURS}.pytorch").decimal_friendly_collate
+    tens = Decimal(10), Decimal(20)
+    assert collate(list(tens)) == list(tens)
+    assert collate([(1, "a", tens[0]), (2, "b", tens[1])])[1:] == [("a", "b"), tens]
+    assert collate([{"x": b"1"}, {"x": b"2"}]) == {"x": [b"1", b"2"]}
 
 
 def test_a_scalar_becomes_a_python_value_and_the_fields_type():

@@ -3,16 +3,18 @@
 import json
 import shutil
 
+import pyarrow as pa
 import pytest
 
 from smalti.catalog import load_manifest
 from smalti.conversion import convert
 from smalti.conversion.source import CLASS_NAMES
-from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import DATA, read, source_of
 
 FOLDER = DATA / "huggingface"
+END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def test_a_saved_folder_is_read_without_their_library(tmp_path):
@@ -65,6 +67,34 @@ def test_a_damaged_folder_is_an_error(tmp_path):
     state.write_text("{")
     with pytest.raises(FormatError, match=r"state\.json"):
         read(tmp_path / "set")
+
+
+def test_a_file_whose_rows_end_before_it_or_that_is_named_twice_is_an_error(tmp_path):
+    shutil.copytree(FOLDER / "train", tmp_path / "set")
+    rows, state = tmp_path / "set" / "data-00000-of-00001.arrow", tmp_path / "set" / "state.json"
+    whole = rows.read_bytes()
+    assert whole.endswith(END)
+    for data in (whole[:-8], whole + b"x", whole + whole):
+        rows.write_bytes(data)
+        with pytest.raises(FormatError, match=r"arrow: the file is damaged: its rows do not end where the file ends"):
+            read(tmp_path / "set")
+    rows.write_bytes(whole)
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps({**content, "_data_files": content["_data_files"] * 2}))
+    with pytest.raises(FormatError, match=r"state\.json names data-00000-of-00001\.arrow twice"):
+        read(tmp_path / "set")
+
+
+def test_names_that_are_no_text_are_an_error(tmp_path):
+    shutil.copytree(FOLDER / "train", tmp_path / "set")
+    rows = tmp_path / "set" / "data-00000-of-00001.arrow"
+    for table, name in ((pa.table({"column": [1]}), b"column"), (pa.table({"x": [{"nested": 1}]}), b"nested")):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        rows.write_bytes(sink.getvalue().to_pybytes().replace(name, b"\xff" * len(name)))
+        with pytest.raises(SmaltiError, match=r"data-00000-of-00001\.arrow: expected an Arrow stream|is no UTF-8 text"):
+            read(tmp_path / "set")
 
 
 def test_a_dataset_is_read_with_its_selection_and_without_its_transforms(tmp_path):

@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 
+import pyarrow as pa
 import pytest
 import zstandard
 
@@ -62,7 +63,7 @@ def test_chunks_that_are_compressed_as_a_whole_are_read(copy):
     change(compression="zstd")
     assert [row["label"] for row in read(folder, columns=("label",))] == [0, 1, 2, 3]
     (folder / "chunk-0-0.bin").write_bytes(b"no frame")
-    with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged: it cannot be unpacked"):
+    with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged, .*: it cannot be unpacked"):
         read(folder)
 
 
@@ -72,7 +73,7 @@ def test_chunks_that_are_compressed_as_a_whole_are_read(copy):
         ({"encryption": {"algorithm": "fernet"}}, "encrypted"),
         ({"item_loader": "TokensLoader"}, "made for TokensLoader"),
         ({"compression": "zstd", "compression_batch_size": 8}, "in frames is not read"),
-        ({"data_spec": "[1]"}, "`data_spec` cannot be read"),
+        ({"data_spec": "[1]"}, "`data_spec` of the index cannot be read"),
         ({"data_format": ["int"]}, "do not fit each other"),
         ({"data_format": ["pickle"] + ["int"] * 16}, "column 'image' is pickled.*runs code"),
         ({"data_format": ["graph"] + ["int"] * 16}, "serializer 'graph'"),
@@ -117,8 +118,106 @@ def test_damaged_chunks_are_errors(copy):
      b"\x07\xff\0\0\0a", b"\x1f\x01\0\0\0", b"\x0a", b"\x0b\x0b", b"\x06\x01\0\0\0\xff\xff\xff\x7f"],
 )  # fmt: skip
 def test_a_damaged_nested_value_is_an_error(content):
-    from smalti.conversion.sources.litdata import LeafColumn, _column
+    from smalti.conversion.sources.litdata_items import LeafColumn, _column
 
     column: LeafColumn = _column("x", 0, "json", None)
     with pytest.raises((ValueError, IndexError, struct.error, RecursionError)):
         column.array([content])
+
+
+def write_rows(folder, chunks, types, *, stream=False, counts=None, **config):
+    """Write a set as LitData 0.2.76 writes dicts of numbers and texts: Arrow tables behind chunks without items."""
+    folder.mkdir()
+    entries = []
+    for number, rows in enumerate(chunks):
+        table = pa.Table.from_pylist(rows)
+        sink = pa.BufferOutputStream()
+        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        data = sink.getvalue().to_pybytes()
+        count = len(rows) if counts is None else counts[number]
+        head = struct.pack(f"<{count + 2}I", count, *[4 * (count + 2)] * (count + 1))
+        (folder / f"chunk-0-{number}.bin").write_bytes(head + data + struct.pack("<I", len(data)) + b"LDARW01\0")
+        entries.append({"filename": f"chunk-0-{number}.bin", "chunk_size": len(rows)})
+    config = {"item_loader": "PyTreeLoader", "data_format": ["int", "pickle"], "types": types, **config}
+    (folder / "index.json").write_text(json.dumps({"chunks": entries, "config": config}))
+    return folder
+
+
+def optional(kind):
+    return {"type": kind, "optional": True}
+
+
+FLAT = {"b": "bool", "f": "float", "i": "int", "t": "str", "y": "bytes"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rows_that_are_stored_as_arrow_tables_are_read(tmp_path, stream):
+    rows = [{"i": n, "t": f"t{n}", "f": n / 2, "b": n % 2 == 0, "y": bytes([n])} for n in range(5)]
+    write_rows(tmp_path / "in", [rows[:3], rows[3:]], FLAT, stream=stream)
+    manifest = convert(tmp_path / "in", tmp_path / "set", processes=1)
+    assert manifest.schema.columns() == {"b": "uint8", "f": "float64", "i": "int64", "t": "str", "y": "bytes"}
+    assert [dict(row) for row in LocalDataset(tmp_path / "set")] == rows
+
+
+def test_a_column_that_some_rows_lack_has_nulls_there(tmp_path):
+    chunks = [[{"i": 1}, {"i": 2}], [{"i": None, "t": "a", "n": None}]]
+    types = {"i": optional("int"), "t": optional("str"), "n": optional("null")}
+    write_rows(tmp_path / "in", chunks, types)
+    with pytest.raises(SchemaError, match="column 'n' has type null, which cannot be stored; a column of nothing"):
+        convert(tmp_path / "in", tmp_path / "set", processes=1)
+    convert(tmp_path / "in", tmp_path / "set", processes=1, columns={"i": None, "t": None}, nulls="mask")
+    found = [(row["i"], row["t"]) for row in LocalDataset(tmp_path / "set")]
+    assert found == [(1, None), (2, None), (None, "a")]
+
+
+def test_nested_values_of_all_chunks_have_one_type(tmp_path):
+    chunks = [[{"x": [1, 2], "d": {"a": 1}}], [{"x": [], "d": {"a": 2, "c": ["p"]}}]]
+    fields = {"a": "int", "c": {"type": "list", "value": "str", "optional": True}}
+    types = {"x": {"type": "list", "value": "int"}, "d": {"type": "struct", "fields": fields}}
+    write_rows(tmp_path / "in", chunks, types)
+    convert(tmp_path / "in", tmp_path / "set", processes=1)
+    found = [(row["x"].tolist(), row["d"]) for row in LocalDataset(tmp_path / "set")]
+    assert found == [([1, 2], {"a": 1, "c": None}), ([], {"a": 2, "c": ["p"]})]
+
+
+@pytest.mark.parametrize(
+    ("types", "options", "message"),
+    [
+        (None, {}, "`types` of the index names no columns"),
+        ({"i": "json"}, {}, "column 'i' has values of several types"),
+        ({"i": {"type": "list"}}, {}, "column 'i' has values of several types"),
+        ({"i": "bytes"}, {}, "column 'i' is int64 there, and the index describes it as binary"),
+        ({"i": "int"}, {"counts": [2]}, "it has 2 samples, and the index says 1"),
+    ],
+)
+def test_rows_of_another_form_are_refused(tmp_path, types, options, message):
+    write_rows(tmp_path / "in", [[{"i": 1}]], types, **options)
+    with pytest.raises(SmaltiError, match=message):
+        read(tmp_path / "in")
+
+
+def test_a_chunk_whose_table_is_cut_short_or_damaged_is_an_error(tmp_path):
+    folder = write_rows(tmp_path / "in", [[{"t": "text"}] * 4], {"t": "str"})
+    chunk = folder / "chunk-0-0.bin"
+    whole = chunk.read_bytes()
+    for data in (
+        whole[:30] + whole[40:], whole[:-12] + b"\xff\xff\xff\x7f" + whole[-8:],
+        whole[:-12] + b"\x04\0\0\0" + whole[-8:], whole.replace(b"texttext", b"\xff\xfftetext"),
+    ):  # fmt: skip
+        chunk.write_bytes(data)
+        with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged"):
+            read(folder)
+
+
+def test_chunks_and_index_name_the_same_samples(copy):
+    folder, _ = copy
+    index = json.loads((folder / "index.json").read_text())
+    index["chunks"][0]["chunk_size"] += 1
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(FormatError, match=r"chunk-0-0\.bin: .*it has \d samples, and the index says \d"):
+        read(folder)
+    index["chunks"].append(index["chunks"][0])
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(FormatError, match=r"names chunk chunk-0-0\.bin twice"):
+        read(folder)

@@ -1,11 +1,13 @@
 """Shard sets as a source: the samples as stored, with other sizes, compression and columns."""
 
+import pyarrow as pa
 import pytest
 
 from smalti.catalog import load_manifest, verify
 from smalti.conversion import convert
 from smalti.errors import SchemaError, VersionNotFound
 from smalti.torch import LocalDataset
+from tests.conversion.rows import table_source
 from tests.conversion.source_rows import read
 from tests.shard_sets import write_set
 from tests.text_writers import JSONWriter
@@ -47,3 +49,11 @@ def test_a_set_of_json_lines_is_read(tmp_path):
             writer.write({"n": number, "t": f"a{number}", "f": number / 2})
     convert(tmp_path / "set", tmp_path / "new", format="mds", processes=1)
     assert list(LocalDataset(tmp_path / "new"))[2] == {"n": 2, "t": "a2", "f": 1.0}
+
+
+def test_names_of_classes_stay_with_the_labels(tmp_path):
+    convert(
+        table_source(pa.table({"label": [1, 0], "x": [3, 4]})), tmp_path / "a", metadata={"classes": ["cat", "dog"]}
+    )
+    assert convert(tmp_path / "a", tmp_path / "b", processes=1).metadata == {"classes": ["cat", "dog"]}
+    assert convert(tmp_path / "a", tmp_path / "c", processes=1, columns={"x": None}).metadata == {}

@@ -8,6 +8,7 @@ from tests.hostile.packed_kinds import PackedFiles
 from tests.hostile.picture_kinds import Pictures
 from tests.hostile.seeds import MDS_INDEXES, MIXED_INDEXES, TEXT_INDEXES
 from tests.hostile.shard_kinds import Shards
+from tests.hostile.source_kinds import Sources
 from tests.hostile.text_kinds import TextShards
 
 KINDS: dict[str, Kind] = {
@@ -21,5 +22,8 @@ KINDS: dict[str, Kind] = {
         PackedFiles(),
         Archives(),
         Pictures(),
+        Sources("parquet", "parquet"),
+        Sources("litdata-rows", "litdata"),
+        Sources("arrow-dataset", "huggingface"),
     )
 }

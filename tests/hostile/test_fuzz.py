@@ -1,7 +1,7 @@
 """Damaged files by the ten thousand, each ending in a valid value or in a typed error.
 
-A run of CI takes 100,000 index files and manifests, 50,000 shards, and some images; the quick tests take one in twenty
-of them.
+A run of CI takes 100,000 index files and manifests, 50,000 shards, and some images and sources; the quick tests
+take one in twenty of them.
 """
 
 import os
@@ -25,6 +25,9 @@ COUNTS = {
     "packed": 5_000,
     "archive": 20_000,
     "picture": 8_000,
+    "parquet": 1_200,
+    "litdata-rows": 1_200,
+    "arrow-dataset": 1_200,
 }
 RUN_SECONDS = 150
 

@@ -15,7 +15,16 @@ from smalti.catalog import Manifest
 from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target
-from smalti.conversion.job import Group, Job, JoinShards, WriteGroup, check_unchanged, left_out_of, plan_job
+from smalti.conversion.job import (
+    Group,
+    Job,
+    JoinShards,
+    WriteGroup,
+    check_classes,
+    check_unchanged,
+    left_out_of,
+    plan_job,
+)
 from smalti.conversion.registry import Format, open_source
 from smalti.conversion.source import Source, SourceOptions
 from smalti.conversion.workers import Task, Workers
@@ -183,6 +192,7 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
         return write.published
     plan = dataclasses.replace(job.plan, write_id=write.write_id)
     check_append(write.parent, plan)
+    check_classes(write.parent, job)
     runner = _Runner(processes, on_progress)
 
     def run(plan: WritePlan) -> Answers:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -25,6 +25,21 @@ from smalti.storage.redact import redact, redact_address
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
 """Bytes that sequential readers of remote files ask for at once."""
+
+
+class Files(Protocol):
+    """Readable files by key: a store, or a file system of pyarrow."""
+
+    url: str
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end) of a file; fewer if it ends before."""
+
+    def locate(self, key: str) -> str:
+        """Return the full address of a file, for messages."""
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the file's path if it is on a local disk, else None."""
 
 
 @dataclass(frozen=True)
@@ -211,11 +226,16 @@ def _list(store: Store, pattern: str) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
         except StoreNotFound:
             return (), LeftOut()
     chosen = re.compile(pattern) if pattern else None
-    found = list_source(store, _is_hidden, None if chosen is None else lambda key: bool(chosen.fullmatch(key)))
+    found = list_source(store, _is_hidden_name, None if chosen is None else lambda key: bool(chosen.fullmatch(key)))
     return found.objects, found.left_out
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(key: str) -> bool:
+    """Return whether Spark leaves a file out: its name, or a folder's, begins with `.` or `_`, and is no partition."""
+    return any(map(_is_hidden_name, key.split("/")))
+
+
+def _is_hidden_name(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
@@ -233,8 +253,8 @@ def _regex(pattern: str) -> str:
     return f"(?s:{found})"
 
 
-def open_random(store: Store, key: str, num_bytes: int) -> pa.NativeFile:
-    """Open a file for reading at any place, as Parquet is read: a local one by memory map, else by ranged requests.
+def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:
+    """Open a file for reading at any place, as Parquet is read; a file that is not local by ranged requests.
 
     Raises:
         SmaltiError: A local file cannot be opened.
@@ -245,6 +265,8 @@ def open_random(store: Store, key: str, num_bytes: int) -> pa.NativeFile:
     try:
         open_regular(path).close()
         return pa.OSFile(str(path), "rb")
+    except FileNotFoundError as error:
+        raise StoreNotFound(f"{store.locate(key)} does not exist", key=key) from error
     except OSError as error:
         raise SmaltiError(f"{store.locate(key)} cannot be opened: {error}", key=key) from error
 
@@ -267,7 +289,7 @@ def open_sequential(store: Store, key: str, num_bytes: int) -> io.BufferedIOBase
 class _Ranges(io.RawIOBase):
     """An object of a store as a file: each read is a ranged request, with the retries and deadlines of the store."""
 
-    def __init__(self, store: Store, key: str, num_bytes: int) -> None:
+    def __init__(self, store: Files, key: str, num_bytes: int) -> None:
         super().__init__()
         self._store, self._key, self._size, self._at = store, key, num_bytes, 0
 

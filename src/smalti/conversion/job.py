@@ -8,13 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from smalti.catalog.header import Header
 from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, as_json, changed
 from smalti.errors import SchemaError
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.kinds import kinds_of, plain_type
+from smalti.writer.tables.kinds import kinds_of
 from smalti.writer.tables.packing import join_rows
+from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
     ORIGIN,
@@ -36,6 +38,7 @@ _MIN_GROUP_BYTES, _MAX_GROUP_BYTES = 8 << 20, 64 << 20
 _UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
 """Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
 
+_SHOWN_CLASSES = 10
 Report = Callable[[int], None]
 """Receives the number of rows that a task has read so far."""
 
@@ -78,17 +81,10 @@ class Group:
 
 
 def _plain(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Return the batch with columns in plain types: dictionaries decoded, views and extension types replaced."""
-    if all(field.type == plain_type(field.type) for field in batch.schema):
-        return batch
-    columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        try:
-            stored = column.storage if isinstance(column, pa.ExtensionArray) else column
-            columns.append(stored.cast(plain_type(field.type)))
-        except pa.ArrowException as error:  # noqa: PERF203 -- few columns
-            raise SchemaError(f"{where}: column {field.name!r}: {error}", column=field.name) from error
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+    try:
+        return plain_batch(batch)
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error.message}", **error.facts) from error
 
 
 @dataclass(frozen=True)
@@ -155,8 +151,7 @@ def plan_job(
         SchemaError: A column cannot be stored as requested.
     """
     schema = source.schema()
-    classes = {} if options.transform is not None else _classes(schema)  # a transform may give other numbers
-    options = dataclasses.replace(options, metadata={**classes, **(options.metadata or {})})
+    options = dataclasses.replace(options, metadata={**_classes(schema, options), **(options.metadata or {})})
     begun = dataclasses.replace(
         begin_plan(store, options, _UPLOADS),
         part_word="part",
@@ -173,10 +168,37 @@ def plan_job(
     return Job(source, plan, groups, options, facts, identity is not None, left_out_of(source))
 
 
-def _classes(schema: pa.Schema) -> Mapping[str, Any]:
-    """Return the names of classes for the manifest, if one column holds numbers of classes."""
-    named = [field.metadata[CLASS_NAMES] for field in schema if CLASS_NAMES in (field.metadata or {})]
+def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
+    """Return the names of classes for the manifest, if one of the stored columns holds the source's class numbers.
+
+    A transform may have given the classes other numbers: what it returns has no names, unless the caller gives them.
+    """
+    if options.transform is not None:
+        return {}
+    stored = [field for field in schema if options.columns is None or field.name in options.columns]
+    named = [field.metadata[CLASS_NAMES] for field in stored if CLASS_NAMES in (field.metadata or {})]
     return {"classes": json.loads(named[0])} if len(named) == 1 else {}
+
+
+def check_classes(parent: Header | None, job: Job) -> None:
+    """Return only if the class numbers of a source mean the same classes as those of the version that is appended to.
+
+    Raises:
+        SchemaError: They mean others.
+    """
+    before = [] if parent is None else list(parent.metadata.get("classes") or ())
+    names = _classes(job.source.schema(), job.options).get("classes")
+    are_callers = (job.options.metadata or {}).get("classes") != names
+    if before and names and not are_callers and names[: len(before)] != before:
+        raise SchemaError(
+            f"cannot append to the set: its classes are {_shown(before)}, and those of {job.source.url} are "
+            f"{_shown(names)}, so that the same number would mean two classes. Convert all of it again with "
+            'mode="overwrite"; or change the numbers with a `transform`, and give metadata={"classes": [...]}'
+        )
+
+
+def _shown(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names[:_SHOWN_CLASSES])) + (" and others" if len(names) > _SHOWN_CLASSES else "")
 
 
 def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | None] | None:

@@ -14,6 +14,11 @@ from PIL import Image
 from smalti.compat.petastorm.unischema import UnischemaField
 from smalti.format.npy import read_npy
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PLAIN_MODES = {"1": "L", "P": "RGB", "I": "I;16"}
+"""Modes of Pillow whose numbers are not those of the pixels: truth values, places in a palette, 16 bits in 32."""
+_OPENCV = "OpenCV: cv2.imencode, and cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)[..., ::-1]"
+
 
 class DataframeColumnCodec(ABC):
     """Base class of codecs."""
@@ -77,7 +82,10 @@ class CompressedNdarrayCodec(_BinaryCodec):
 
 
 class CompressedImageCodec(_BinaryCodec):
-    """An image of shape (height, width) or (height, width, 3) as the bytes of a PNG or JPEG file."""
+    """An image of shape (height, width) or (height, width, 3) as the bytes of a PNG or JPEG file.
+
+    Pixels are those of the file: one or two bytes each if the image is grey, one byte per channel if it has colours.
+    """
 
     def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
         self._image_codec, self._quality = image_codec, quality
@@ -88,25 +96,46 @@ class CompressedImageCodec(_BinaryCodec):
         return self._image_codec
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
-        """Return the bytes of an image, which must have the type and shape of the field."""
+        """Return the bytes of an image, which must have the type and shape of the field.
+
+        Raises:
+            ValueError: It has not, or the format cannot hold such pixels.
+        """
         image = _checked(unischema_field, value)
-        if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)):
+        _check_image_shape(unischema_field, image)
+        name = {"jpg": "jpeg"}.get(self._image_codec.lower(), self._image_codec)
+        is_jpeg = name.lower() == "jpeg"
+        if image.dtype != np.uint8 and (image.dtype != np.uint16 or image.ndim == 3 or is_jpeg):
+            kind = "grey" if image.ndim == 2 else "colour"
             raise ValueError(
-                f"{unischema_field.name}: unexpected image dimensions {image.shape}, expected (H, W) or (H, W, 3)."
+                f"{unischema_field.name}: {kind} images of {image.dtype} cannot be written as {name}: expected uint8, "
+                f"or uint16 of grey PNG images. Use NdarrayCodec, which keeps every type, or {_OPENCV}."
             )
         file = io.BytesIO()
-        name = {"jpg": "jpeg"}.get(self._image_codec.lower(), self._image_codec)
-        options = {"quality": self._quality} if name.lower() == "jpeg" else {}
-        Image.fromarray(image).save(file, name, **options)
+        Image.fromarray(image).save(file, name, **({"quality": self._quality} if is_jpeg else {}))
         return bytearray(file.getvalue())
 
     def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
-        """Return the pixels: RGB, or one plane of a grey image."""
-        with Image.open(io.BytesIO(value)) as image:
-            pixels = np.array(image)
-        if not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        """Return the pixels: RGB, or one plane of a grey image.
+
+        Raises:
+            ValueError: The file has pixels of another type than the field, or of more bytes than Pillow reads.
+        """
+        data = bytes(value)
+        if data.startswith(_PNG) and data[24:25] == b"\x10" and data[25:26] != b"\x00":
             raise ValueError(
-                f"{unischema_field.name}: unexpected image dimensions {pixels.shape}, expected (H, W) or (H, W, 3)."
+                f"{unischema_field.name}: a PNG file with 16 bits for each of several channels, of which Pillow reads "
+                f"8: decode it with {_OPENCV}."
+            )
+        with Image.open(io.BytesIO(data)) as image:
+            mode = "RGBA" if "transparency" in image.info else _PLAIN_MODES.get(image.mode, image.mode)
+            pixels = np.array(image if mode == image.mode else image.convert(mode))
+        pixels = pixels.astype(pixels.dtype.newbyteorder("="), copy=False)
+        _check_image_shape(unischema_field, pixels)
+        if pixels.dtype != np.dtype(unischema_field.numpy_dtype):
+            raise ValueError(
+                f"{unischema_field.name}: the image has pixels of {pixels.dtype}, and the field declares "
+                f"{np.dtype(unischema_field.numpy_dtype)}: declare the type that the files have."
             )
         return pixels
 
@@ -140,6 +169,11 @@ class ScalarCodec(DataframeColumnCodec):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({type(self._spark_type).__name__}())"
+
+
+def _check_image_shape(field: UnischemaField, image: Any) -> None:
+    if not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)):
+        raise ValueError(f"{field.name}: unexpected image dimensions {image.shape}, expected (H, W) or (H, W, 3).")
 
 
 def _checked(field: UnischemaField, value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The errors that users of Petastorm catch."""
 
-from smalti.errors import SmaltiError, StoreNotFound
+from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 
 
 class NoDataAvailableError(SmaltiError):
@@ -9,3 +9,7 @@ class NoDataAvailableError(SmaltiError):
 
 class FilesNotAvailable(StoreNotFound, RuntimeError):  # noqa: N818 -- named like the errors of smalti.errors
     """Files of a converted DataFrame did not appear in time."""
+
+
+class NoMatchingFields(SchemaError, RuntimeError):  # noqa: N818 -- named like the errors of smalti.errors
+    """No column matches `schema_fields`."""

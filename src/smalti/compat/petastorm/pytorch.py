@@ -53,10 +53,10 @@ def _sample_dicts(columns: Columns) -> list[dict[str, Any]]:
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
-    """Collate rows like torch's `default_collate`, but keep text, bytes and decimals as lists."""
+    """Collate rows like torch's `default_collate`, but return text, bytes and decimals as they are given."""
     first = batch[0]
     if isinstance(first, _LISTED_TYPES):
-        return list(batch)
+        return batch
     if isinstance(first, Mapping):
         return {name: decimal_friendly_collate([row[name] for row in batch]) for name in first}
     if isinstance(first, Sequence):

@@ -19,11 +19,12 @@ import xxhash
 from smalti.attributes import whole_number, whole_or_none
 from smalti.cache.files import is_held
 from smalti.compat.petastorm.reading.batch_reader import BatchReader, ReaderOptions
-from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set, read_footer
+from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set
 from smalti.compat.petastorm.reading.rows import RowOptions, RowReader, kept_rows
 from smalti.compat.petastorm.reading.sources import open_place
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
+from smalti.conversion.sources.parquet_files import read_footer
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
 from smalti.dataset.arguments import check_choice
@@ -92,7 +93,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     `filters` use, are read at once; rows are read on demand.
 
     Args:
-        dataset_url_or_urls: a folder, or a list of files of one scheme.
+        dataset_url_or_urls: a folder, a file, or a list of files of one scheme.
         schema_fields: regular expressions, of which one must match the full name of a column, or UnischemaFields.
         reader_pool_type: `thread`, or `dummy` for the caller's own thread; `process` is treated as `thread`.
         workers_count: threads that read and transform.
@@ -294,7 +295,8 @@ def _warn_about_codecs(found: ParquetSet) -> None:
 
 def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
     try:
-        footer = read_footer(found.source, "_common_metadata")
+        name = "_common_metadata"
+        footer = read_footer(found.source, name, found.source.size(name))
     except (StoreNotFound, FormatError):
         return None
     metadata: Mapping[bytes, bytes] | None = footer.metadata.metadata

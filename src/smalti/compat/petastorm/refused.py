@@ -15,6 +15,9 @@ WRITE_INSTEAD = (
     f"{_PICKLE} Write arrays and images with smalti.dataframe_to_mds or MDSWriter, or a DataFrame of plain columns "
     "with df.write.parquet, and read that with make_batch_reader."
 )
+SCHEMA_INSTEAD = (
+    "It needs a data set of pyarrow's old interface. The `schema` of make_batch_reader(url) is a Unischema."
+)
 WINDOWS_INSTEAD = (
     "Windows of rows are not made while reading. Make them in Spark (`lead` and `lag` over a window) or as arrays of "
     "consecutive rows: they are then shuffled and divided over ranks as samples (docs/petastorm.md)."

@@ -33,32 +33,29 @@ class TransformSpec:
     Args:
         func: takes a pandas DataFrame of rows and returns one with as many rows, in the same order; called from several
             threads at once. A typical use is decoding JPEG bytes. None only selects columns.
-        edit_fields: (name, numpy type, shape, nullable) of each column that `func` adds or whose type it changes.
+        edit_fields: (name, numpy type, shape, nullable) of each column that `func` adds or whose type it changes, or a
+            UnischemaField.
         removed_fields: columns to remove.
         selected_fields: columns to keep, in this order; instead of `removed_fields`.
 
     Raises:
-        ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is not a tuple
-            of four.
+        ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is neither a
+            tuple of four nor a UnischemaField.
     """
 
     def __init__(
         self,
         func: Callable[[Any], Any] | None = None,
-        edit_fields: Sequence[EditField] | None = None,
+        edit_fields: Sequence[EditField | UnischemaField] | None = None,
         removed_fields: Sequence[str] | None = None,
         selected_fields: Sequence[str] | None = None,
     ) -> None:
         if removed_fields is not None and selected_fields is not None:
             raise ValueError("give one of `removed_fields` and `selected_fields`, not both.")
-        entries: Sequence[Any] = edit_fields or ()
-        for each in entries:
-            if not isinstance(each, tuple | list) or len(each) != 4:
-                raise ValueError(f"`edit_fields` must contain (name, numpy type, shape, nullable), found {each!r}.")
         # The only attribute of an instance that the library reads; a subclass may replace all others.
         self._smalti = RowTransform(
             func,
-            list(edit_fields or ()),
+            _edited(edit_fields or ()),
             list(removed_fields or ()),
             None if selected_fields is None else list(selected_fields),
         )
@@ -68,7 +65,7 @@ class TransformSpec:
         """The function on a DataFrame, or None."""
         return self._smalti.func
 
-    @setting(lambda self, value: self._change(edit_fields=value))
+    @setting(lambda self, value: self._change(edit_fields=_edited(value)))
     def edit_fields(self) -> Sequence[EditField]:
         """Columns that `func` adds or whose type it changes."""
         return self._smalti.edit_fields
@@ -97,7 +94,22 @@ def transform_of(spec: Any) -> RowTransform:
         return spec._smalti
     if not hasattr(spec, "edit_fields"):
         raise ValueError(f"`transform_spec` must be a TransformSpec, found {type(spec).__name__}.")
-    return RowTransform(spec.func, spec.edit_fields, spec.removed_fields, spec.selected_fields)
+    return RowTransform(spec.func, _edited(spec.edit_fields), spec.removed_fields, spec.selected_fields)
+
+
+def _edited(entries: Sequence[Any]) -> list[EditField]:
+    """Return the entries of `edit_fields` as tuples of four."""
+    found = []
+    for each in entries:
+        if hasattr(each, "numpy_dtype") and hasattr(each, "nullable"):  # a UnischemaField of Smalti or Petastorm
+            found.append((each.name, each.numpy_dtype, each.shape, bool(each.nullable)))
+        elif isinstance(each, tuple | list) and len(each) == 4:
+            found.append((each[0], each[1], each[2], each[3]))
+        else:
+            raise ValueError(
+                f"`edit_fields` must contain (name, numpy type, shape, nullable) or UnischemaFields, found {each!r}."
+            )
+    return found
 
 
 def transform_schema(schema: Unischema, transform_spec: Any) -> Unischema:

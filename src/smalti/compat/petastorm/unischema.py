@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from smalti.compat.petastorm.refused import WRITE_INSTEAD, refused_function
+from smalti.compat.petastorm.errors import NoMatchingFields
+from smalti.compat.petastorm.refused import SCHEMA_INSTEAD, WRITE_INSTEAD, refused_function
 from smalti.errors import SchemaError
 
 dict_to_spark_row = refused_function("dict_to_spark_row", WRITE_INSTEAD)
@@ -97,6 +98,7 @@ class Unischema:
             ) from error
 
     as_spark_schema = refused_function("as_spark_schema", WRITE_INSTEAD)
+    from_arrow_schema = staticmethod(refused_function("from_arrow_schema", SCHEMA_INSTEAD))
 
     def make_namedtuple(self, **kargs: Any) -> Any:
         """Return a namedtuple of values by column."""
@@ -115,18 +117,25 @@ def stored_schema(schema: pa.Schema) -> Unischema:
 
 
 def chosen_columns(names: Sequence[str], patterns: Sequence[str | UnischemaField] | None) -> list[str]:
-    """Return the names that are fields of the list or fully match one of its patterns, in stored order; all for None.
+    """Return the names that are fields of the list or fully match one of its patterns, in stored order; else all.
 
     Raises:
-        ValueError: `patterns` is not a list of regular expressions and fields.
-        SchemaError: no column matches.
+        ValueError: `patterns` is not a list of regular expressions and fields, or has the field of another schema.
+        NoMatchingFields: no column matches.
     """
     if patterns is None:
         return list(names)
     _check_patterns(patterns)
+    if not patterns:  # as in Petastorm
+        return list(names)
+    unknown = [each.name for each in patterns if isinstance(each, UnischemaField) and each.name not in names]
+    if unknown:
+        raise ValueError(
+            f"there is no column {unknown[0]!r}, which `schema_fields` names; the columns are {', '.join(names)}."
+        )
     chosen = _matching(names, patterns)
     if not chosen:
-        raise SchemaError(
+        raise NoMatchingFields(
             f"no column matches `schema_fields` {list(patterns)}; the columns are {', '.join(names)}. A pattern must "
             "match the full name."
         )

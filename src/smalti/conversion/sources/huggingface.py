@@ -5,24 +5,27 @@ field's metadata; sequences, structs and arrays keep their Arrow types. The spli
 a time.
 """
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.conversion.sources.source_file import SourceFile
+from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
+from smalti.writer.tables.plain import plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
+_KEY = b"huggingface"
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
 _PART_ROWS = 50_000
@@ -74,29 +77,39 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     folder = ""
     try:
         splits = _json(store, _DICT).get("splits")
-        folder = _chosen_split(store.url, [str(each) for each in splits or ()], split)
+        if not isinstance(splits, list) or not splits:
+            raise FormatError(f"{store.locate(_DICT)}: expected a list of `splits`", key=_DICT)
+        folder = _chosen_split(store.url, list(map(str, splits)), split)
     except StoreNotFound:
         if split is not None:
             raise VersionNotFound(f"{store.url} is one dataset without splits; leave `split` out") from None
     state = _json(store, join_key(folder, _STATE))
     info = _json(store, join_key(folder, _INFO))
-    names = [str(each.get("filename")) for each in state.get("_data_files") or ()]
-    if not names:
-        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows")
+    entries = state.get("_data_files")
+    if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
+        raise FormatError(f"{store.locate(join_key(folder, _STATE))} names no files of rows", key=_STATE)
+    names = [str(each.get("filename")) for each in entries]
     if state.get("_indices_data_files"):
         raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
-    files = []
+    files: list[SourceFile] = []
     for name in names:
-        if "/" in name or name in {"", ".", ".."}:
+        if not is_file_name(name):
             raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
         key = join_key(folder, name)
+        if any(file.key == key for file in files):
+            raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
         files.append(SourceFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url).schema
     first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
-    columns = _columns(schema, info.get("features") or {}, wanted, first)
+    columns = dataset_columns(schema, _features_of(info), wanted, first)
     parts = tuple(ArrowFilePart(file, columns) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
+
+
+def _features_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    features = info.get("features")
+    return features if isinstance(features, dict) else {}
 
 
 def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSource":
@@ -114,7 +127,7 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
     first = plain[:1] if len(plain) else None
     head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]
     features = {name: _feature(each) for name, each in dataset.features.items()}
-    columns = _columns(dataset.data.schema, features, wanted, head)
+    columns = dataset_columns(dataset.data.schema, features, wanted, head)
     step = _PART_ROWS
     spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
     size = int(dataset.data.nbytes)
@@ -148,13 +161,14 @@ class HuggingFaceColumn:
     field: pa.Field
     is_file: bool
     """True for images and audio: a struct of the file's bytes and its path."""
+    reads_paths: bool = True
+    """True if a file of which the dataset has the path alone is read."""
 
     def array(self, column: pa.Array, where: str) -> pa.Array:
         """Return the values of a batch."""
-        if isinstance(column, pa.ExtensionArray):
-            column = column.storage
+        column = plain_array(column)
         if not self.is_file:
-            return column.cast(self.field.type)
+            return column if column.type == self.field.type else column.cast(self.field.type)
         if pt.is_struct(column.type):
             names = [each.name for each in column.type]
             contents = column.flatten()[names.index("bytes")].to_pylist()
@@ -163,47 +177,82 @@ class HuggingFaceColumn:
             contents, paths = [None] * len(column), column.to_pylist()
         valid = column.is_valid().to_pylist()
         found = [
-            None if not ok else content if content is not None else _content(path, self.name, where)
+            None if not ok else content if content is not None else self._content(path, where)
             for ok, content, path in zip(valid, contents, paths, strict=True)
         ]
         return pa.array(found, self.field.type)
 
-
-def _content(path: str | None, name: str, where: str) -> bytes | None:
-    """Return the content of a file of which the dataset has the path alone."""
-    if path is None:
-        return None
-    try:
-        return read_regular(path)
-    except OSError as error:
+    def _content(self, path: str | None, where: str) -> bytes | None:
+        """Return the content of a file of which the dataset has the path alone."""
+        if path is None:
+            return None
+        reason = "the files of other programs are not read"
+        if self.reads_paths:
+            try:
+                return read_regular(path)
+            except (OSError, ValueError) as error:
+                reason = str(error)
         raise StoreNotFound(
-            f"{where}: column {name!r} names the file {path!r:.200}, which cannot be read ({error.strerror}); save the "
-            "dataset on the machine that has it",
-            column=name,
-        ) from error
+            f"{where}: column {self.name!r} has no content but names the file {path!r:.200}, which is not read "
+            f"({reason}); load the dataset with `datasets` on the machine that has the files, and `save_to_disk` there",
+            column=self.name,
+        )
 
 
-def _columns(
-    schema: pa.Schema, features: Mapping[str, Any], wanted: Sequence[str] | None, first: pa.RecordBatch | None
+def features_in(schema: pa.Schema, where: str) -> Mapping[str, Any]:
+    """Return the features that `datasets` describes in the metadata of a Parquet file; none if it did not write it.
+
+    Raises:
+        FormatError: They cannot be read.
+    """
+    text = (schema.metadata or {}).get(_KEY)
+    if text is None:
+        return {}
+    found = load_strict(text, where=f"{where}, metadata of the schema")
+    for name in ("info", "features"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def dataset_columns(
+    schema: pa.Schema,
+    features: Mapping[str, Any],
+    wanted: Sequence[str] | None,
+    first: pa.RecordBatch | None,
+    *,
+    reads_paths: bool = True,
 ) -> tuple[HuggingFaceColumn, ...]:
+    """Return how the columns of a dataset are taken from its table; `first` decides what images are stored as.
+
+    Raises:
+        SchemaError: There is no such column.
+    """
     for name in wanted or ():
         if name not in schema.names:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
     found = []
     for name in wanted or schema.names:
         feature = features.get(name)
-        kind = feature.get("_type") if isinstance(feature, Mapping) else None
-        is_file = kind in _FILES
-        arrow = pa.binary() if is_file else _without_extensions(schema.field(name).type)
+        kind = str(feature.get("_type")) if isinstance(feature, Mapping) else None
+        stored = plain_type(schema.field(name).type)
+        is_file = kind in _FILES and _holds_files(stored)
+        arrow = pa.binary() if is_file else stored
         notes: dict[bytes, bytes] = {}
-        if kind == "ClassLabel" and isinstance(feature, Mapping) and feature.get("names"):
-            notes[CLASS_NAMES] = json.dumps(list(feature["names"])).encode()
-        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file)
-        if kind == "Image" and first is not None and first.num_rows:
+        if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
+            notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
+        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file, reads_paths)
+        if kind == "Image" and is_file and first is not None and first.num_rows:
             encoding = _encoding_of(column.array(first.column(name), "the first row")[0].as_py())
             notes |= {} if encoding is None else {STORED_AS: encoding}
-        found.append(HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file))
+        found.append(replace(column, field=pa.field(name, arrow, metadata=notes or None)))
     return tuple(found)
+
+
+def _holds_files(kind: pa.DataType) -> bool:
+    """Return whether a column holds files as `datasets` stores them: contents and paths, or paths alone."""
+    if pt.is_struct(kind):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
 def _encoding_of(content: bytes | None) -> bytes | None:
@@ -211,18 +260,6 @@ def _encoding_of(content: bytes | None) -> bytes | None:
     if content is None:
         return None
     return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
-
-
-def _without_extensions(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _without_extensions(kind.storage_type)
-    if pt.is_list(kind) or pt.is_large_list(kind):
-        return pa.list_(_without_extensions(kind.value_type))
-    if pt.is_struct(kind):
-        return pa.struct([pa.field(each.name, _without_extensions(each.type), each.nullable) for each in kind])
-    if pt.is_large_string(kind):
-        return pa.string()
-    return pa.binary() if pt.is_large_binary(kind) else kind
 
 
 @dataclass(frozen=True)
@@ -278,9 +315,20 @@ class ArrowFilePart:
         """Yield the batches of the file."""
         with self.file.open_stored() as stream:
             try:
-                yield from _reader(stream, self.file.url)
-            except (pa.ArrowException, OSError) as error:
+                for batch in _reader(stream, self.file.url):
+                    batch.validate(full=True)  # Arrow trusts the offsets in a file
+                    yield batch
+                if stream.tell() != self.num_bytes or not _has_end(stream):
+                    raise OSError("its rows do not end where the file ends; it was cut short or changed")
+            except (pa.ArrowException, OSError, MemoryError) as error:
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
+
+
+def _has_end(stream: BinaryIO) -> bool:
+    """Return whether a file ends with the mark of the end of an Arrow stream, which a file that was cut lacks."""
+    stream.seek(-8, io.SEEK_END)
+    end = stream.read(8)
+    return end == b"\xff\xff\xff\xff\0\0\0\0" or end[4:] == bytes(4)  # since Arrow 0.15, and before
 
 
 def _digest(files: Sequence[SourceFile]) -> Any:
@@ -290,8 +338,10 @@ def _digest(files: Sequence[SourceFile]) -> Any:
 
 def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
     try:
-        return pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
-    except (pa.ArrowException, OSError) as error:
+        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+        _ = reader.schema.names  # raises an error for names that are not UTF-8
+        return reader
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
 
 

@@ -1,45 +1,29 @@
 """Chunks of LitData (`litdata.optimize`), read by their own format: neither litdata nor torch is needed.
 
-    index.json    config: data_format (the serializer of each leaf of a sample), data_spec (their tree), compression
-    a chunk       uint32 N | uint32 offset of each item, and of the end | items; what follows the end is not read
-    an item       uint32 size of each leaf | the leaves
+    index.json    chunks, and config: form of the samples, compression
+    a chunk       samples leaf by leaf (`litdata_items`), or as the rows of an Arrow table (`litdata_rows`)
 
-A sample that is a dict gives a column for each key, `a.b` for a nested one; of a list or tuple the columns are named by
-number, and a single leaf is `value`. Pickles are refused: to read them runs code. Chunks that are encrypted, of tokens
-(`TokensLoader`) or compressed in frames are refused with advice.
+A sample that is a dict gives a column for each key, `a.b` for a nested one that is stored leaf by leaf; of a list or
+tuple the columns are named by number, and a single leaf is `value`. Pickles are refused: to read them runs code. Chunks
+that are encrypted, of tokens (`TokensLoader`) or compressed in frames are refused with advice.
 """
 
-import json
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import zstandard
 
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources.source_file import SourceFile, read_exactly
-from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound
-from smalti.format import load_strict, parse_encoding
-from smalti.format.reading.arrow import STORED_AS
+from smalti.conversion.sources.litdata_chunk import ADVICE, Chunk
+from smalti.conversion.sources.litdata_items import Items, item_columns
+from smalti.conversion.sources.litdata_rows import Rows, row_columns
+from smalti.conversion.sources.source_file import SourceFile, is_file_name
+from smalti.errors import FormatError, StoreNotFound
+from smalti.format import load_strict
 from smalti.storage import Store, open_store
 
 _INDEX = "index.json"
-_ADVICE = "write the set again without it with litdata.optimize, or read it with litdata and write rows with MDSWriter"
-_MAX_CHUNK = 1 << 32
-_BATCH_BYTES = 32 << 20
-# Their tables of element types, by number.
-_NUMPY = (
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-)  # fmt: skip
-_TORCH = {
-    0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 9: "float16", 11: "uint8", 12: "int8",
-    13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 20: "uint16",
-}  # fmt: skip
-_FILES = frozenset({"bytes", "video", "audio", "pdf", "nifti", "mesh", "tifffile", "file"})
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
@@ -53,7 +37,7 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
     Raises:
         StoreNotFound: There is no index file, or a chunk is missing.
         FormatError: The index cannot be read, or the chunks have a form that is not.
-        SchemaError: A leaf is pickled or cannot be stored; or there is no such column.
+        SchemaError: A column is pickled or cannot be stored; or there is no such column.
     """
     if options.settings:
         raise ValueError(f"LitData has no settings, found {sorted(options.settings)}")
@@ -61,22 +45,15 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
     index = _read_index(store)
     config = index["config"]
     _check_config(store, config)
-    names, formats = _leaves(store, config)
-    files = _files(store, index["chunks"])
-    compression = config.get("compression")
-    leaves = Leaves(tuple(names), tuple(formats), None if compression is None else str(compression).partition(":")[0])
-    first = next(iter(_items(files[0], leaves)), None) if files else None
-    columns = tuple(_column(name, place, formats[place], first) for place, name in enumerate(names))
-    if options.columns is not None:
-        known = {column.field.name: column for column in columns}
-        for name in options.columns:
-            if name not in known:
-                raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}", column=name)
-        columns = tuple(known[name] for name in options.columns)
-    for column in columns:
-        if column.fault:
-            raise SchemaError(f"{store.url}: {column.fault}", column=column.field.name)
-    return LitDataSource(store.url, tuple(files), leaves, columns)
+    compression = None if config.get("compression") is None else str(config["compression"]).partition(":")[0]
+    chunks = tuple(_chunks(store, index["chunks"], compression))
+    first = chunks[0].read() if chunks else None
+    samples: Items | Rows
+    if first is not None and first.table() is not None:
+        samples = Rows(row_columns(store.url, config.get("types"), options.columns))
+    else:
+        samples = item_columns(store.url, config, first, options.columns)
+    return LitDataSource(store.url, chunks, samples)
 
 
 def _read_index(store: Store) -> dict[str, Any]:
@@ -90,305 +67,32 @@ def _read_index(store: Store) -> dict[str, Any]:
 
 def _check_config(store: Store, config: Mapping[str, Any]) -> None:
     if config.get("encryption"):
-        raise FormatError(f"{store.url}: the chunks are encrypted; {_ADVICE}")
+        raise FormatError(f"{store.url}: the chunks are encrypted; {ADVICE}")
     if config.get("item_loader") not in (None, "PyTreeLoader"):
-        raise FormatError(f"{store.url}: the chunks are made for {config['item_loader']}, which is not read; {_ADVICE}")
+        raise FormatError(f"{store.url}: the chunks are made for {config['item_loader']}, which is not read; {ADVICE}")
     compression = str(config.get("compression") or "zstd").partition(":")[0]
-    if compression != "zstd" or config.get("compression_batch_size") or config.get("ipc_compression"):
-        raise FormatError(f"{store.url}: compression {config.get('compression')!r} in frames is not read; {_ADVICE}")
+    is_framed = config.get("compression_batch_size") or config.get("compression_level") not in (None, "chunk")
+    if compression != "zstd" or is_framed:
+        raise FormatError(f"{store.url}: compression {config.get('compression')!r} in frames is not read; {ADVICE}")
 
 
-def _leaves(store: Store, config: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return name and serializer of each leaf of a sample."""
-    formats = config.get("data_format")
-    try:
-        _, spec = json.loads(str(config.get("data_spec")))
-        names = list(_names(spec, ""))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FormatError(f"{store.locate(_INDEX)}: `data_spec` cannot be read: {str(error)[:200]}") from error
-    if not isinstance(formats, list) or len(formats) != len(names) or len(set(names)) < len(names):
-        raise FormatError(f"{store.locate(_INDEX)}: `data_format` and `data_spec` do not fit each other")
-    return names, [str(each) for each in formats]
-
-
-def _names(spec: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the names of the leaves of a tree of torch.utils._pytree, as it is written to JSON."""
-    children, kind = spec["children_spec"], spec["type"]
-    if kind is None:
-        yield path or "value"
-        return
-    if kind in ("builtins.dict", "collections.OrderedDict"):
-        keys = json.loads(spec["context"])
-    elif kind in ("builtins.list", "builtins.tuple"):
-        keys = list(range(len(children)))
-    else:
-        raise ValueError(f"a sample of type {kind}")
-    for key, child in zip(keys, children, strict=True):
-        yield from _names(child, f"{path}.{key}" if path else str(key))
-
-
-def _files(store: Store, chunks: Sequence[Any]) -> list[SourceFile]:
-    files = []
-    for chunk in chunks:
-        name = chunk.get("filename") if isinstance(chunk, dict) else None
-        if not isinstance(name, str) or "/" in name or name in {"", ".", ".."}:
+def _chunks(store: Store, entries: Sequence[Any], compression: str | None) -> Iterator[Chunk]:
+    names = set()
+    for entry in entries:
+        name = entry.get("filename") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or not is_file_name(name):
             raise FormatError(f"{store.locate(_INDEX)}: {name!r:.100} is no name of a chunk")
+        if name in names:
+            raise FormatError(f"{store.locate(_INDEX)} names chunk {name} twice; write the index again")
+        names.add(name)
+        count = entry.get("chunk_size")
         try:
-            files.append(SourceFile(store, name, store.size(name)))
+            file = SourceFile(store, name, store.size(name))
         except StoreNotFound as error:
             raise StoreNotFound(
                 f"{store.locate(name)}: the index names this chunk, which is missing", key=name
             ) from error
-    return files
-
-
-@dataclass(frozen=True)
-class Leaves:
-    """The leaves of every sample."""
-
-    names: tuple[str, ...]
-    formats: tuple[str, ...]
-    compression: str | None
-
-
-def _items(file: SourceFile, leaves: Leaves) -> Iterator[list[bytes]]:
-    """Yield the bytes of the leaves of each sample of a chunk.
-
-    Raises:
-        FormatError: The chunk is damaged.
-    """
-    data = memoryview(_content(file, leaves.compression))
-    count = int.from_bytes(data[:4], "little")
-    begin = 4 + 4 * (count + 1)
-    if len(data) < 4 or begin > len(data):
-        raise _damaged(file, f"{count} items do not fit its {len(data)} bytes")
-    offsets = np.frombuffer(data, "<u4", count + 1, 4).astype(np.int64)
-    if int(offsets[0]) < begin or int(offsets[-1]) > len(data) or (np.diff(offsets) < 0).any():
-        raise _damaged(file, "its offsets do not rise within it")
-    width = 4 * len(leaves.names)
-    for number, (first, last) in enumerate(pairwise(offsets.tolist())):
-        if last - first < width:
-            raise _damaged(file, f"item {number} is shorter than the sizes of its leaves")
-        sizes = np.frombuffer(data, "<u4", len(leaves.names), first).astype(np.int64)
-        ends = (first + width + np.concatenate([[0], np.cumsum(sizes)])).tolist()
-        if ends[-1] != last:
-            raise _damaged(file, f"item {number} has {last - first} bytes, and its leaves take {ends[-1] - first}")
-        yield [bytes(data[low:high]) for low, high in pairwise(ends)]
-
-
-def _content(file: SourceFile, compression: str | None) -> bytes:
-    if file.num_bytes > _MAX_CHUNK:
-        raise FormatError(f"{file.url}: a chunk of {file.num_bytes} bytes; at most {_MAX_CHUNK} are read")
-    with file.open_stored() as stream:
-        if compression is None:
-            return read_exactly(stream, file.num_bytes, file.url)
-        pieces, total = [], 0
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
-                while piece := reader.read(1 << 24):
-                    pieces.append(piece)
-                    total += len(piece)
-                    if total > _MAX_CHUNK:
-                        raise FormatError(f"{file.url}: it unpacks to more than {_MAX_CHUNK} bytes; do not use it")
-        except zstandard.ZstdError as error:
-            raise _damaged(file, f"it cannot be unpacked ({error})") from error
-        return b"".join(pieces)
-
-
-def _damaged(file: SourceFile, reason: str) -> FormatError:
-    return FormatError(f"{file.url}: the chunk is damaged: {reason}; fetch it again", key=file.key)
-
-
-@dataclass(frozen=True)
-class LeafColumn:
-    """The column of one leaf."""
-
-    field: pa.Field
-    place: int
-    format: str
-    fault: str = ""
-    """Reason why it cannot be read; empty if it can."""
-
-    def array(self, contents: Sequence[bytes]) -> pa.Array:
-        """Return the values of a batch.
-
-        Raises:
-            ValueError, struct.error: A content is no such value.
-        """
-        family, _, code = self.format.partition(":")
-        read = _READERS.get(family)
-        values = contents if read is None else [read(content, code) for content in contents]
-        return pa.array(values, self.field.type)
-
-
-def _column(name: str, place: int, written: str, first: Sequence[bytes] | None) -> LeafColumn:
-    """Return the column of a leaf, by its serializer and its first value."""
-    family, _, code = written.partition(":")
-    head = None if first is None else first[place]
-    kind, encoding, fault = pa.binary(), None, ""
-    if family in _PLAIN:
-        kind = _PLAIN[family]
-    elif family in ("no_header_numpy", "no_header_tensor", "numpy", "tensor"):
-        encoding, fault = _array_encoding(name, family, code, head)
-    elif family in ("jpeg", "jpeg_array", "pil", "json"):
-        encoding = family
-    elif family == "image":
-        starts = b"" if head is None else head[:4]
-        encoding = "jpeg" if starts.startswith(b"\xff\xd8\xff") else "png" if starts == b"\x89PNG" else None
-    elif family == "pickle":
-        fault = f"column {name!r} is pickled, and to read a pickle runs code; leave it out with `columns`, or {_ADVICE}"
-    elif family not in _FILES:
-        fault = f"column {name!r} has the serializer {family!r}, which is not read; leave it out, or {_ADVICE}"
-    notes = None if encoding is None else {STORED_AS: encoding.encode()}
-    return LeafColumn(pa.field(name, kind, nullable=False, metadata=notes), place, written, fault)
-
-
-def _array_encoding(name: str, family: str, code: str, head: bytes | None) -> tuple[str | None, str]:
-    """Return the encoding of a column of arrays, and why it cannot be stored."""
-    try:
-        number = int(code) if code else struct.unpack_from("<I" if family == "numpy" else ">I", head or b"")[0]
-        dtype = _NUMPY[number] if family.endswith("numpy") else _TORCH[number]
-    except (ValueError, IndexError, KeyError, struct.error):
-        return None, f"column {name!r} has arrays of a type that cannot be stored; leave it out with `columns`"
-    return f"ndarray:{dtype}", ""
-
-
-_PLAIN = {
-    "str": pa.string(),
-    "text": pa.string(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-}
-
-
-def _flat_array(content: bytes, dtype: str) -> bytes:
-    """Return the stored bytes of an array of one axis."""
-    return parse_encoding(f"ndarray:{dtype}").encode(np.frombuffer(content, dtype))
-
-
-def _numpy(content: bytes, _: str) -> bytes:
-    number, ndim = struct.unpack_from("<II", content)
-    if ndim > 32 or number >= len(_NUMPY):
-        raise ValueError("an array of a type that cannot be stored")
-    shape = struct.unpack_from(f"<{ndim}I", content, 8)
-    return _shaped(content[8 + 4 * ndim :], _NUMPY[number], shape)
-
-
-def _tensor(content: bytes, _: str) -> bytes:
-    number, ndim = struct.unpack_from(">II", content)
-    if ndim > 32 or number not in _TORCH:
-        raise ValueError("a tensor of a type that cannot be stored")
-    shape = struct.unpack_from(f">{ndim}I", content, 8)
-    return _shaped(content[8 + 4 * ndim :], _TORCH[number], shape)
-
-
-def _shaped(content: bytes, dtype: str, shape: tuple[int, ...]) -> bytes:
-    if not shape:
-        raise ValueError("an array without axes: make it a number")
-    return parse_encoding(f"ndarray:{dtype}").encode(np.frombuffer(content, dtype).reshape(shape))
-
-
-def _truth(content: bytes, _: str) -> bool:
-    if content not in (b"\0", b"\1"):
-        raise ValueError("expected one byte, 0 or 1")
-    return content == b"\1"
-
-
-def _json(content: bytes, _: str) -> bytes:
-    """Return JSON text: as it is, or of the compact form that newer releases write."""
-    if content[:1] > b"\x20":
-        return content
-    value, end = _Compact(content).value(0)
-    if end != len(content):
-        raise ValueError("something follows the end of a nested value")
-    return parse_encoding("json").encode(value)
-
-
-class _Compact:
-    """Nested values in the compact form of LitData: a tag, a number of items, the items."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def value(self, at: int) -> tuple[Any, int]:
-        """Return the value at a place, and its end."""
-        tag = self._data[at]
-        if tag in (7, 8, 9, 10, 11):
-            return self._single(tag - 7, at + 1)
-        count, at = self._count(at + 1)
-        if count > len(self._data):
-            raise ValueError("a number of items beyond the end")
-        if tag == 0:
-            return json.loads(self._data[at : at + count]), at + count
-        if tag in (2, 3):
-            numbers = struct.unpack_from(f"<{count}{'q' if tag == 2 else 'd'}", self._data, at)
-            return list(numbers), at + 8 * count
-        if tag == 4:
-            return [bool(each) for each in self._data[at : at + count]], at + count
-        found: list[Any] = []
-        if tag == 6:
-            return self._records(count, at)
-        for _ in range(count):
-            key, at = self._text(at)
-            item: Any = key
-            if tag == 5:
-                inner, at = self.value(at)
-                item = (key, inner)
-            found.append(item)
-        if tag not in (1, 5):
-            raise ValueError(f"a nested value with the unknown tag {tag}")
-        return (dict(found) if tag == 5 else found), at
-
-    def _single(self, kind: int, at: int) -> tuple[Any, int]:
-        """Return a single value: 0 text, 1 integer, 2 float, 3 truth value, 4 nothing."""
-        if kind == 0:
-            return self._text(at)
-        if kind == 3:
-            return bool(self._data[at]), at + 1
-        if kind == 4:
-            return None, at
-        return struct.unpack_from("<q" if kind == 1 else "<d", self._data, at)[0], at + 8
-
-    def _records(self, count: int, at: int) -> tuple[list[dict[str, Any]], int]:
-        num_keys, at = self._count(at)
-        if num_keys > len(self._data):
-            raise ValueError("a number of keys beyond the end")
-        keys = []
-        for _ in range(num_keys):
-            key, at = self._text(at)
-            keys.append(key)
-        rows: list[dict[str, Any]] = []
-        for _ in range(count):
-            row = {}
-            for key in keys:
-                kind = (self._data[at] - 0x11) % 256  # 0x10 is nothing
-                row[key], at = self._single(4 if kind == 255 else kind, at + 1)
-            rows.append(row)
-        return rows, at
-
-    def _count(self, at: int) -> tuple[int, int]:
-        return int(struct.unpack_from("<I", self._data, at)[0]), at + 4
-
-    def _text(self, at: int) -> tuple[str, int]:
-        length, at = self._count(at)
-        if at + length > len(self._data):
-            raise ValueError("a text beyond the end")
-        return self._data[at : at + length].decode("utf-8"), at + length
-
-
-_READERS: dict[str, Callable[[bytes, str], Any]] = {
-    "str": lambda content, _: content.decode("utf-8"),
-    "text": lambda content, _: content.decode("utf-8"),
-    "int": lambda content, _: struct.unpack("<q", content)[0],
-    "float": lambda content, _: struct.unpack("<d", content)[0],
-    "bool": _truth,
-    "json": _json,
-    "numpy": _numpy,
-    "tensor": _tensor,
-    "no_header_numpy": lambda content, code: _flat_array(content, _NUMPY[int(code)]),
-    "no_header_tensor": lambda content, code: _flat_array(content, _TORCH[int(code)]),
-}
+        yield Chunk(file, compression, count if type(count) is int else None)
 
 
 @dataclass(frozen=True)
@@ -396,21 +100,20 @@ class LitDataSource:
     """The samples of a set of chunks."""
 
     url: str
-    files: tuple[SourceFile, ...]
-    leaves: Leaves
-    columns: tuple[LeafColumn, ...]
+    chunks: tuple[Chunk, ...]
+    samples: Items | Rows
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
-        return pa.schema([column.field for column in self.columns])
+        return self.samples.schema
 
     def parts(self) -> list["ChunkPart"]:
         """Return one part for each chunk."""
-        return [ChunkPart(file, self.leaves, self.columns) for file in self.files]
+        return [ChunkPart(chunk, self.samples) for chunk in self.chunks]
 
     def identity(self) -> Any:
         """Return names, sizes and marks of the chunks."""
-        infos = [file.store.info(file.key) for file in self.files]
+        infos = [chunk.file.store.info(chunk.file.key) for chunk in self.chunks]
         return [[info.key, info.num_bytes, info.modified] for info in infos]
 
 
@@ -418,19 +121,18 @@ class LitDataSource:
 class ChunkPart:
     """The samples of one chunk."""
 
-    file: SourceFile
-    leaves: Leaves = field(repr=False)
-    columns: tuple[LeafColumn, ...] = field(repr=False)
+    chunk: Chunk
+    samples: Items | Rows = field(repr=False)
 
     @property
     def name(self) -> str:
-        """Name of the chunk."""
-        return self.file.key
+        """Name of the file."""
+        return self.chunk.file.key
 
     @property
     def num_bytes(self) -> int:
-        """Size of the chunk."""
-        return self.file.num_bytes
+        """Size of the file."""
+        return self.chunk.file.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the samples in order; memory holds one chunk.
@@ -438,30 +140,4 @@ class ChunkPart:
         Raises:
             FormatError: The chunk is damaged.
         """
-        items: list[list[bytes]] = []
-        num_bytes = before = 0
-        for item in _items(self.file, self.leaves):
-            items.append(item)
-            num_bytes += sum(map(len, item))
-            if num_bytes >= _BATCH_BYTES:
-                yield self._batch(items, before)
-                before += len(items)
-                items, num_bytes = [], 0
-        if items:
-            yield self._batch(items, before)
-
-    def _batch(self, items: Sequence[Sequence[bytes]], before: int) -> pa.RecordBatch:
-        arrays = []
-        for column in self.columns:
-            contents = [item[column.place] for item in items]
-            try:
-                arrays.append(column.array(contents))
-            except (ValueError, struct.error, IndexError, KeyError, RecursionError, pa.ArrowException) as error:
-                reason = error.message if isinstance(error, SmaltiError) else str(error)
-                raise FormatError(
-                    f"{self.file.url}, items {before} to {before + len(items) - 1}: a value of column "
-                    f"{column.field.name!r} is no {column.format}: {reason[:200]}",
-                    column=column.field.name,
-                    key=self.file.key,
-                ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in self.columns]))
+        yield from self.samples.batches(self.chunk)

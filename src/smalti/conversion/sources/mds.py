@@ -4,13 +4,14 @@ Nothing is decoded: jpeg stays the same file, and the samples of the new version
 sets are read, too. The splits of a set are chosen one at a time.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.errors import SchemaError
 from smalti.format.logical import MASK_SUFFIX
 from smalti.storage import open_store
@@ -19,6 +20,7 @@ from smalti.stream.arrow import ArrowReader, RowSpan, spans_of
 from smalti.stream.shard_set import find_shard_set
 
 _PIECE_BYTES = 64 << 20
+_LABEL = "label"
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
@@ -45,7 +47,9 @@ def open_source(place: Any, options: SourceOptions) -> "MdsSource":
     reader = ArrowReader.of(found, as_stored=True)
     if options.columns is not None:
         reader = _with_columns(reader, options.columns)
-    return MdsSource(store.url, reader, tuple(spans_of(found)), found.manifest.digest)
+    classes = found.manifest.metadata.get("classes")
+    names = tuple(map(str, classes)) if isinstance(classes, list) else ()
+    return MdsSource(store.url, reader, tuple(spans_of(found)), found.manifest.digest, names)
 
 
 def _with_columns(reader: ArrowReader, names: Sequence[str]) -> ArrowReader:
@@ -67,10 +71,18 @@ class MdsSource:
     reader: ArrowReader
     spans: tuple[RowSpan, ...]
     digest: str
+    classes: tuple[str, ...] = ()
+    """Names of the classes whose numbers the column `label` holds; empty if the version has none."""
 
     def schema(self) -> pa.Schema:
         """Return the stored columns."""
-        return self.reader.schema
+        schema = self.reader.schema
+        place = schema.get_field_index(_LABEL)
+        if not self.classes or place < 0:
+            return schema
+        field = schema.field(place)
+        notes = {**(field.metadata or {}), CLASS_NAMES: json.dumps(self.classes).encode()}
+        return schema.set(place, field.with_metadata(notes))
 
     def parts(self) -> list["MdsPart"]:
         """Return parts of neighbouring shards."""

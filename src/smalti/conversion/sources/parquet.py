@@ -1,59 +1,90 @@
 """Parquet as a source: a file, a folder with or without partition columns in its folder names, or a pattern.
 
-Row groups are the smallest pieces that can be read alone: a part is some row groups of one file. Columns of files are
-matched by name; one that a file lacks is null there. Folders named `key=value` are columns, as Spark reads them.
+Row groups are the smallest pieces that can be read alone: a part is a row group of one file. Columns of files are
+matched by name; one that a file lacks is null there. Folders named `key=value` are columns, as Spark reads them. Files
+of the Hugging Face Hub say in their metadata which columns are images and classes.
 """
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, list_files, open_random
+from smalti.conversion.files import SourceFiles, list_files
 from smalti.conversion.source import SourceOptions
-from smalti.errors import FormatError, SchemaError, SmaltiError
+from smalti.conversion.sources.huggingface import HuggingFaceColumn, dataset_columns, features_in
+from smalti.conversion.sources.parquet_files import (
+    LOG_FOLDERS,
+    SUFFIXES,
+    Footer,
+    check_numbered_parts,
+    first_type,
+    metadata_of,
+    open_rows,
+    partition_texts,
+    read_footer,
+    rows_in_summary,
+    splits_of_hub,
+    table_format,
+)
+from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
-from smalti.writer.tables.kinds import plain_type
+from smalti.writer.tables.columns import repeated
+from smalti.writer.tables.plain import plain_array, plain_type
 
-_SUFFIXES = (".parquet", ".pq", ".parq")
+_SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
+_BATCH_ROWS_OF_TEXT = 1 << 13
+"""Text and bytes take their length for each row; footers count equal values of a column once."""
 _MAX_WHOLE_BYTES = 32 << 20
 """Larger row groups are read as streams: otherwise all of their columns are in memory at once."""
-_STREAM_BYTES = 2 << 20
 _READERS = 16  # threads that read footers: each takes the round trips of a store
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_FOLDER = re.compile(r"([^/=]+)=([^/]*)")
-_LOGS = {"_delta_log": "Delta", "metadata": "Iceberg", ".hoodie": "Hudi"}
-"""By folder beside the files of a table: the format whose log says which of the files are rows of the table now."""
+_ABOUT = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"})
+"""Files that `datasets` writes beside Parquet files about them."""
+_ABOUT_SUFFIXES = frozenset({".md", ".rst", ".yaml", ".yml", ".crc", ".lock"})
+_ABOUT_STEMS = frozenset({"readme", "license", "licence", "notice", "citation", "changelog"})
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  the interface of formats
-    """Return whether most files are Parquet by their names."""
-    return sum(name.lower().endswith(_SUFFIXES) for name in names) * 2 > len(names)
+    """Return whether most files are Parquet by their names; pages and metadata about the files are not counted."""
+    number = sum(name.lower().endswith(SUFFIXES) for name in names)
+    return number > 0 and number * 2 > sum(not _is_about(name) for name in names)
+
+
+def _is_about(name: str) -> bool:
+    path = PurePosixPath(name.lower())
+    return path.name in _ABOUT or path.suffix in _ABOUT_SUFFIXES or path.stem in _ABOUT_STEMS
 
 
 def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
     """Return the Parquet files at a path, URL or pattern as a source; reads the footers of all files.
 
     Raises:
-        SmaltiError: A file is no Parquet file, or the columns of two files do not fit each other.
+        SmaltiError: The columns of two files do not fit each other.
         SchemaError: A column that was asked for is missing.
-        FormatError: The folder is a table of Delta, Iceberg or Hudi, whose files are not all rows of it.
+        FormatError: A file is no Parquet file, or is encrypted; some of the files are missing; or the folder is a
+            table of Delta, Iceberg or Hudi, whose files are not all rows of it.
+        VersionNotFound: The folder has several splits.
     """
     if options.settings:
         raise ValueError(f"Parquet has no settings, found {', '.join(map(repr, options.settings))}")
-    found = list_files(place, options.storage_options).having(_SUFFIXES)
-    if not found.pattern:
-        _refuse_tables(found)
-    return ParquetSource(found, options)
+    found = list_files(place, options.storage_options).having(SUFFIXES)
+    if found.pattern:
+        return ParquetSource(found, options)
+    _refuse_tables(found)
+    check_numbered_parts(found.names(), found.store.locate)
+    source = ParquetSource(found, options)
+    _check_summary(found, source.footers)
+    return source
 
 
 def _refuse_tables(found: SourceFiles) -> None:
@@ -62,14 +93,36 @@ def _refuse_tables(found: SourceFiles) -> None:
     Raises:
         FormatError: It is one.
     """
-    for folder, name in _LOGS.items():
-        logs = (each.key for each in found.store.list(folder))
-        if any(folder != "metadata" or key.endswith(".metadata.json") for key in logs):
-            raise FormatError(
-                f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
-                "Spark and `dataframe_to_mds`, or give `convert` a pattern or list of the files that belong to it",
-                url=found.url,
-            )
+    name = table_format(each.key for folder in LOG_FOLDERS for each in found.store.list(folder))
+    if name is not None:
+        raise FormatError(
+            f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
+            "Spark and `dataframe_to_mds`, or give `convert` a pattern or list of the files that belong to it",
+            url=found.url,
+        )
+
+
+def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
+    """Compare files with the `_metadata` file of a folder, which lists files and their rows, if there is one.
+
+    Raises:
+        FormatError: A file that it lists is missing, or has another number of rows.
+    """
+    try:
+        data = found.store.get(_SUMMARY)
+    except StoreNotFound:
+        return
+    where = found.store.locate(_SUMMARY)
+    advice = f"fetch the files again; or remove {_SUMMARY} if it is out of date"
+    try:
+        listed = rows_in_summary(data)
+    except ValueError as error:
+        raise FormatError(f"{where} cannot be read: {str(error)[:200]}; {advice}", key=_SUMMARY) from error
+    present = {footer.key: footer.num_rows for footer in footers}
+    for key, rows in listed.items():
+        if present.get(key) != rows:
+            state = "which is missing" if key not in present else f"which has {present[key]} rows"
+            raise FormatError(f"{where} lists {key} with {rows} rows, {state}; {advice}", key=key)
 
 
 class ParquetSource:
@@ -78,12 +131,13 @@ class ParquetSource:
     def __init__(self, found: SourceFiles, options: SourceOptions) -> None:
         self._files = found
         with ThreadPoolExecutor(min(_READERS, len(found.files)), thread_name_prefix="smalti-footer") as pool:
-            self._footers = list(
-                pool.map(lambda file: _read_footer(found.store, file.key, file.num_bytes), found.files)
-            )
-        folders = [dict(_partitions_in(file.key)) for file in found.files]
-        self._values = _typed_values(folders, found)
-        self._schema = _chosen(_with_partitions(self._joint_schema(), self._values), options.columns)
+            self.footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
+        texts = partition_texts(found.names(), found.store.locate)
+        self._values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
+        self._stored = _chosen(_with_partitions(self._joint_schema(), self._values), options.columns)
+        features = self._features()
+        self._files_in = self._file_columns(features) if features else {}
+        self._schema = self._described(features)
 
     @property
     def url(self) -> str:
@@ -105,82 +159,99 @@ class ParquetSource:
 
     def parts(self) -> Sequence["ParquetPart"]:
         """Return one part per row group, in order."""
-        parts = []
-        for place, (file, footer) in enumerate(zip(self._files.files, self._footers, strict=True)):
-            values = {name: column[place] for name, column in self._values.items() if name in self._schema.names}
-            for group, (num_rows, num_bytes, raw_bytes) in enumerate(footer.groups):
-                if num_rows:
-                    rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, raw_bytes)))
-                    parts.append(
-                        ParquetPart(
-                            self._files.store, file.key, file.num_bytes, group, num_bytes, rows, self._schema, values
-                        )
-                    )
-        return parts
+        return [part for place in range(len(self.footers)) for part in self._parts_of(place, self._files_in)]
+
+    def _parts_of(self, place: int, files_in: Mapping[str, HuggingFaceColumn]) -> Iterator["ParquetPart"]:
+        footer = self.footers[place]
+        values = {name: column[place] for name, column in self._values.items() if name in self._stored.names}
+        raw_bytes = max(1, sum(group.num_bytes for group in footer.groups))
+        most_rows = _BATCH_ROWS if all(map(_is_fixed, self._stored.types)) else _BATCH_ROWS_OF_TEXT
+        for number, group in enumerate(footer.groups):
+            if group.num_rows:
+                stored = footer.num_bytes * group.num_bytes // raw_bytes
+                rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
+                yield ParquetPart(
+                    self._files.store,
+                    footer.key,
+                    footer.num_bytes,
+                    footer.digest,
+                    number,
+                    group.num_rows,
+                    stored,
+                    rows,
+                    self._stored,
+                    values,
+                    files_in,
+                )
 
     def _joint_schema(self) -> pa.Schema:
-        joint = self._footers[0].schema
-        for file, footer in zip(self._files.files, self._footers, strict=True):
-            if footer.schema.equals(joint):
+        joint = _plain(self.footers[0].schema)
+        for footer in self.footers[1:]:
+            schema = _plain(footer.schema)
+            if schema.equals(joint):
                 continue
             try:
-                joint = pa.unify_schemas([joint, footer.schema], promote_options="permissive")
+                joint = pa.unify_schemas([joint, schema], promote_options="permissive")
             except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-                first = self._files.files[0].key
                 raise SmaltiError(
-                    f"{self._files.store.locate(file.key)} has other columns than {first} and files between: {error}. "
-                    f"Convert them on their own, or rewrite one with the types of the other",
-                    key=file.key,
+                    f"{self._files.store.locate(footer.key)} has other columns than {self.footers[0].key} and files "
+                    f"between: {error}. Convert them on their own, or rewrite one with the types of the other",
+                    key=footer.key,
                 ) from error
         return joint
 
+    def _features(self) -> Mapping[str, Any]:
+        """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
+        first = self.footers[0]
+        features = features_in(first.schema, self._files.store.locate(first.key))
+        if features and (twice := repeated(self._stored.names)):
+            raise SchemaError(f"the files have column {twice[0]!r} more than once; rename or drop one", column=twice[0])
+        for footer in self.footers[1:]:
+            others = features_in(footer.schema, self._files.store.locate(footer.key))
+            differing = [name for name in others if name in features and others[name] != features[name]]
+            if differing:
+                raise SchemaError(
+                    f"{self._files.store.locate(footer.key)} describes column {differing[0]!r} in another way than "
+                    f"{first.key}, such as by other names of classes; convert them on their own",
+                    column=differing[0],
+                )
+        splits = splits_of_hub(self._files.names()) if features and not self._files.pattern else []
+        if len(splits) > 1:
+            raise VersionNotFound(
+                f"{self._files.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
+                f"{self._files.url}/**/{splits[0]}-*.parquet"
+            )
+        return features
 
-@dataclass(frozen=True)
-class _Footer:
-    """The columns and row groups that a Parquet file declares."""
+    def _file_columns(self, features: Mapping[str, Any]) -> dict[str, HuggingFaceColumn]:
+        """Return the columns of images, audio and other files."""
+        return {
+            column.name: column
+            for column in dataset_columns(self._stored, features, None, None, reads_paths=False)
+            if column.is_file and column.name not in self._values
+        }
 
-    schema: pa.Schema
-    """Columns, in types without dictionaries and views."""
-    groups: tuple[tuple[int, int, int], ...]
-    """Of each row group: rows, bytes as stored, bytes without compression."""
-
-
-def _read_footer(store: Store, key: str, num_bytes: int) -> _Footer:
-    with _open(store, key, num_bytes) as file:
-        footer = file.metadata
-        int96 = {
-            column.path for column in map(footer.schema.column, range(len(footer.schema.names)))
-            if column.physical_type == "INT96"
-        }  # fmt: skip
-        schema = pa.schema([_plain_field(field, int96) for field in file.schema_arrow])
-        groups = []
-        for group in map(footer.row_group, range(footer.num_row_groups)):
-            stored = sum(group.column(each).total_compressed_size for each in range(group.num_columns))
-            groups.append((group.num_rows, stored, group.total_byte_size))
-    return _Footer(schema, tuple(groups))
+    def _described(self, features: Mapping[str, Any]) -> pa.Schema:
+        """Return the columns of the batches, with what the features and the first row say of them."""
+        if not features:
+            return self._stored
+        first = next((part for place in range(len(self.footers)) for part in self._parts_of(place, {})), None)
+        head = None if first is None or not self._files_in else first.head(list(self._files_in))
+        columns = dataset_columns(self._stored, features, None, head, reads_paths=False)
+        fields = [
+            column.field if column.name in features and column.name not in self._values else field
+            for column, field in zip(columns, self._stored, strict=True)
+        ]
+        return pa.schema(fields)
 
 
-def _plain_field(field: pa.Field, int96: set[str]) -> pa.Field:
-    # Spark writes moments as INT96, which says nothing of zones, and means UTC.
-    kind = pa.timestamp("us", "UTC") if field.name in int96 else plain_type(field.type)
-    notes = {key: value for key, value in (field.metadata or {}).items() if key.startswith(b"smalti.")}
-    return pa.field(field.name, kind, field.nullable, notes or None)
-
-
-def _open(store: Store, key: str, num_bytes: int, *, streams: bool = False) -> pq.ParquetFile:
-    """Open a file; with `streams`, columns are read in pieces and not as a whole, which takes more requests."""
-    try:
-        file = open_random(store, key, num_bytes)
-        return pq.ParquetFile(
-            file,
-            pre_buffer=not streams,
-            buffer_size=_STREAM_BYTES if streams else 0,
-            coerce_int96_timestamp_unit="us",
-        )
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, SmaltiError):
-            raise
-        raise SmaltiError(f"{store.locate(key)} cannot be read as Parquet: {error}", key=key) from error
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return the schema in types without dictionaries and views, with the metadata that Smalti knows."""
+    fields = []
+    for field in schema:
+        notes = {key: value for key, value in (field.metadata or {}).items() if key.startswith(b"smalti.")}
+        fields.append(pa.field(field.name, plain_type(field.type), field.nullable, notes or None))
+    return pa.schema(fields)
 
 
 @dataclass(frozen=True)
@@ -190,52 +261,91 @@ class ParquetPart:
     store: Store
     key: str
     file_bytes: int
+    digest: str
+    """Digest of the footer."""
     group: int
     """Number of the row group."""
+    num_rows: int
+    """Rows of the row group, by the footer."""
     num_bytes: int
-    """Stored size of the row group."""
+    """Stored size of about the row group."""
     batch_rows: int
     """Rows of a batch, so that it has some megabytes."""
     columns: pa.Schema
-    """Columns of the batches."""
+    """Columns as they are in the files, in plain types."""
     values: dict[str, Any]
     """Value of each partition column."""
+    files_in: Mapping[str, HuggingFaceColumn]
+    """Columns that hold files, with their contents in the batches."""
 
     @property
     def name(self) -> str:
         """File and row group."""
         return f"{self.key}, row group {self.group}"
 
+    @property
+    def where(self) -> str:
+        """Address of the file, and row group."""
+        return f"{self.store.locate(self.key)}, row group {self.group}"
+
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the row group."""
-        with _open(self.store, self.key, self.file_bytes, streams=self.num_bytes > _MAX_WHOLE_BYTES) as file:
+        """Yield the rows of the row group.
+
+        Raises:
+            FormatError: It is damaged, or has another number of rows than its footer says.
+            SchemaError: A value does not fit the type that other files have.
+        """
+        count = 0
+        for batch in self._stored(self.columns.names, self.batch_rows):
+            arrays = [self._column(batch, field) for field in self.columns]
+            yield pa.RecordBatch.from_arrays(arrays, self.columns.names)
+            count += batch.num_rows
+        if count != self.num_rows:
+            raise FormatError(f"{self.where}: it has {count} rows, and its footer says {self.num_rows}", key=self.key)
+
+    def head(self, names: Sequence[str]) -> pa.RecordBatch | None:
+        """Return some columns of the first row, as they are stored."""
+        return next(self._stored(names, 1), None)
+
+    def _stored(self, wanted: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        streams = self.num_bytes > _MAX_WHOLE_BYTES
+        metadata = metadata_of(self.store, self.key, self.file_bytes, self.digest)
+        with open_rows(self.store, self.key, self.file_bytes, metadata=metadata, streams=streams) as file:
             present = set(file.schema_arrow.names)
-            names = [name for name in self.columns.names if name in present and name not in self.values]
-            found = file.iter_batches(self.batch_rows, [self.group], names, use_threads=False)
+            names = [name for name in wanted if name in present and name not in self.values]
+            batches = file.iter_batches(batch_rows, [self.group], names, use_threads=False)
             while True:
                 try:
-                    batch = next(found, None)
-                except (pa.ArrowException, OSError) as error:
+                    batch = next(batches, None)
+                except MemoryError as error:
+                    raise SmaltiError(
+                        f"{self.where}: {batch_rows} rows take more memory than there is ({error}); use fewer "
+                        "`processes`, or write row groups with fewer rows",
+                        key=self.key,
+                    ) from error
+                except (pa.ArrowException, OSError, ValueError) as error:
                     if isinstance(error, SmaltiError):
                         raise
-                    raise SmaltiError(f"{self.store.locate(self.key)}, row group {self.group}: {error}") from error
+                    raise FormatError(
+                        f"{self.where} cannot be read: {str(error)[:300]}; the file is damaged or encrypted: fetch or "
+                        "write it again",
+                        key=self.key,
+                    ) from error
                 if batch is None:
                     return
-                yield pa.RecordBatch.from_arrays(
-                    [self._column(batch, each) for each in self.columns], schema=self.columns
-                )
+                yield batch
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self.values:
             return pa.repeat(pa.scalar(self.values[field.name], field.type), batch.num_rows)
         place = batch.schema.get_field_index(field.name)
-        if place < 0:
-            return pa.nulls(batch.num_rows, field.type)
-        array = batch.column(place)
-        if array.type == field.type:
-            return array
+        array = pa.nulls(batch.num_rows, field.type) if place < 0 else self._cast(batch.column(place), field)
+        return self.files_in[field.name].array(array, self.where) if field.name in self.files_in else array
+
+    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            return array.cast(field.type)
+            plain = plain_array(array)
+            return plain if plain.type == field.type else plain.cast(field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "
@@ -244,39 +354,9 @@ class ParquetPart:
             ) from error
 
 
-def _partitions_in(key: str) -> Iterator[tuple[str, str | None]]:
-    """Yield name and value of each folder `name=value` in a key."""
-    for part in key.split("/")[:-1]:
-        match = _FOLDER.fullmatch(part)
-        if match is not None:
-            yield unquote(match[1]), None if match[2] == _NULL_FOLDER else unquote(match[2])
-
-
-def _typed_values(folders: list[dict[str, str | None]], found: SourceFiles) -> dict[str, pa.Array]:
-    """Return the values of each partition column, one for each file, in the type that all of them have.
-
-    Raises:
-        SmaltiError: Some files are in such folders, and others are not.
-    """
-    names = list(folders[0])
-    for file, values in zip(found.files, folders, strict=True):
-        if list(values) != names:
-            raise SmaltiError(
-                f"{found.store.locate(file.key)} is in folders of the columns {', '.join(values) or 'none'}, and "
-                f"{found.files[0].key} in {', '.join(names) or 'none'}; convert them on their own",
-                key=file.key,
-            )
-    return {name: _typed([values[name] for values in folders]) for name in names}
-
-
-def _typed(texts: list[str | None]) -> pa.Array:
-    """Return texts as int32, int64, dates or text, whichever holds all of them first, as Spark decides."""
-    for convert, kind in ((_whole, pa.int32()), (_whole, pa.int64()), (_date, pa.date32())):
-        try:
-            return pa.array([None if text is None else convert(text) for text in texts], kind)
-        except (ValueError, pa.ArrowInvalid, OverflowError):  # noqa: PERF203 -- three types
-            continue
-    return pa.array(texts, pa.string())
+def _is_fixed(kind: pa.DataType) -> bool:
+    """Return whether all values of a plain type have the same size."""
+    return bool(pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind))
 
 
 def _whole(text: str) -> int:
@@ -289,6 +369,10 @@ def _date(text: str) -> dt.date:
     if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
         raise ValueError(text)
     return dt.date.fromisoformat(text)
+
+
+_PARTITION_TYPES = ((_whole, pa.int32()), (_whole, pa.int64()), (_date, pa.date32()))
+"""Types of the values of folder names, as Spark decides; text is the last."""
 
 
 def _with_partitions(schema: pa.Schema, values: dict[str, pa.Array]) -> pa.Schema:
@@ -307,9 +391,10 @@ def _chosen(schema: pa.Schema, names: tuple[str, ...] | None) -> pa.Schema:
     """
     if names is None:
         return schema
+    times = Counter(schema.names)
     for name in names:
-        if schema.names.count(name) > 1:
+        if times[name] > 1:
             raise SchemaError(f"the files have column {name!r} more than once; rename or drop one", column=name)
-        if name not in schema.names:
-            raise SchemaError(f"`columns` names {name!r}, the files have {', '.join(schema.names)}", column=name)
+        if name not in times:
+            raise SchemaError(f"`columns` names {name!r}, the files have {', '.join(times)}", column=name)
     return pa.schema([schema.field(name) for name in dict.fromkeys(names)])

@@ -82,6 +82,16 @@ def without_compression(key: str) -> str:
     return name.removesuffix(ending) if ending in _COMPRESSIONS and ending != ".tgz" else name
 
 
+def is_file_name(name: object) -> bool:
+    """Return whether a value that an index gives names a file beside it."""
+    if not isinstance(name, str) or "/" in name or name in {"", ".", ".."}:
+        return False
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def read_exactly(stream: BinaryIO, num_bytes: int, what: str) -> bytes:
     """Return the next bytes of a stream, which asks for memory only as bytes arrive.
 

@@ -283,8 +283,9 @@ def check_column_names(names: Iterable[str], known: Collection[str]) -> None:
     Raises:
         SchemaError: There is no such column.
     """
+    columns = set(known)
     for name in names:
-        if name not in known:
+        if name not in columns:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(known)}.", column=name)
 
 

@@ -64,7 +64,8 @@ def check_readable(
     for shard in shards:
         _check_no_parquet(shard)
         if id(shard.schema) not in seen:
-            missing = [name for name in names or () if name not in shard.schema.names]
+            columns = set(shard.schema.names)
+            missing = [name for name in names or () if name not in columns]
             if missing:
                 raise SchemaError(
                     f"{shard.raw.basename} has no column {missing[0]!r}, which other shards of the set have; its "

@@ -499,8 +499,9 @@ def _described(hint: Any) -> str:
 
 
 def _is_too_large(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and not -_MAX_INTEGER <= value <= _MAX_INTEGER  # a comparison with NaN is false
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > _MAX_INTEGER or value < -_MAX_INTEGER
 
 
 def _frozen(value: Any) -> Any:

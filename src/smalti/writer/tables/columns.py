@@ -9,7 +9,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -150,13 +149,17 @@ def plan_columns(
     return TablePlan(tuple(chosen), builder.encodings, builder.logical, builder.casts, policies, tuple(builder.columns))
 
 
+def repeated(names: Sequence[str]) -> list[str]:
+    """Return the names that occur more than once, in order."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
 def _chosen(names: list[str], columns: Mapping[str, str | None] | None, table: str) -> dict[str, str | None]:
-    present = set(names)
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
+    if twice := repeated(names):
         raise SchemaError(f"{table} has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
+    known = set(names)
     for name in columns or {}:
-        if name not in present:
+        if name not in known:
             raise SchemaError(f"`columns` names {name!r}, {table} has {', '.join(names)}", column=name)
     return dict(columns) if columns is not None else dict.fromkeys(names)
 
@@ -186,9 +189,11 @@ class _PlanBuilder:
 
     def _add(self, column: _Column, encoding: str) -> None:
         if column.name in self.encodings:
+            sources = [column.source, *(each.source for each in self.columns if each.name == column.name)]
+            owner = next((source for source in sources if source != column.name), column.source)
             raise SchemaError(
-                f"column {column.name!r} is in {self._table}, and what belongs to {column.source!r} would be stored "
-                "under that name too; rename it",
+                f"column {column.name!r} is in {self._table}, and what belongs to {owner!r} would be stored under "
+                "that name too; rename it",
                 column=column.name,
             )
         self.encodings[column.name] = encoding
@@ -221,7 +226,7 @@ def _parse_policies(nulls: str | Mapping[str, Any], names: Iterable[str]) -> dic
     """Return the policy of each column: one for all, or by name, where columns that are not named refuse nulls."""
     if isinstance(nulls, str):
         return dict.fromkeys(names, _parse_policy(None, nulls))
-    known = list(names)
+    known = dict.fromkeys(names)
     for name in nulls:
         if name not in known:
             raise SchemaError(f"`nulls` names {name!r}, the columns are {', '.join(known)}", column=name)
@@ -284,8 +289,10 @@ def _placeholder(encoding: str, kind: pa.DataType) -> pa.Array:
     if pt.is_binary(kind) or pt.is_large_binary(kind):
         codec = parse_encoding(encoding)
         if isinstance(codec, NdArray):
-            return pa.array([codec.encode(np.zeros((1, 1, 1), np.uint8))], kind)
+            return pa.array([codec.encode(np.zeros(codec.shape or (1, 1, 1), codec.dtype or np.uint8))], kind)
         return pa.array([b"null" if encoding == "json" else b""], kind)
+    if pt.is_decimal(kind):  # pyarrow makes no 0 of a type with more places than digits
+        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes(kind.bit_width // 8))])
     return pa.array([_zero(encoding, kind)], kind)
 
 
@@ -295,8 +302,6 @@ def _zero(encoding: str, kind: pa.DataType) -> Any:
         if isinstance(codec, NdArray) and codec.shape is not None:
             return np.zeros(codec.shape).tolist()
         return [_zero(encoding, kind.value_type)]
-    if pt.is_decimal(kind):
-        return Decimal(0)
     return "" if pt.is_string(kind) or pt.is_large_string(kind) else 0
 
 

@@ -10,10 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from smalti.errors import SchemaError
 from smalti.format.reading.arrow import LOGICAL, STORED_AS
+from smalti.writer.tables.plain import check_depth, plain_type
 
 IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
 """Fields of Spark's image schema."""
+_MAX_SCALE = 76  # pyarrow cannot write the digits of wider ones
 _FAMILIES = {
     pa.bool_(): "boolean",
     pa.int8(): "byte",
@@ -76,12 +79,20 @@ class Kind:
 
 
 def kinds_of(schema: pa.Schema) -> list[tuple[str, Kind]]:
-    """Return name and type of each column of an Arrow schema."""
+    """Return name and type of each column of an Arrow schema.
+
+    Raises:
+        SchemaError: A type is nested too deeply, or has a name that is no text.
+    """
     return [(field.name, _kind_of_field(field)) for field in schema]
 
 
 def _kind_of_field(field: pa.Field) -> Kind:
-    kind, notes = kind_of(field.type), field.metadata or {}
+    check_depth(field.name, field.type)
+    try:
+        kind, notes = kind_of(field.type), field.metadata or {}
+    except UnicodeDecodeError as error:  # a zone, or the name of a field
+        raise SchemaError(f"the type of column {field.name!r} has a name that is no UTF-8 text: {error}") from error
     if STORED_AS not in notes:
         return kind
     logical = json.loads(notes[LOGICAL]) if LOGICAL in notes else None
@@ -99,7 +110,7 @@ def kind_of(arrow: pa.DataType) -> Kind:
         return Kind("time", text)
     if pt.is_duration(arrow):
         return Kind("daytimeinterval", text)
-    if pt.is_decimal(arrow):
+    if pt.is_decimal(arrow) and abs(arrow.scale) <= _MAX_SCALE:
         return Kind("decimal", text, precision=arrow.precision, scale=arrow.scale)
     if pt.is_list(arrow):
         return Kind("array", text, element=kind_of(arrow.value_type))
@@ -108,36 +119,3 @@ def kind_of(arrow: pa.DataType) -> Kind:
     if pt.is_struct(arrow):
         return Kind("struct", text, fields=tuple((field.name, kind_of(field.type)) for field in arrow))
     return Kind(text, text)
-
-
-def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the type without what only changes how values are laid out in memory.
-
-    These are dictionaries, run-end encoding, extension types, views, fixed sizes and 64-bit offsets.
-    """
-    if isinstance(arrow, pa.BaseExtensionType):
-        return plain_type(arrow.storage_type)
-    if pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
-        return plain_type(arrow.value_type)
-    if pt.is_string_view(arrow) or pt.is_large_string(arrow):
-        return pa.string()
-    if pt.is_binary_view(arrow) or pt.is_large_binary(arrow) or pt.is_fixed_size_binary(arrow):
-        return pa.binary()
-    if is_list(arrow):
-        return pa.list_(plain_type(arrow.value_type))
-    if pt.is_map(arrow):
-        return pa.map_(plain_type(arrow.key_type), plain_type(arrow.item_type))
-    if pt.is_struct(arrow):
-        return pa.struct([(field.name, plain_type(field.type)) for field in arrow])
-    return arrow
-
-
-def is_list(arrow: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's lists."""
-    return bool(
-        pt.is_list(arrow)
-        or pt.is_large_list(arrow)
-        or pt.is_fixed_size_list(arrow)
-        or pt.is_list_view(arrow)
-        or pt.is_large_list_view(arrow)
-    )

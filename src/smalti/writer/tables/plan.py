@@ -4,7 +4,6 @@
 transform, whose columns are known only after it has run on the first rows. What tasks do by a plan is in `task`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -21,7 +20,7 @@ from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.bad_images import ERROR, PATH, without_bad_images
-from smalti.writer.tables.columns import TablePlan, plan_columns
+from smalti.writer.tables.columns import TablePlan, plan_columns, repeated
 from smalti.writer.tables.kinds import Kind, kinds_of
 from smalti.writer.tables.transform import Transform, TransformFunction, TransformRun, as_transform
 from smalti.writer.uploader import UploadOptions
@@ -208,8 +207,7 @@ def plan_rows(plan: WritePlan, kinds: Sequence[tuple[str, Kind]], options: Write
     names = [name for name, _ in kinds]
     if options.transform is not None:
         check_shard_options(Schema.from_columns({"x": "int"}), plan.options)
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
+        if twice := repeated(names):
             raise SchemaError(f"{plan.table_word} has column {twice[0]!r} more than once; rename or drop one")
         return replace(plan, transform=as_transform(options.transform), inputs=tuple(names))
     _check_partition_column(dict(kinds), options.partition_by, plan.table_word)

@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import pyarrow as pa
 
 from smalti.errors import SchemaError, SmaltiError
+from smalti.writer.tables.plain import plain_batch
 
 Form = Literal["arrow", "arrow_iterator", "pandas", "pandas_iterator"]
 TransformFunction = Callable[[Any], Any]
@@ -170,6 +171,10 @@ class TransformRun:
         )
 
     def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            batch = plain_batch(batch)
+        except SchemaError as error:
+            raise SchemaError(f"{self._rows}: `transform` gave {error.message}", **error.facts) from error
         if self.schema is None:
             self.schema = batch.schema.remove_metadata()
         if batch.schema.equals(self.schema):

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
+from smalti.format.json_fields import is_deeper_than
 from smalti.format.logical import number_type
 from smalti.writer.tables.kinds import Kind
 from smalti.writer.tables.values import Convert, ImageBytes, JsonText, as_numbers, dense_vectors, text_bytes
@@ -105,6 +106,8 @@ _ADVICE = {
     "udt": "a user-defined type: turn it into plain columns first",
 }
 _MAX_DIGITS_128 = 38
+_MAX_DEPTH = 56
+"""Levels of the description of a nested type in the manifest, which may have 64 in all: 27 structs, or 55 lists."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,12 @@ def _array(name: str, kind: Kind) -> tuple[Stored, tuple[str, ...]]:
 
 def _as_json(name: str, kind: Kind) -> Stored:
     described = _in_json(name, kind)
+    if is_deeper_than(described, _MAX_DEPTH):
+        raise SchemaError(
+            f"column {name!r} has values that are nested deeper than readers accept; store the inner ones as text, or "
+            "take them apart into columns",
+            column=name,
+        )
     return Stored("json", described, JsonText(described))
 
 

@@ -72,7 +72,7 @@ def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> 
     def copy(key: str) -> None:
         target = folder / key
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read(key, 0, sizes[key]))
+        target.write_bytes(source.get_range(key, 0, sizes[key]))
 
     versions = {key: _VERSION.match(key.removeprefix(LOG)) for key in sizes}
     newer = [key for key, version in versions.items() if version is None or int(version[1]) >= oldest]
@@ -89,7 +89,7 @@ def _checkpoint_version(source: FileSource, sizes: Mapping[str, int]) -> int:
     if _CHECKPOINT not in sizes:
         return 0
     try:
-        return int(json.loads(source.read(_CHECKPOINT, 0, sizes[_CHECKPOINT]))["version"])
+        return int(json.loads(source.get_range(_CHECKPOINT, 0, sizes[_CHECKPOINT]))["version"])
     except (StoreNotFound, ValueError, TypeError, KeyError) as error:
         raise FormatError(f"{source.locate(_CHECKPOINT)} is damaged: {error}. Remove it, or restore it.") from error
 

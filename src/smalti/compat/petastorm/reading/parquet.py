@@ -1,98 +1,43 @@
 """The Parquet files of a data set as one sequence of row groups, planned from their footers.
 
-Here: footers, the choice of data files in a folder, partition columns from folder names, the bytes of row groups. Not
-here: where files are (`sources`), the log of a Delta table (`delta`), the cache of row groups (`rows`).
+Here: the choice of data files in a folder, their common columns, the bytes of row groups. Not here: footers and folders
+that are columns (`smalti.conversion.sources.parquet_files`), where files are (`sources`), the log of a Delta table
+(`delta`), the cache of row groups (`rows`).
 """
 
 import hashlib
-import io
 import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from smalti.compat.petastorm.errors import FilesNotAvailable
 from smalti.compat.petastorm.reading import delta
 from smalti.compat.petastorm.reading.sources import FileSource, Place
-from smalti.errors import ChecksumMismatch, FormatError, SchemaError, StoreNotFound
+from smalti.conversion.files import is_hidden
+from smalti.conversion.sources.parquet_files import (
+    Footer,
+    first_type,
+    is_unchanged,
+    open_rows,
+    partition_texts,
+    read_footer,
+    table_format,
+)
+from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiError, StoreNotFound
+from smalti.storage import ObjectInfo
+from smalti.writer.tables.columns import repeated
 
-_TAIL_BYTES = 1 << 16
-"""Bytes to read from the end of a file at once: nearly every footer is shorter."""
-_ENDING_BYTES = 8
-"""The length of the footer (4 bytes), and `PAR1`."""
-_MIN_FILE_BYTES = 12
-_MAX_GAP_BYTES = 1 << 18
-"""Maximal gap in bytes between two columns that are read with one request."""
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FOOTER_THREADS = 32
 _POLL_SECONDS = 0.1
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
 """Key of the pickled schema that Petastorm stores in `_common_metadata`. Smalti never unpickles it."""
-
-
-@dataclass(frozen=True)
-class Footer:
-    """The footer of one file."""
-
-    key: str
-    num_bytes: int
-    begin: int
-    """Offset of the footer in the file."""
-    digest: str
-    """SHA-256 of the footer, hex."""
-    metadata: Any = field(repr=False)
-    """pyarrow's `FileMetaData`."""
-
-
-def read_footer(source: FileSource, key: str, num_bytes: int | None = None) -> Footer:
-    """Read the footer of a file from its end, by ranges.
-
-    Raises:
-        StoreNotFound: there is no such file.
-        FormatError: the file is not a Parquet file, or is incomplete, damaged or encrypted.
-    """
-    size = source.size(key) if num_bytes is None else num_bytes
-    where = source.locate(key)
-    tail = b"" if size < _MIN_FILE_BYTES else source.read(key, max(0, size - _TAIL_BYTES), size)
-    if tail[-4:] == b"PARE":
-        raise FormatError(f"{where} is encrypted, which this reader does not support: write it unencrypted.", key=key)
-    if len(tail) != min(size, _TAIL_BYTES) or tail[-4:] != b"PAR1":
-        raise FormatError(
-            f"{where}: expected a Parquet file, which ends with PAR1, found {size} bytes that end with "
-            f"{tail[-4:]!r}; it is not a Parquet file or is incomplete: write it again, or remove it from the folder.",
-            key=key,
-        )
-    length = int.from_bytes(tail[-8:-4], "little")
-    begin = size - length - _ENDING_BYTES
-    if begin < 4:
-        raise _damaged(where, key, f"its footer should have {length} bytes, but the file has {size}")
-    data = tail[begin - size :] if size - begin <= len(tail) else source.read(key, begin, size)
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(data))
-        rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(where, key, str(error)) from error
-    if rows != metadata.num_rows or rows < 0:
-        raise _damaged(where, key, f"its row groups have {rows} rows, but the file {metadata.num_rows}")
-    return Footer(key, size, begin, hashlib.sha256(data).hexdigest(), metadata)
-
-
-def _is_unchanged(source: FileSource, footer: Footer) -> bool:
-    """Return whether the file still ends with the same footer, which has the sizes and offsets of all its parts."""
-    data = source.read(footer.key, footer.begin, footer.num_bytes + 1)
-    return hashlib.sha256(data).hexdigest() == footer.digest
-
-
-def _damaged(where: str, key: str, why: str) -> FormatError:
-    return FormatError(f"{where}: the footer of this Parquet file is damaged: {why}. Write the file again.", key=key)
 
 
 def _read_row_group(source: FileSource, footer: Footer, number: int, columns: Sequence[str]) -> pa.Table:
@@ -103,150 +48,67 @@ def _read_row_group(source: FileSource, footer: Footer, number: int, columns: Se
     Raises:
         StoreNotFound: the file is missing.
         ChecksumMismatch: the file was replaced or changed since it was planned.
-        FormatError: a page is damaged.
+        FormatError: a page is damaged or encrypted.
     """
     where = f"row group {number} of {source.locate(footer.key)}"
-    parts = []
-    for begin, end in _ranges(footer, number, columns, where):
-        data = source.read(footer.key, begin, end)
-        parts.append((begin, data))
-        if len(data) != end - begin:
-            raise _changed(where, footer)
-    if not _is_unchanged(source, footer):
-        raise _changed(where, footer)
+    fault: Exception | None = None
     try:
-        with (
-            pa.PythonFile(_RangesFile(parts, footer.num_bytes), mode="r") as handle,
-            pq.ParquetFile(handle, metadata=footer.metadata, page_checksum_verification=True) as file,
-        ):
+        with open_rows(source, footer.key, footer.num_bytes, metadata=footer.metadata) as file:
             table = file.read_row_group(number, columns=list(columns), use_threads=False)
             table.validate()
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, SmaltiError):
+            raise
+        fault = error
+    if not is_unchanged(source, footer):
+        raise ChecksumMismatch(
+            f"{where}: the file changed since this reader was opened (expected {footer.num_bytes} bytes with the "
+            f"footer {footer.digest[:12]}). A data set must not change while it is read: open a new reader, and write "
+            "new data to a new folder.",
+            key=footer.key,
+        )
+    if fault is not None:
         raise FormatError(
-            f"{where} cannot be decoded: {error}. The file is damaged: write it again, or restore it.",
+            f"{where} cannot be decoded: {fault}. The file is damaged or encrypted: write it again, or restore it.",
             key=footer.key,
             row_group=number,
-        ) from error
-    expected = footer.metadata.row_group(number).num_rows
+        ) from fault
+    expected = footer.groups[number].num_rows
     if columns and table.num_rows != expected:
         raise FormatError(f"{where} has {table.num_rows} rows, but its footer says {expected}.", key=footer.key)
     return table
 
 
-def _ranges(footer: Footer, number: int, columns: Sequence[str], where: str) -> list[tuple[int, int]]:
-    group = footer.metadata.row_group(number)
-    spans = []
-    for each in range(group.num_columns):
-        chunk = group.column(each)
-        if any(chunk.path_in_schema == name or chunk.path_in_schema.startswith(f"{name}.") for name in columns):
-            begins = [chunk.data_page_offset]
-            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-                begins.append(chunk.dictionary_page_offset)
-            begin = min(begins)
-            end = begin + chunk.total_compressed_size
-            if not 4 <= begin <= end <= footer.begin:
-                raise FormatError(
-                    f"{where}: column {chunk.path_in_schema} is at bytes [{begin}, {end}) by the footer, outside "
-                    f"the file's data; the footer is damaged: write the file again.",
-                    key=footer.key,
-                )
-            spans.append((begin, end))
-    merged: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if merged and begin - merged[-1][1] <= _MAX_GAP_BYTES:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
+def data_files(source: FileSource) -> dict[str, ObjectInfo | None]:
+    """Return the data files of a folder, as they are listed there.
 
-
-def _changed(where: str, footer: Footer) -> ChecksumMismatch:
-    return ChecksumMismatch(
-        f"{where}: the file changed since this reader was opened (expected {footer.num_bytes} bytes with the footer "
-        f"{footer.digest[:12]}). A data set must not change while it is read: open a new reader, and write new data to "
-        "a new folder.",
-        key=footer.key,
-    )
-
-
-class _RangesFile(io.RawIOBase):
-    """A file object over some byte ranges of a file; every read of pyarrow lies within one of them."""
-
-    def __init__(self, parts: list[tuple[int, bytes]], num_bytes: int) -> None:
-        self._parts, self._num_bytes, self._at = parts, num_bytes, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._num_bytes}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int = -1) -> Any:
-        for begin, data in self._parts:
-            if begin <= self._at < begin + len(data):
-                start = self._at - begin
-                found = memoryview(data)[start : len(data) if size < 0 else start + size]
-                self._at += len(found)
-                return found.tobytes()
-        return b""
-
-
-def data_files(source: FileSource) -> dict[str, int | None]:
-    """Return the data files of a folder, with their sizes where they are known.
-
-    Of a Delta table these are the files of its newest version; else those that Spark would read: neither their name
-    nor a folder's starts with `_` or `.`.
+    Of a Delta table these are the files of its newest version; else those that Spark would read.
 
     Raises:
         MissingDependency: the folder is a Delta table, and `deltalake` is not installed.
-        FormatError: the folder is an Iceberg table, which also contains files that are no longer part of it, or a Delta
-            table of a kind that is not supported.
+        FormatError: the folder is an Iceberg or Hudi table, which also contains files that are no longer part of it, or
+            a Delta table of a kind that is not supported.
     """
-    infos = source.list()
-    sizes = {info.key: info.num_bytes for info in infos}
-    if any(key.startswith(delta.LOG) for key in sizes):
-        return {key: sizes.get(key) for key in delta.live_files(source, infos)}
-    if any(key.startswith("metadata/") and key.endswith(".metadata.json") for key in sizes):
+    infos = {info.key: info for info in source.list()}
+    kind = table_format(infos)
+    if kind == "Delta":
+        return {key: infos.get(key) for key in delta.live_files(source, list(infos.values()))}
+    if kind is not None:
+        article = "an" if kind == "Iceberg" else "a"
         raise FormatError(
-            f"{source.url} is an Iceberg table: its folder also contains files or rows that are no longer part of it. "
-            'Read it with Spark (spark.read.format("iceberg").load(...)) and give the DataFrame to '
+            f"{source.url} is {article} {kind} table: its folder also contains files or rows that are no longer part "
+            f"of it. "
+            f'Read it with Spark (spark.read.format("{kind.lower()}").load(...)) and give the DataFrame to '
             "make_spark_converter, or give the list of its live files.",
             where=source.url,
         )
-    return {key: size for key, size in sizes.items() if not any(part[0] in "_." for part in key.split("/"))}
+    return {key: info for key, info in infos.items() if not is_hidden(key)}
 
 
-def _partition_values(keys: list[str], where: str) -> list[dict[str, int | str | None]]:
-    """Return the partition values of each file, from folders `name=value`; all-integer columns become numbers."""
-    texts_by_file = [_partition_texts(key) for key in keys]
-    names = [tuple(each) for each in texts_by_file]
-    for key, found in zip(keys, names, strict=True):
-        if found != names[0]:
-            raise FormatError(
-                f"{where}: {key} is partitioned by {', '.join(found) or 'no column'}, and {keys[0]} by "
-                f"{', '.join(names[0]) or 'no column'}; all files of a data set must be partitioned alike.",
-                where=where,
-            )
-    values: list[dict[str, int | str | None]] = [{} for _ in keys]
-    for name in names[0] if names else ():
-        texts = [each[name] for each in texts_by_file]
-        whole = all(text is None or _INTEGER.fullmatch(text) for text in texts)
-        for into, text in zip(values, texts, strict=True):
-            into[name] = int(text) if whole and text is not None else text
-    return values
-
-
-def _partition_texts(key: str) -> dict[str, str | None]:
-    pairs = (part.partition("=") for part in key.split("/")[:-1] if "=" in part)
-    return {unquote(name): None if value == NULL_PARTITION else unquote(value) for name, _, value in pairs}
+def _whole(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -270,14 +132,13 @@ class ParquetSet:
         source: FileSource,
         footers: Sequence[Footer],
         schema: pa.Schema,
-        partitions: Sequence[dict[str, int | str | None]],
+        partitions: dict[str, pa.Array],
     ) -> None:
-        self.source, self.footers, self.schema, self.partitions = source, tuple(footers), schema, tuple(partitions)
+        self.source, self.footers, self.schema, self._partitions = source, tuple(footers), schema, partitions
         self.row_groups = tuple(
-            RowGroup(at, number, group.num_rows, group.total_byte_size)
+            RowGroup(at, number, group.num_rows, group.num_bytes)
             for at, footer in enumerate(footers)
-            for number in range(footer.metadata.num_row_groups)
-            for group in [footer.metadata.row_group(number)]
+            for number, group in enumerate(footer.groups)
         )
 
     @property
@@ -305,15 +166,14 @@ class ParquetSet:
             StoreError, FormatError: see `_read_row_group`.
         """
         group = self.row_groups[number]
-        partition = self.partitions[group.file]
-        stored = [name for name in columns if name not in partition]
+        stored = [name for name in columns if name not in self._partitions]
         found: dict[str, Any] = {}
         if stored:
             table = _read_row_group(self.source, self.footers[group.file], group.number, stored)
             found = dict(zip(table.column_names, table.columns, strict=True))
         for name in columns:
-            if name in partition:
-                found[name] = pa.array([partition[name]] * group.num_rows, self.schema.field(name).type)
+            if name in self._partitions:
+                found[name] = pa.repeat(self._partitions[name][group.file], group.num_rows)
         return pa.table({name: found[name] for name in columns})
 
 
@@ -327,15 +187,26 @@ def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
         SchemaError: files have different columns.
     """
     source = place.source
-    sizes = data_files(source) if place.keys is None else dict.fromkeys(place.keys)
-    keys = list(sizes)
-    if not keys:
+    infos = data_files(source) if place.keys is None else dict.fromkeys(place.keys)
+    if not infos and place.as_file is not None:
+        file = place.as_file
+        if wait_seconds or _exists(file.source, (file.keys or ("",))[0]):
+            return open_set(file, wait_seconds=wait_seconds)
+    if not infos:
         raise StoreNotFound(f"{source.url}: no Parquet files found; check the address.", url=source.url)
+    keys = list(infos)
     if place.keys is not None:
         _await(source, keys, wait_seconds)
+
+    def footer_of(key: str) -> Footer:
+        info = infos[key]
+        return read_footer(source, key, source.size(key) if info is None else info.num_bytes)
+
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
-        footers = list(pool.map(lambda key: read_footer(source, key, sizes[key]), keys))
-    partitions = _partition_values(keys, source.url)
+        footers = list(pool.map(footer_of, keys))
+    partitions = {
+        name: first_type(texts, ((_whole, pa.int64()),)) for name, texts in partition_texts(keys, source.locate).items()
+    }
     return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
 
 
@@ -367,13 +238,11 @@ def _exists(source: FileSource, key: str) -> bool:
     return True
 
 
-def _schema(
-    source: FileSource, footers: Sequence[Footer], partitions: Sequence[dict[str, int | str | None]]
-) -> pa.Schema:
+def _schema(source: FileSource, footers: Sequence[Footer], partitions: dict[str, pa.Array]) -> pa.Schema:
     first = footers[0]
-    schema = first.metadata.schema.to_arrow_schema().remove_metadata()
+    schema = first.schema.remove_metadata()
     for footer in footers[1:]:
-        other = footer.metadata.schema.to_arrow_schema().remove_metadata()
+        other = footer.schema.remove_metadata()
         if other != schema and _types(other) != _types(schema):
             differing = sorted(set(_types(other).items()) ^ set(_types(schema).items()))
             raise SchemaError(
@@ -382,14 +251,11 @@ def _schema(
                 "a data set must have the same columns: write it again, or read those files separately.",
                 key=footer.key,
             )
-    doubled = [name for name in schema.names if schema.names.count(name) > 1]
-    if doubled:
+    if doubled := repeated(schema.names):
         raise SchemaError(f"{source.locate(first.key)} has several columns named {doubled[0]!r}; rename them.")
-    for name in partitions[0]:
-        if name in schema.names:
-            continue
-        kinds = {type(each[name]) for each in partitions if each[name] is not None}
-        schema = schema.append(pa.field(name, pa.int64() if kinds == {int} else pa.string()))
+    for name, values in partitions.items():
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, values.type))
     return schema
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from smalti.compat.petastorm.reading.sources import ArrowSource, StoreSource, open_place
+from smalti.compat.petastorm.reading.sources import ArrowSource, open_place
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
 
@@ -176,12 +176,12 @@ def keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[
         StoreError: the note could not be written.
     """
     source = open_place(parent, options).source
-    if not isinstance(source, StoreSource):
+    if isinstance(source, ArrowSource):
         raise StoreError(
             f"{parent}: `keep=True` needs a folder that Smalti's stores can write; HDFS is not supported.", url=parent
         )
     note = {"folder": url.rpartition("/")[2], "files": sorted(files)}
-    source.store.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
+    source.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
 
 
 def find_kept_folder(
@@ -191,7 +191,7 @@ def find_kept_folder(
     source = open_place(parent, options).source
     name = f"{_NOTES_FOLDER}/{key}.json"
     try:
-        data = source.read(name, 0, source.size(name))
+        data = source.get_range(name, 0, source.size(name))
     except StoreNotFound:
         return None
     try:
@@ -245,12 +245,12 @@ def _remove(url: str, options: Mapping[str, Any] | None) -> None:
     source = open_place(url, options).source
     if isinstance(source, ArrowSource):
         source.filesystem.delete_dir(source.root)
-    elif isinstance(source, StoreSource) and isinstance(source.store, LocalStore):
-        if Path(source.store.root).is_dir():
-            shutil.rmtree(source.store.root)
-    elif isinstance(source, StoreSource):
+    elif isinstance(source, LocalStore):
+        if Path(source.root).is_dir():
+            shutil.rmtree(source.root)
+    else:
         for info in source.list():
-            source.store.delete(info.key)
+            source.delete(info.key)
 
 
 def _delete_all() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote
 
 from smalti.attributes import whole_number
 from smalti.compat.petastorm.reader import make_batch_reader
@@ -444,7 +443,7 @@ def _converter(url: str, found: ParquetSet, *, is_owned: bool) -> SparkDatasetCo
 
 
 def _file_url(address: str) -> str:
-    return address if ":" in address.split("/", maxsplit=1)[0] else f"file://{quote(address)}"
+    return address if ":" in address.split("/", maxsplit=1)[0] else f"file://{address}"
 
 
 def _warn_of_small_files(found: ParquetSet) -> None:

@@ -1,0 +1,320 @@
+"""Parquet files before their rows are read: footers, folders that are columns, tables with a log, missing parts.
+
+`convert` and the readers of `smalti.compat.petastorm` share these rules. pyarrow ends the process when Python asks it
+for a column chunk whose metadata are encrypted (`RowGroupMetaData.column`): nothing here asks for column chunks.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from smalti.conversion.files import Files, open_random
+from smalti.errors import FormatError, SmaltiError
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+_TAIL_BYTES = 1 << 16
+"""Bytes to read from the end of a file at once: nearly every footer is shorter."""
+_ENDING_BYTES = 8
+"""The length of the footer (4 bytes), and `PAR1`."""
+_MIN_FILE_BYTES = 12
+_MAX_FOOTER_BYTES = 1 << 28
+"""Footers of 100,000 columns and 20 row groups have a tenth of it."""
+_SIGNATURE_BYTES = 28
+"""Signature behind the metadata in the readable footer of a file with encrypted columns."""
+_STREAM_BYTES = 2 << 20
+_CHILD_SECONDS = 120
+_PRINT_SUMMARY = """
+import json, sys
+from pyarrow import dataset
+found = dataset.parquet_dataset(sys.argv[1]).get_fragments()
+print(json.dumps([(each.path, group.num_rows) for each in found for group in each.row_groups]))
+"""
+"""The program that prints file and rows of each row group that a `_metadata` file lists."""
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+_LOGS = {"Delta": r"_delta_log/.*", "Iceberg": r"metadata/[^/]*\.metadata\.json", "Hudi": r"\.hoodie/.*"}
+"""By format of tables whose log says which files belong to the table now: a pattern of the log's files."""
+LOG_FOLDERS = ("_delta_log", "metadata", ".hoodie")
+_PART = re.compile(r"(?P<name>.*-)(?P<number>[0-9]{5,})-of-(?P<count>[0-9]{5,})(?P<ending>\.[^/]*)")
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """The size of one row group, by the footer."""
+
+    num_rows: int
+    num_bytes: int
+    """Bytes of all columns, encoded and not compressed."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The footer of one file."""
+
+    key: str
+    num_bytes: int
+    """Size of the file."""
+    begin: int
+    """Offset of the footer in the file."""
+    digest: str
+    """SHA-256 of the footer, hex."""
+    metadata: Any = field(repr=False)
+    """pyarrow's `FileMetaData`; its column chunks must not be asked for."""
+    schema: pa.Schema = field(repr=False)
+    """Columns, in the types that pyarrow reads them in; with the metadata of the file."""
+    groups: tuple[RowGroup, ...] = field(repr=False)
+    """Row groups, in order."""
+
+    @cached_property
+    def num_rows(self) -> int:
+        """Rows of the file."""
+        return sum(group.num_rows for group in self.groups)
+
+
+def read_footer(files: Files, key: str, num_bytes: int) -> Footer:
+    """Read the footer of a file from its end, by ranges.
+
+    Raises:
+        StoreNotFound: There is no such file.
+        FormatError: The file is no Parquet file, or is incomplete or damaged.
+        SmaltiError: It is encrypted.
+    """
+    where = files.locate(key)
+    tail = b"" if num_bytes < _MIN_FILE_BYTES else files.get_range(key, max(0, num_bytes - _TAIL_BYTES), num_bytes)
+    if tail[-4:] == b"PARE":
+        raise _encrypted(where, key)
+    if len(tail) != min(num_bytes, _TAIL_BYTES) or tail[-4:] != b"PAR1":
+        raise FormatError(
+            f"{where} cannot be read as Parquet: expected a file that ends with PAR1, found {num_bytes} bytes that end "
+            f"with {tail[-4:]!r}; it is not a Parquet file or is incomplete: write it again, or remove it from the "
+            "folder",
+            key=key,
+        )
+    length = int.from_bytes(tail[-_ENDING_BYTES:-4], "little")
+    begin = num_bytes - length - _ENDING_BYTES
+    if begin < 4:
+        raise _damaged(where, key, f"its footer should have {length} bytes, but the file has {num_bytes}")
+    if length > _MAX_FOOTER_BYTES:
+        raise FormatError(
+            f"{where}: its footer has {length} bytes, and at most {_MAX_FOOTER_BYTES} are read; write files with fewer "
+            "columns and row groups",
+            key=key,
+        )
+    data = tail[begin - num_bytes :] if num_bytes - begin <= len(tail) else files.get_range(key, begin, num_bytes)
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data))
+        schema = metadata.schema.to_arrow_schema()
+        groups = tuple(
+            RowGroup(group.num_rows, group.total_byte_size)
+            for group in map(metadata.row_group, range(metadata.num_row_groups))
+        )
+        schema = _with_moments(schema, metadata)
+        _ = schema.names  # raises an error for names that are not UTF-8
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(where, key, str(error)[:300]) from error
+    rows = sum(group.num_rows for group in groups)
+    if rows != metadata.num_rows or any(group.num_rows < 0 for group in groups):
+        raise _damaged(where, key, f"its row groups have {rows} rows, but the file {metadata.num_rows}")
+    if metadata.serialized_size + _SIGNATURE_BYTES == length:
+        raise _encrypted(where, key)
+    return Footer(key, num_bytes, begin, hashlib.sha256(data).hexdigest(), metadata, schema, groups)
+
+
+_recent: "OrderedDict[str, Any]" = OrderedDict()
+"""Metadata of the last files that were read in this process, by the digest of the footer."""
+_recent_lock = threading.Lock()
+_MAX_RECENT = 4
+
+
+def metadata_of(files: Files, key: str, num_bytes: int, digest: str) -> Any:
+    """Return the metadata of a footer with this digest; parsed once for row groups that follow each other.
+
+    Raises:
+        SmaltiError: The file has another footer now.
+    """
+    with _recent_lock:
+        if digest in _recent:
+            _recent.move_to_end(digest)
+            return _recent[digest]
+    footer = read_footer(files, key, num_bytes)
+    if footer.digest != digest:
+        raise SmaltiError(f"{files.locate(key)} changed while it was read; convert again when it is complete", key=key)
+    with _recent_lock:
+        _recent[digest] = footer.metadata
+        while len(_recent) > _MAX_RECENT:
+            _recent.popitem(last=False)
+    return footer.metadata
+
+
+def is_unchanged(files: Files, footer: Footer) -> bool:
+    """Return whether a file still ends with the same footer, which has the sizes and offsets of all its parts."""
+    data = files.get_range(footer.key, footer.begin, footer.num_bytes + 1)
+    return hashlib.sha256(data).hexdigest() == footer.digest
+
+
+def open_rows(files: Files, key: str, num_bytes: int, *, metadata: Any = None, streams: bool = False) -> pq.ParquetFile:
+    """Open a file for reading its rows; checksums of pages are verified where the file has them.
+
+    With `streams`, columns are read in pieces and not as a whole, which takes more requests.
+
+    Raises:
+        FormatError: It is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(
+            open_random(files, key, num_bytes),
+            metadata=metadata,
+            pre_buffer=not streams,
+            buffer_size=_STREAM_BYTES if streams else 0,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        )
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, SmaltiError):
+            raise
+        raise _damaged(files.locate(key), key, str(error)[:300]) from error
+
+
+def _with_moments(schema: pa.Schema, metadata: Any) -> pa.Schema:
+    """Return the schema with INT96 as moments: Spark writes them so, which says nothing of zones and means UTC."""
+    leaves = map(metadata.schema.column, range(metadata.num_columns))
+    columns = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    if not columns:
+        return schema
+    fields = [each.with_type(_as_moments(each.type)) if each.name in columns else each for each in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _as_moments(kind: pa.DataType) -> pa.DataType:
+    if kind == pa.timestamp("ns"):
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_as_moments(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_as_moments(kind.key_type), _as_moments(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_moments(kind.value_type)))
+    return kind
+
+
+def _encrypted(where: str, key: str) -> SmaltiError:
+    return SmaltiError(
+        f"{where} is encrypted, or some of its columns are, which is not read: write it decrypted", key=key
+    )
+
+
+def _damaged(where: str, key: str, why: str) -> FormatError:
+    return FormatError(
+        f"{where} cannot be read as Parquet: its footer is damaged: {why}; write the file again", key=key
+    )
+
+
+def table_format(keys: Iterable[str]) -> str | None:
+    """Return the name of the format of a table with a log, by the keys of its files; None if there is no log."""
+    patterns = {name: re.compile(pattern) for name, pattern in _LOGS.items()}
+    return next((name for key in keys for name, pattern in patterns.items() if pattern.fullmatch(key)), None)
+
+
+def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[str, list[str | None]]:
+    """Return the values of each column that is in folder names `column=value`: one text for each file, None for null.
+
+    Raises:
+        FormatError: Some files are in such folders, and others are not.
+    """
+    by_file = [dict(_partitions_in(key)) for key in keys]
+    names = list(by_file[0]) if by_file else []
+    for key, texts in zip(keys, by_file, strict=True):
+        if list(texts) != names:
+            raise FormatError(
+                f"{locate(key)} is in folders of the columns {', '.join(texts) or 'none'}, and {keys[0]} in "
+                f"{', '.join(names) or 'none'}; read them on their own",
+                key=key,
+            )
+    return {name: [texts[name] for texts in by_file] for name in names}
+
+
+def _partitions_in(key: str) -> Iterator[tuple[str, str | None]]:
+    for part in key.split("/")[:-1]:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            yield unquote(name), None if value == _NULL_FOLDER else unquote(value)
+
+
+def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[Callable[[str], Any], pa.DataType]]) -> pa.Array:
+    """Return texts in the first type that holds all of them, or as text."""
+    for convert, kind in kinds:
+        try:
+            return pa.array([None if text is None else convert(text) for text in texts], kind)
+        except (ValueError, pa.ArrowInvalid, OverflowError):  # noqa: PERF203 -- few types
+            continue
+    return pa.array(texts, pa.string())
+
+
+def check_numbered_parts(keys: Sequence[str], locate: Callable[[str], str]) -> None:
+    """Return only if files named `x-00001-of-00005.parquet` are all there.
+
+    Raises:
+        FormatError: Some are missing.
+    """
+    numbers: dict[tuple[str, str, str], set[int]] = {}
+    for key in keys:
+        if match := _PART.fullmatch(key):
+            numbers.setdefault((match["name"], match["count"], match["ending"]), set()).add(int(match["number"]))
+    for (name, count, ending), present in numbers.items():
+        missing = int(count) - len(present)
+        if missing > 0:
+            absent = (number for number in itertools.count() if number not in present)
+            shown = f"{name}{next(absent):0{len(count)}}-of-{count}{ending}"
+            raise FormatError(
+                f"{locate(shown)}: {missing} of {int(count)} files with such names are missing; fetch them, or give a "
+                "pattern of files, which reads those that are there",
+                missing=missing,
+            )
+
+
+def splits_of_hub(keys: Iterable[str]) -> list[str]:
+    """Return the names of the splits in file names such as `data/train-00000-of-00002.parquet`, sorted."""
+    matches = (_PART.fullmatch(key.rpartition("/")[2]) for key in keys)
+    return sorted({match["name"].removesuffix("-") for match in matches if match})
+
+
+def rows_in_summary(data: bytes) -> dict[str, int]:
+    """Return the rows of each file that a `_metadata` file lists, by the file's place below its folder.
+
+    It is read in a process of its own, because pyarrow ends the process if column chunks are encrypted.
+
+    Raises:
+        ValueError: It is no such file, or damaged.
+    """
+    with tempfile.TemporaryDirectory(prefix="smalti-parquet-") as folder:
+        path = Path(folder) / "_metadata"
+        path.write_bytes(data)
+        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{_PRINT_SUMMARY}", str(path)]
+        try:
+            child = subprocess.run(command, capture_output=True, timeout=_CHILD_SECONDS, check=False)  # noqa: S603
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"pyarrow has not read it after {_CHILD_SECONDS} s") from error
+        if child.returncode:
+            lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise ValueError(lines[-1] if lines else "pyarrow gave no reason")
+        rows: dict[str, int] = Counter()
+        for path_of_file, number in json.loads(child.stdout):
+            rows[os.path.relpath(path_of_file, folder)] += number
+    return rows
