@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
+from smalti.errors import ArgumentError
+
 Value = TypeVar("Value")
 _LIBRARY = __name__.partition(".")[0]
 
@@ -92,7 +94,7 @@ def whole_number(name: str, value: Any, low: int | None = None, high: int | None
         number = None
     if number is None or (low is not None and number < low) or (high is not None and number > high):
         limits = ("" if low is None else f" from {low}") + ("" if high is None else f" to {high}")
-        raise ValueError(f"`{name}` must be a whole number{limits}, found {value!r}.")
+        raise ArgumentError(f"`{name}` must be a whole number{limits}, found {value!r}.")
     return number
 
 

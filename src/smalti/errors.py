@@ -4,6 +4,10 @@ Every message names the object, the expected and the found value, and the remedy
 traceback shows the address of the section about the class below the message, as a note (Python 3.11 and newer).
 
     SmaltiError
+    ├── ArgumentError (ValueError)        an argument that is missing, or has a value that cannot be used
+    │   └── ArgumentTypeError (TypeError) an argument of another type than expected
+    ├── SampleIndexError (IndexError)     the number of a sample that a set does not have
+    ├── ClosedError (ValueError)          an object that was used after it was closed or finished
     ├── FormatError (ValueError)          bytes that do not conform to the format
     │   ├── IndexFileError                an index file or manifest that cannot be trusted
     │   ├── ChecksumMismatch              bytes that differ from their declared hash or size
@@ -81,6 +85,22 @@ class SmaltiError(Exception):
 
 def _rebuild(kind: type[SmaltiError], message: str, facts: dict[str, Any]) -> SmaltiError:
     return kind(message, **facts)
+
+
+class ArgumentError(SmaltiError, ValueError):
+    """An argument that is missing, or has a value that cannot be used; nothing was read or written."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument of another type than expected."""
+
+
+class SampleIndexError(SmaltiError, IndexError):
+    """The number of a sample that the set does not have."""
+
+
+class ClosedError(SmaltiError, ValueError):
+    """An object that was used after it was closed, finished or aborted."""
 
 
 class FormatError(SmaltiError, ValueError):

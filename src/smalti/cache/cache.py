@@ -44,7 +44,7 @@ from smalti.cache.partial_reads import PartialReads
 from smalti.cache.sources import ShardSources, Source
 from smalti.cache.stats import Counters
 from smalti.cache.transfer import ConcurrencyTuner, EarlyReader, may_be_early
-from smalti.errors import SmaltiError, StoreTimeout
+from smalti.errors import SampleIndexError, SmaltiError, StoreTimeout
 from smalti.format import AnyShard
 from smalti.process import PerProcess
 from smalti.storage.retry import Deadline
@@ -294,7 +294,7 @@ class ShardCache:
     def _obtain(self, shard_id: int, last: int | None) -> AnyShard:
         if not 0 <= shard_id < len(self):
             urls = ", ".join(source.store.url for source in self._sources)
-            raise IndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
+            raise SampleIndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
         source, info = self._shards.source_of(shard_id), self._shards.info(shard_id)
         timeout = source.max_seconds(info)
         begin = time.perf_counter_ns()

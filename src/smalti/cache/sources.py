@@ -19,7 +19,7 @@ from smalti.cache.files import Contents, check_filesystem, folder_name, make_fol
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
-from smalti.errors import CacheLimitError
+from smalti.errors import ArgumentError, CacheLimitError
 from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
 from smalti.format.reading.partial import PartialFile, PartialShard
 from smalti.storage import Store
@@ -59,11 +59,13 @@ class CacheOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
         if self.cache not in (SHARDS, NONE):
-            raise ValueError(f"`cache` is {self.cache!r}; expected {SHARDS!r} or {NONE!r}")
+            raise ArgumentError(f"`cache` is {self.cache!r}; expected {SHARDS!r} or {NONE!r}")
         if not self.download_timeout > 0:
-            raise ValueError(f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds")
+            raise ArgumentError(
+                f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds"
+            )
         if self.mirror and not self.local:
-            raise ValueError("`mirror` needs `local`, the folder in which the copies of one data set lie")
+            raise ArgumentError("`mirror` needs `local`, the folder in which the copies of one data set lie")
 
     @property
     def stall_seconds(self) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.errors import ArgumentError, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
 
 STEP_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """Upper ends of the classes in which waits are counted; the last class has none."""
@@ -310,7 +310,7 @@ class CacheStats:
             ValueError: there are none.
         """
         if not each:
-            raise ValueError("`each` is empty: the statistics of at least one rank are needed.")
+            raise ArgumentError("`each` is empty: the statistics of at least one rank are needed.")
         names = [found.name for found in fields(cls) if isinstance(getattr(each[0], found.name), int | float)]
         sums: dict[str, Any] = {name: sum(getattr(one, name) for one in each) for name in names}
         least = [one.least_bytes for one in each if one.least_bytes is not None]

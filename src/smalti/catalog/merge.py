@@ -18,7 +18,7 @@ from typing import Any
 
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.index import check_index_size, peek_index
-from smalti.errors import CatalogError, StoreTimeout
+from smalti.errors import ArgumentError, ArgumentTypeError, CatalogError, StoreTimeout
 from smalti.format import MAX_INDEX_BYTES, ShardInfo, emit_index, parse_index
 from smalti.storage import Place, Store, open_store
 
@@ -110,12 +110,12 @@ def _parse_arguments(
     if rest:
         timeout = rest.pop(0)
     if rest or out is None or isinstance(out, list) or isinstance(urls, str) or type(keep_local) is not bool:
-        raise TypeError(
+        raise ArgumentTypeError(
             "merge_index takes (out, keep_local, download_timeout) or (index_file_urls, out, keep_local, "
             "download_timeout), where index_file_urls is a list and out an address or a pair of them"
         )
     if not isinstance(timeout, int | float) or not timeout > 0:
-        raise ValueError(f"`download_timeout` is {timeout!r}; expected a positive number of seconds")
+        raise ArgumentError(f"`download_timeout` is {timeout!r}; expected a positive number of seconds")
     return urls, out, keep_local, timeout
 
 

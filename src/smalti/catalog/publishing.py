@@ -35,6 +35,7 @@ from smalti.catalog.reading import Newest, find_newest, find_readable
 from smalti.catalog.table.segments import shards_only_in
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import (
+    ArgumentError,
     CatalogError,
     CommitConflict,
     CommitUnknown,
@@ -258,7 +259,7 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
         DatasetExists: as for `publish`.
     """
     if mode not in MODES:
-        raise ValueError(f"`mode` is {mode!r}, expected one of {', '.join(MODES)}")
+        raise ArgumentError(f"`mode` is {mode!r}, expected one of {', '.join(MODES)}")
     newest = find_newest(store)
     if newest.is_foreign:
         raise DatasetExists(

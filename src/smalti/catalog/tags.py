@@ -19,6 +19,7 @@ from smalti.catalog.header import FOLDER, parse_json, read_header
 from smalti.catalog.manifest import check_json
 from smalti.catalog.reading import find_newest, no_shard_set
 from smalti.errors import (
+    ArgumentError,
     CatalogError,
     CommitConflict,
     IndexFileError,
@@ -198,7 +199,7 @@ def chosen_version(store: Store, version: int | None, tag: str | None) -> int | 
     if tag is None:
         return version
     if version is not None:
-        raise ValueError(f"`version` is {version} and `tag` is {tag!r}; give one of them")
+        raise ArgumentError(f"`version` is {version} and `tag` is {tag!r}; give one of them")
     return version_of_tag(store, tag)
 
 

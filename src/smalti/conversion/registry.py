@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 from smalti.conversion.files import list_files
 from smalti.conversion.source import Source, SourceOptions
-from smalti.errors import SmaltiError
+from smalti.errors import ArgumentError, SmaltiError
 from smalti.storage import Store
 from smalti.storage.redact import redact_address
 
@@ -51,7 +51,7 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
     options = options or SourceOptions()
     if format is not None:
         if format not in get_args(Format):
-            raise ValueError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
+            raise ArgumentError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
         return cast("Source", _module(format).open_source(place, options))
     names: list[str] = []
     if isinstance(place, Store | str) or hasattr(place, "__fspath__"):

@@ -8,6 +8,7 @@ from typing import Any
 from smalti.attributes import whole_or_none
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset.resume import ALGORITHMS
+from smalti.errors import ArgumentError, ArgumentTypeError
 from smalti.order import TAILS
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.mosaic import PARTITIONS
@@ -63,7 +64,7 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
         ValueError: it is not.
     """
     if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {value!r}.")
+        raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {value!r}.")
 
 
 def number_of_samples(name: str, value: int | str | None) -> int | None:
@@ -76,7 +77,7 @@ def number_of_samples(name: str, value: int | str | None) -> int | None:
         match = _ABBREVIATED.fullmatch(value.strip())
         number = Decimal(match[1]) * _ABBREVIATIONS[match[2].lower()] if match else Decimal("0.5")
         if number != int(number):
-            raise ValueError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
+            raise ArgumentError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
         value = int(number)
     return whole_or_none(name, value, 1, (1 << 62) - 1)
 
@@ -91,7 +92,7 @@ def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -
     if rank is None and num_ranks is None:
         return world
     if rank is None or num_ranks is None or world is not None:
-        raise ValueError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
+        raise ArgumentError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
     return World.flat(rank, num_ranks)
 
 
@@ -105,7 +106,7 @@ def check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
     for options in streams:
         missing = [name for name in needed if options.columns is not None and name not in options.columns]
         if missing:
-            raise ValueError(
+            raise ArgumentError(
                 f"the transform {type(transform).__name__} needs the column {missing[0]!r}, and `columns` of "
                 f"{options.root} names only {', '.join(options.columns or ())}: add it to `columns`, or leave it out "
                 "of the transform."
@@ -124,16 +125,16 @@ def declared_streams(
     if streams is None:
         return (Stream(remote=remote, local=local, version=version, tag=tag),)
     if any(each is not None for each in (remote, local, version, tag)):
-        raise ValueError(
+        raise ArgumentError(
             "give either `streams`, each with its `remote`, `local` and `version` or `tag`, or these for one set."
         )
     value: object = streams
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise TypeError(f"`streams` must be a list of smalti.Stream objects, found {type(value).__name__}.")
+        raise ArgumentTypeError(f"`streams` must be a list of smalti.Stream objects, found {type(value).__name__}.")
     chosen = tuple(streams)
     for stream in chosen:
         if not isinstance(stream, Stream):
-            raise TypeError(f"`streams` must hold smalti.Stream objects, found {type(stream).__name__}.")
+            raise ArgumentTypeError(f"`streams` must hold smalti.Stream objects, found {type(stream).__name__}.")
     if not chosen:
-        raise ValueError("`streams` must hold at least one Stream, found none.")
+        raise ArgumentError("`streams` must hold at least one Stream, found none.")
     return chosen

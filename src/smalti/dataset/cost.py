@@ -11,7 +11,7 @@ from typing import Any
 
 from smalti.dataset.forecast import Forecast, ReaderSetup, Shards, forecast
 from smalti.dataset.streaming import open_dataset
-from smalti.errors import SchemaError
+from smalti.errors import ArgumentError, SchemaError
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Place, open_store
 from smalti.world import World
@@ -44,11 +44,11 @@ class Rates:
         for name in ("link", "store", "read"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"`{name}`: expected a rate above 0, found {value!r}")
+                raise ArgumentError(f"`{name}`: expected a rate above 0, found {value!r}")
         for name in ("step", "host_hour", "egress_gb", "thousand_gets"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise ValueError(f"`{name}`: expected 0 or more, found {value!r}")
+                raise ArgumentError(f"`{name}`: expected 0 or more, found {value!r}")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def run_cost(found: Forecast, reader: ReaderSetup, rates: Rates, *, epochs: int 
     slowest one.
     """
     if epochs < 1:
-        raise ValueError(f"`epochs`: expected 1 or more, found {epochs}")
+        raise ArgumentError(f"`epochs`: expected 1 or more, found {epochs}")
     first = _epoch_cost(found, reader, rates, [host.cold_bytes for host in found.hosts])
     return RunCost(epochs, first, _epoch_cost(found, reader, rates, [host.warm_bytes for host in found.hosts]))
 

@@ -43,7 +43,7 @@ from smalti.dataset.resume import (
     saved_cursor,
 )
 from smalti.dataset.skipping import Replacement, SkipCount, SkipPolicy, is_of_sample, read_each, replaced
-from smalti.errors import SchemaError, SmaltiError
+from smalti.errors import ArgumentError, SampleIndexError, SchemaError, SmaltiError
 from smalti.order import Division, GlobalOrder, StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
 from smalti.world import World, detect_world
@@ -156,7 +156,7 @@ class EpochReader:
         """
         stream = self.opened.stream or self.stream
         if not 0 <= sample_id < len(stream):
-            raise IndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
+            raise SampleIndexError(f"sample {sample_id} of {stream.root}: it has samples 0 to {len(stream) - 1}.")
         if self.transform is None:
             return stream.sample(sample_id)
         return self.transform(stream.sample(sample_id)) if self.transforms_samples else self._row(sample_id)
@@ -363,7 +363,7 @@ class EpochReader:
     def reading(self, this_pass: Pass) -> Reading:
         """Return this rank's part of a pass: its steps and their sample ids; pure."""
         if self.batch_size is None:
-            raise ValueError(
+            raise ArgumentError(
                 "`batch_size` is needed to iterate a StreamingDataset: it decides which rank reads which samples. "
                 "Give it to the dataset, or use StreamingDataLoader(dataset, batch_size=...)."
             )
@@ -377,10 +377,12 @@ class EpochReader:
         """
         view, size = self.view(), checked(batch_size=batch_size)
         if size is not None and self.batch_size not in {None, size}:
-            raise ValueError(f"`batch_size` is {size} for the loader and {self.batch_size} for the dataset; give one.")
+            raise ArgumentError(
+                f"`batch_size` is {size} for the loader and {self.batch_size} for the dataset; give one."
+            )
         view.batch_size = size if size is not None else self.batch_size
         if view.batch_size is None:
-            raise ValueError("`batch_size` is needed, on the loader or on the dataset: samples per rank and step.")
+            raise ArgumentError("`batch_size` is needed, on the loader or on the dataset: samples per rank and step.")
         if drop_last:
             view.order = replace(view.order, tail="drop")
         return view

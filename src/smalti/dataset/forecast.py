@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cursor import Cursor
+from smalti.errors import ArgumentError
 from smalti.order import Division, EpochPlan, plan_epoch
 from smalti.world import World
 
@@ -116,7 +117,7 @@ def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
         ValueError: the cursor is of a mixture, or of another order.
     """
     if cursor.mixture is not None or cursor.algorithm != "window":
-        raise ValueError("a forecast is made for one stream in the `window` order.")
+        raise ArgumentError("a forecast is made for one stream in the `window` order.")
     plan = plan_epoch(
         shards.samples,
         seed=cursor.seed,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.attributes import Replaceable
-from smalti.errors import StoreError
+from smalti.errors import SampleIndexError, StoreError
 from smalti.format import ShardInfo
 from smalti.format.reading.batch import pick
 from smalti.storage import LocalStore, open_store
@@ -96,7 +96,7 @@ class LocalDataset:
             IndexError: There is no such sample.
         """
         if not 0 <= sample_id < len(self._smalti):
-            raise IndexError(
+            raise SampleIndexError(
                 f"sample {sample_id} of {self._smalti.root}: expected a number from 0 to {len(self._smalti) - 1}; "
                 "indexing the dataset counts negative numbers from the end."
             )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
-from smalti.errors import CursorError, WorldMismatch
+from smalti.errors import ArgumentError, CursorError, WorldMismatch
 from smalti.order import Division, GlobalOrder, StepBatch, plan_epoch
 from smalti.order.arrangement import check_affinity
 from smalti.order.mixture import (
@@ -66,7 +66,7 @@ class OrderOptions:
             return
         check_affinity(self.affinity)
         if self.algorithm != WINDOW and self.affinity != 1:
-            raise ValueError(
+            raise ArgumentError(
                 f"`affinity` must be left out with `shuffle_algo={self.algorithm!r}`, found {self.affinity}: in "
                 "MosaicML's orders a canonical node has the same shards in every epoch."
             )
@@ -316,7 +316,7 @@ def with_batch_sizes(start: Cursor, readers: World, batch_size: int | None) -> C
     if start.samples and mixture.global_batch and start.algorithm == WINDOW:
         return start
     if batch_size is None:
-        raise ValueError(
+        raise ArgumentError(
             f"`batch_size` is needed: batching_method={mixture.batching_method!r} makes an epoch of batches."
         )
     global_batch = batch_size * readers.num_ranks
@@ -416,7 +416,7 @@ def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
     else:
         size = sum(stream.choose for stream in mosaic_streams(cursor.mixture, sizes, cursor.seed))
     if not size:
-        raise ValueError("the streams' weights must take at least one sample, found none.")
+        raise ArgumentError("the streams' weights must take at least one sample, found none.")
     return size
 
 

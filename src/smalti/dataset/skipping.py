@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache.stats import Counters
-from smalti.errors import BadImageError, ChecksumMismatch, FormatError, IndexFileError, SkipLimitExceeded, SmaltiError
+from smalti.errors import (
+    ArgumentError,
+    BadImageError,
+    ChecksumMismatch,
+    FormatError,
+    IndexFileError,
+    SkipLimitExceeded,
+    SmaltiError,
+)
 from smalti.ledger import SkippedSample
 from smalti.order import StepBatch
 from smalti.stream import OpenStreams
@@ -52,16 +60,16 @@ def skip_policy(on_error: Any, max_skipped: Any) -> SkipPolicy | None:
         ValueError: `on_error` is no such policy, or `max_skipped` no limit, or given without `on_error="skip"`.
     """
     if on_error not in ON_ERROR:
-        raise ValueError(f"`on_error` must be one of {', '.join(ON_ERROR)}, found {on_error!r}.")
+        raise ArgumentError(f"`on_error` must be one of {', '.join(ON_ERROR)}, found {on_error!r}.")
     if on_error == "raise":
         if max_skipped is not None:
-            raise ValueError("`max_skipped` is the limit of on_error='skip': give both, or none.")
+            raise ArgumentError("`max_skipped` is the limit of on_error='skip': give both, or none.")
         return None
     if max_skipped is None:
         return SkipPolicy()
     is_number = isinstance(max_skipped, (int, float, np.number)) and not isinstance(max_skipped, bool)
     if not (is_number and max_skipped >= 0 and (max_skipped < 1 or max_skipped == int(max_skipped))):
-        raise ValueError(
+        raise ArgumentError(
             "`max_skipped` must be a whole number of samples from 0, or a share of the epoch below 1, found "
             f"{max_skipped!r}."
         )

@@ -18,7 +18,7 @@ from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.dataset import StreamingDataset, open_dataset
 from smalti.diagnosis.store_access import is_read_in_place
-from smalti.errors import CatalogError, MixedSplitsWarning, StoreTimeout
+from smalti.errors import ArgumentError, CatalogError, MixedSplitsWarning, StoreTimeout
 from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
 
@@ -152,7 +152,7 @@ def measure_reading(
         ValueError: `seconds` or one of `threads` is not positive.
     """
     if seconds <= 0 or not threads or min(threads) < 1:
-        raise ValueError(f"expected seconds > 0 and threads >= 1, found {seconds} and {tuple(threads)}")
+        raise ArgumentError(f"expected seconds > 0 and threads >= 1, found {seconds} and {tuple(threads)}")
     url = place.url if isinstance(place, Store) else str(place)
     reader = _Reader(url, {"version": version, "tag": tag, "storage_options": storage_options})
     store = open_store(place, storage_options)

@@ -24,7 +24,7 @@ from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.reading import find_newest
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import chosen_version
-from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
+from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.contents import (
     Content,
     plain_index,
@@ -85,7 +85,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
         StoreError: a store failed; calling again continues.
     """
     if mode not in {"create", "overwrite"}:
-        raise ValueError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
+        raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
     sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
     number = chosen_version(sides.source, whole_or_none("version", version), tag)
     content = read_content(sides.source, number)

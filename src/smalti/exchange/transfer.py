@@ -25,7 +25,7 @@ from typing import BinaryIO
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.commit import put_and_check
-from smalti.errors import ChecksumMismatch, StoreError, StoreTimeout
+from smalti.errors import ArgumentError, ChecksumMismatch, StoreError, StoreTimeout
 from smalti.format.hashing import compare_digests, new_hash
 from smalti.format.index import FileInfo
 from smalti.storage import Store
@@ -53,7 +53,7 @@ class CopyOptions:
 
     def __post_init__(self) -> None:
         if self.max_workers < 1 or self.memory_limit < 1 or self.timeout_seconds <= 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"`max_workers` ({self.max_workers}), `memory_limit` ({self.memory_limit}) and `timeout_seconds` "
                 f"({self.timeout_seconds}) must be greater than 0"
             )

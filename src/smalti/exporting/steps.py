@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from smalti.errors import MixedSplitsWarning, SchemaError
+from smalti.errors import ArgumentError, MixedSplitsWarning, SchemaError
 from smalti.exporting import parquet, record, webdataset
 from smalti.exporting.plan import FilePlan, plan_files
 from smalti.format import parse_byte_count
@@ -156,15 +156,15 @@ def export(  # noqa: PLR0913 -- the options of one call
 
 def _check_options(format: str, names: Any, compression: str | None, workers: int | None) -> None:
     if format not in get_args(Format):
-        raise ValueError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
+        raise ArgumentError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
     if names and format != "webdataset":
-        raise ValueError("`names` are endings of members of tar files; a Parquet file has the columns' own names")
+        raise ArgumentError("`names` are endings of members of tar files; a Parquet file has the columns' own names")
     if compression is not None and format != "parquet":
-        raise ValueError("`compression` is Parquet's; tar files of WebDataset are not compressed")
+        raise ArgumentError("`compression` is Parquet's; tar files of WebDataset are not compressed")
     if compression is not None and compression not in _COMPRESSIONS:
-        raise ValueError(f"`compression`: expected one of {', '.join(_COMPRESSIONS)}, found {compression!r}")
+        raise ArgumentError(f"`compression`: expected one of {', '.join(_COMPRESSIONS)}, found {compression!r}")
     if workers is not None and workers < 1:
-        raise ValueError(f"`workers` is {workers}; expected at least 1")
+        raise ArgumentError(f"`workers` is {workers}; expected at least 1")
 
 
 def _require_columns(reader: ArrowReader) -> None:

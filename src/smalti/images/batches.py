@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from smalti.errors import BadImageError, SchemaError
+from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SchemaError
 from smalti.images.header import may_be_image, probe_image
 from smalti.images.pixels import Pixels, centre_square, decode_fast, decode_probed, is_fast, resize_square, scaled_size
 
@@ -40,13 +40,13 @@ class DecodeOptions:
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise ValueError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
+            raise ArgumentError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
         if self.crop not in {"resize", "center"}:
-            raise ValueError(f'`crop` is "resize" or "center", found {self.crop!r}.')
+            raise ArgumentError(f'`crop` is "resize" or "center", found {self.crop!r}.')
         if self.layout not in {"hwc", "chw"}:
-            raise ValueError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
+            raise ArgumentError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
         if not callable(self.resize):
-            raise TypeError(f"`resize` is a function of pixels and a size, found {self.resize!r}.")
+            raise ArgumentTypeError(f"`resize` is a function of pixels and a size, found {self.resize!r}.")
 
 
 def decode_batch(
@@ -122,7 +122,7 @@ def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_
 def _resized(pixels: Pixels, options: DecodeOptions) -> Pixels:
     found, size = options.resize(pixels, options.size), options.size
     if found.dtype != np.uint8 or found.shape != (size, size, 3):  # others would be cast or repeated without a word
-        raise ValueError(
+        raise ArgumentError(
             f"`resize` must return uint8 of shape {(size, size, 3)}, found {found.dtype} of shape {found.shape}"
         )
     return found
@@ -185,9 +185,11 @@ class DecodeImages:
     def __post_init__(self) -> None:
         DecodeOptions(self.size, self.crop, self.layout, self.resize)
         if type(self.num_threads) is not int or self.num_threads < 1:
-            raise ValueError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
+            raise ArgumentError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
-            raise TypeError(f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma after it.")
+            raise ArgumentTypeError(
+                f"`columns` is a tuple of names, found the text {self.columns!r}; write a comma after it."
+            )
 
     @property
     def needed_columns(self) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image
 
-from smalti.errors import BadImageError
+from smalti.errors import ArgumentError, BadImageError
 from smalti.images.header import ImageHeader, exif_orientation, probe_image
 
 Pixels = npt.NDArray[np.uint8]
@@ -200,7 +200,7 @@ def centre_square(pixels: Pixels, size: int) -> Pixels:
 def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     """Encode pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
     if not 1 <= quality <= 100:
-        raise ValueError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
+        raise ArgumentError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
     data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
     return data
 
@@ -243,7 +243,7 @@ def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96)
     At least one image is needed, nothing limits their number; `size` is the side of each in pixels.
     """
     if not images or columns < 1 or size < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"a grid needs at least one image, `columns` >= 1 and `size` >= 1, "
             f"found {len(images)}, {columns} and {size}"
         )

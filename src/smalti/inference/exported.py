@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from smalti.errors import TrainingError
+from smalti.errors import StoreExists, TrainingError
 from smalti.images import decode_batch
 from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
@@ -79,7 +79,7 @@ def export(
     predictor = model if isinstance(model, Predictor) else Predictor(model, model_options)
     target = Path(folder)
     if target.exists():
-        raise FileExistsError(f"{target} exists; export into a new folder, or remove it first")
+        raise StoreExists(f"{target} exists; export into a new folder, or remove it first")
     fresh = target.with_name(f".{target.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import StoreError, StoreExists
+from smalti.errors import ArgumentError, StoreError, StoreExists
 from smalti.ledger.records import (
     MOSAIC_ORDERS,
     Ids,
@@ -87,7 +87,7 @@ class LedgerWriter:
 
     def __init__(self, folder: str | Path, *, life: int, world: World, mode: str = "steps") -> None:
         if mode not in MODES:
-            raise ValueError(f"`mode` must be one of {', '.join(MODES)}, found {mode!r}.")
+            raise ArgumentError(f"`mode` must be one of {', '.join(MODES)}, found {mode!r}.")
         check_folder(folder)
         life_folder = _life_folder(Path(folder), life)
         self.path = life_folder / f"rank-{world.rank:05d}.jsonl"
@@ -122,7 +122,7 @@ class LedgerWriter:
             ValueError: the mode is `digest` and the order is MosaicML's, whose positions depend on the world.
         """
         if self._is_digest and start.cursor.algorithm in MOSAIC_ORDERS:
-            raise ValueError(
+            raise ArgumentError(
                 f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
                 "nothing; use mode 'steps'."
             )
@@ -142,7 +142,7 @@ class LedgerWriter:
         """
         positions, ids = np.asarray(positions), np.asarray(ids)
         if not self._passes or positions.ndim != 1 or positions.shape != ids.shape:
-            raise ValueError(
+            raise ArgumentError(
                 f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
                 f"{positions.shape} and {ids.shape}, and {self._passes} passes begun."
             )

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.errors import ArgumentError
 from smalti.order.keys import Purpose, keyed_permutation
 
 Ids = NDArray[np.int64]
@@ -42,7 +43,7 @@ def check_affinity(affinity: Any) -> None:
     """
     is_number = isinstance(affinity, int | float | np.number) and not isinstance(affinity, bool)
     if not (is_number and 0 <= affinity <= 1):
-        raise ValueError(f"`affinity` must be a number in [0, 1], found {affinity!r}.")
+        raise ArgumentError(f"`affinity` must be a number in [0, 1], found {affinity!r}.")
 
 
 def arranged(sizes: Ids, *, seed: int, epoch: int, runs: int, affinity: float) -> Ids:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.errors import ArgumentError
 from smalti.world import World
 
 TAILS = ("pad", "short", "drop")
@@ -50,11 +51,11 @@ class Division:
 
     def __post_init__(self) -> None:
         if self.tail not in TAILS:
-            raise ValueError(f"`tail` must be one of {', '.join(TAILS)}, found {self.tail!r}.")
+            raise ArgumentError(f"`tail` must be one of {', '.join(TAILS)}, found {self.tail!r}.")
         if self.batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, found {self.batch_size}.")
+            raise ArgumentError(f"`batch_size` must be at least 1, found {self.batch_size}.")
         if not 0 <= self.start <= self.epoch_size:
-            raise ValueError(f"`start` must lie in [0, {self.epoch_size}], found {self.start}.")
+            raise ArgumentError(f"`start` must lie in [0, {self.epoch_size}], found {self.start}.")
 
     @property
     def global_batch(self) -> int:

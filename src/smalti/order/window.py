@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.errors import ArgumentError, SampleIndexError
 from smalti.order.arrangement import arranged, check_affinity
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys, stable_order_at
 
@@ -74,7 +75,7 @@ class GlobalOrder(ABC):
             IndexError: the span is not inside [0, len(order)].
         """
         if not 0 <= begin <= end <= len(self):
-            raise IndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
+            raise SampleIndexError(f"span [{begin}, {end}) is not inside the epoch's positions [0, {len(self)}).")
         return self.ids_at(np.arange(begin, end, dtype=np.int64))
 
 
@@ -125,10 +126,12 @@ def plan_epoch(
     """
     sizes = np.asarray(shard_sizes)
     if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
-        raise ValueError(f"`shard_sizes` must be a row of whole numbers, found {sizes.dtype} of shape {sizes.shape}.")
+        raise ArgumentError(
+            f"`shard_sizes` must be a row of whole numbers, found {sizes.dtype} of shape {sizes.shape}."
+        )
     sizes = sizes.astype(np.int64)
     if sizes.size and int(sizes.min()) < 0:
-        raise ValueError(
+        raise ArgumentError(
             f"`shard_sizes` must not be negative, found {int(sizes.min())} for shard {int(sizes.argmin())}."
         )
     block = default_block_size(max(1, canonical_nodes)) if shuffle_block_size is None else shuffle_block_size
@@ -139,7 +142,7 @@ def plan_epoch(
         ("shuffle_block_size", block, 1),
     ):
         if not low <= value < 1 << 63:
-            raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+            raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
     check_affinity(affinity)
     order = arranged(sizes, seed=seed, epoch=epoch, runs=canonical_nodes, affinity=affinity)
     return EpochPlan(_Runs(sizes, order, seed, canonical_nodes), epoch=epoch, block_size=block, shuffle=shuffle)

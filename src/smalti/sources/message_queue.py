@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from smalti.errors import StoreError
+from smalti.errors import ArgumentError, StoreError
 from smalti.storage.redact import detect_secrets, raise_clean, redact
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import load_extra
@@ -37,7 +37,7 @@ class MessageQueue:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.netloc or not parts.path.strip("/"):
-            raise ValueError(
+            raise ArgumentError(
                 "a queue must be an address like https://sqs.<region>.amazonaws.com/<account>/<name>, found "
                 f"{redact(url)!r}"
             )

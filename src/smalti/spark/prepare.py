@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.errors import ArgumentError, BadImageError, SchemaError, SmaltiError
 from smalti.format.encodings.images import ImageFileEncoding
 from smalti.format.encodings.registry import built_in_encoding
 from smalti.images import prepare_jpeg
@@ -350,7 +350,7 @@ def require_size(options: PrepareOptions) -> int:
         ValueError: Files are kept as they are.
     """
     if options.size is None:
-        raise ValueError(
+        raise ArgumentError(
             "`size=None` keeps files as they are, which dataframe_to_mds(prepare_images(...)) writes; give a size, as "
             "in PrepareOptions(size=96)"
         )

@@ -42,7 +42,7 @@ from smalti.catalog.sidecars import (
 )
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
-from smalti.errors import CatalogError, SchemaError
+from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
 from smalti.spark.reach import require_reach
@@ -211,7 +211,7 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     check_json("recipe", {"recipe": recipe})
     store = open_store(out, storage_options)
     if erased not in ("refuse", "skip", "convert"):
-        raise ValueError(f"`erased` is {erased!r}, expected refuse, skip or convert")
+        raise ArgumentError(f"`erased` is {erased!r}, expected refuse, skip or convert")
     conversion = FileConversion(spark, prepare, _convert_by_tasks, erased)
     return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
 
@@ -249,7 +249,7 @@ def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], 
 def _fingerprints(files: Sequence[SourceFile]) -> dict[str, str]:
     fingerprints = {file.path: file.fingerprint for file in files}
     if len(fingerprints) != len(files):
-        raise ValueError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
+        raise ArgumentError(f"`files` names {len(files) - len(fingerprints)} paths more than once")
     return fingerprints
 
 

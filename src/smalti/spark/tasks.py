@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from smalti import errors
-from smalti.errors import MissingDependency, SchemaError, SmaltiError
+from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError
 from smalti.process import use_driver_python
 from smalti.spark.session import ARROW_BATCHES
 from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
@@ -383,11 +383,11 @@ def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:
         require_bounded(frame, what)
         return
     if frame is None:
-        raise TypeError(f"{what} must be a Spark DataFrame, none was given")
+        raise ArgumentTypeError(f"{what} must be a Spark DataFrame, none was given")
     known = [prefix for prefix in _FRAME_ADVICE if f"{kind.__module__}.".startswith(f"{prefix}.")]
     rows, batch = _FRAME_ADVICE[known[-1]] if known else ("spark.createDataFrame(rows)", "")
     without = f"; without Spark, `MDSWriter(out=..., columns=...)` and its `write_batch({batch})`"
-    raise TypeError(
+    raise ArgumentTypeError(
         f"{what} must be a Spark DataFrame, found {kind.__module__}.{kind.__qualname__}: give {rows}"
         f"{without if is_set and batch else ''}"
     )

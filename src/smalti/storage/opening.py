@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from smalti.errors import StoreError
+from smalti.errors import ArgumentTypeError, StoreError
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
@@ -38,7 +38,7 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     address: object = url  # callers without type checks pass anything
     if not isinstance(address, str | os.PathLike):
         shown = redact_message(f"{url!r:.80}")
-        raise TypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {shown}")
+        raise ArgumentTypeError(f"expected a path, a URL or a store, found {type(url).__name__}: {shown}")
     text = str(address)
     if text in {"", "file:", "file://"}:
         raise StoreError(

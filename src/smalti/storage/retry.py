@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from smalti.errors import StoreTimeout
+from smalti.errors import ArgumentError, StoreTimeout
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class RetryOptions:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.timeout <= 0:
-            raise ValueError(f"expected attempts >= 1 and timeout > 0, found {self.attempts} and {self.timeout}")
+            raise ArgumentError(f"expected attempts >= 1 and timeout > 0, found {self.attempts} and {self.timeout}")
 
     def deadline(self, num_bytes: int = 0) -> "Deadline":
         """Return the deadline of an operation that begins now and transfers so many bytes."""

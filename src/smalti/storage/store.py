@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from smalti.errors import StoreConflict, StoreError, StoreExists, StoreNotFound
+from smalti.errors import ArgumentError, StoreConflict, StoreError, StoreExists, StoreNotFound
 
 MAX_KEY_BYTES = 1024
 """Longest key that S3, GCS and Azure all accept."""
@@ -506,7 +506,7 @@ def delete_own(store: Store, key: str) -> None:
 def check_span(begin: int, end: int) -> None:
     """Raise `ValueError` unless 0 <= begin <= end."""
     if not 0 <= begin <= end:
-        raise ValueError(f"byte range [{begin}, {end}) is not valid: expected 0 <= begin <= end")
+        raise ArgumentError(f"byte range [{begin}, {end}) is not valid: expected 0 <= begin <= end")
 
 
 def mark_of(entry: Mapping[str, Any]) -> str:

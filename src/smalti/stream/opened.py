@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import Outline, ShardCache, Source, Uses, with_descriptors
-from smalti.errors import CursorError, FormatError, SchemaError
+from smalti.errors import CursorError, FormatError, SampleIndexError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
 from smalti.format.reading.batch import filled
@@ -292,7 +292,7 @@ class OpenStreams:
             IndexError: there is no such sample. Nothing below checks this, and a wrong row would read other memory.
         """
         if len(sample_ids) and not (sample_ids.min() >= 0 and sample_ids.max() < self._num_samples):
-            raise IndexError(
+            raise SampleIndexError(
                 f"samples {sample_ids.min()} to {sample_ids.max()} of {self.root}, which has "
                 f"{self._num_samples}: expected numbers from 0 on"
             )

@@ -13,6 +13,7 @@ import numpy as np
 from smalti.attributes import Replaceable, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
+from smalti.errors import ArgumentError, ArgumentTypeError
 from smalti.order.mixture import StreamWeight
 from smalti.redaction import hide_options
 from smalti.storage import Store
@@ -50,7 +51,7 @@ class StreamOptions:
             object.__setattr__(self, "split", None)
         check_secrets(self.root)
         if self.version is not None and self.tag is not None:
-            raise ValueError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
+            raise ArgumentError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: An
     store = remote if isinstance(remote, Store) else None
     root = local if remote is None else remote.url if isinstance(remote, Store) else remote
     if root is None:
-        raise ValueError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
+        raise ArgumentError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
     fields = ("split", "storage_options", "columns")
     own = {name: getattr(stream, name) for name in fields if getattr(stream, name) is not None}
     cache = replace(
@@ -166,15 +167,15 @@ def checked_columns(columns: Any) -> tuple[str, ...] | None:
     if columns is None:
         return None
     if isinstance(columns, str):
-        raise TypeError(f"`columns` is a list of names, found the text {columns!r}; write [{columns!r}].")
+        raise ArgumentTypeError(f"`columns` is a list of names, found the text {columns!r}; write [{columns!r}].")
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
-        raise TypeError(f"`columns` must be a list of names, found {columns!r:.80}.")
+        raise ArgumentTypeError(f"`columns` must be a list of names, found {columns!r:.80}.")
     names = tuple(columns)
     if not names:
-        raise ValueError("`columns` must name at least one column, found none; leave it out to read all.")
+        raise ArgumentError("`columns` must name at least one column, found none; leave it out to read all.")
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
-        raise ValueError(f"`columns` names {twice[0]!r} twice.")
+        raise ArgumentError(f"`columns` names {twice[0]!r} twice.")
     return names
 
 
@@ -184,4 +185,4 @@ def _check_weight(name: str, value: Any, *, is_whole: bool) -> None:
     is_number = isinstance(value, (float, int)) and not isinstance(value, bool)
     if not (is_number and 0 <= value <= MAX_WEIGHT and (not is_whole or value == int(value))):
         kind = "whole number" if is_whole else "number"
-        raise ValueError(f"`{name}` must be a {kind} from 0 to {MAX_WEIGHT:g}, found {value!r}.")
+        raise ArgumentError(f"`{name}` must be a {kind} from 0 to {MAX_WEIGHT:g}, found {value!r}.")

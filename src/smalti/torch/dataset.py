@@ -21,7 +21,7 @@ from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.local import LocalDataset as _LocalDataset
 from smalti.dataset.resume import RunTracker
 from smalti.dataset.streaming import reads_columns, sample_form, view_of
-from smalti.errors import CursorError
+from smalti.errors import ArgumentTypeError, CursorError
 from smalti.torch.ranks import group_runs, running_world
 from smalti.torch.shared_progress import SharedProgress
 from smalti.torch.worker_processes import end_with_program
@@ -141,7 +141,7 @@ def view_for_loader(
         TypeError: the dataset overrides `__iter__`, which a loader of whole batches cannot call.
     """
     if type(dataset).__iter__ is not StreamingDataset.__iter__:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{type(dataset).__name__} overrides `__iter__`, and StreamingDataLoader reads samples by `__getitem__`: "
             "the override would be ignored. Override `__getitem__` or `get_item` instead, or use "
             "torch.utils.data.DataLoader, which calls `__iter__`."

@@ -19,7 +19,7 @@ from smalti.dataset.epoch_reader import BatchForm
 from smalti.dataset.order import Planned, Reading
 from smalti.dataset.skipping import Replacement, SkipCount, replaced
 from smalti.dataset.streaming import sample_form
-from smalti.errors import SmaltiError, StoreError, WorldMismatch
+from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
 from smalti.torch.collate import SampleCollate, check_batches, columns_to_tensors
@@ -82,13 +82,15 @@ class StreamingDataLoader(DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"`dataset` must be a smalti StreamingDataset, found {type(dataset).__name__}; other datasets go to "
                 "torch's own DataLoader."
             )
         for name in ("shuffle", "sampler", "batch_sampler"):
             if kwargs.pop(name, None):
-                raise ValueError(f"`{name}` is not the loader's: the dataset plans the order; give it `shuffle=True`.")
+                raise ArgumentError(
+                    f"`{name}` is not the loader's: the dataset plans the order; give it `shuffle=True`."
+                )
         num_workers = whole_number("num_workers", num_workers, 0)
         ahead = whole_or_none("prefetch_factor", kwargs.get("prefetch_factor"), 0)
         if ahead is not None:  # a worker must read at least one batch ahead
@@ -343,17 +345,19 @@ def _can_continue(persistent: Any) -> bool:
 def _state_of(view: StreamingDataset) -> LoaderState:
     state = view._smalti.loader
     if state is None:
-        raise TypeError("this dataset is not a view that was made for a loader.")
+        raise ArgumentTypeError("this dataset is not a view that was made for a loader.")
     return state
 
 
 def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
     """Return `thread` or `process`, for the user's choice."""
     if choice not in WORKER_KINDS:
-        raise ValueError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {choice!r}.")
+        raise ArgumentError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {choice!r}.")
     for_processes = [name for name in ("worker_init_fn", "multiprocessing_context") if options.get(name) is not None]
     if choice == "thread" and for_processes:
-        raise ValueError(f"`{for_processes[0]}` is for worker processes; leave it out, or give worker_kind='process'.")
+        raise ArgumentError(
+            f"`{for_processes[0]}` is for worker processes; leave it out, or give worker_kind='process'."
+        )
     if choice != "auto":
         return choice
     transform = view._smalti.transform

@@ -34,7 +34,7 @@ from smalti.catalog.sidecars import (
 )
 from smalti.catalog.table.shard_table import written_keys
 from smalti.catalog.verify import open_checked
-from smalti.errors import CatalogError, CommitConflict, SmaltiError
+from smalti.errors import ArgumentError, CatalogError, CommitConflict, SmaltiError
 from smalti.format import ShardInfo
 from smalti.format.hashing import MODULUS
 from smalti.format.index import PARQUET
@@ -150,7 +150,9 @@ def _choose(
         copies = _copies(store, content, positions)  # so that a purge that was killed can be repeated
         return Selection("positions", what, copies, copies)
     if version is not None:
-        raise ValueError("`version` is that of positions (`ids` without `column`); others are searched in the newest")
+        raise ArgumentError(
+            "`version` is that of positions (`ids` without `column`); others are searched in the newest"
+        )
     predicate = _make_predicate(where, ids=ids, column=column, columns=columns)
     found = PredicateSearch(store, predicate)
     if isinstance(predicate, Ids):
@@ -173,15 +175,15 @@ def _make_predicate(
         ValueError: not exactly one way was chosen.
     """
     if (where is None) == (ids is None):
-        raise ValueError("give either `where` or `ids`, which choose the samples")
+        raise ArgumentError("give either `where` or `ids`, which choose the samples")
     if columns is not None and not (callable(where) and not _is_expression(where)):
-        raise ValueError("`columns` belong to a function as `where`; others tell which columns they read")
+        raise ArgumentError("`columns` belong to a function as `where`; others tell which columns they read")
     if ids is not None:
         if column is None:
-            raise ValueError("`ids` need the `column` that they are values of")
+            raise ArgumentError("`ids` need the `column` that they are values of")
         return Ids(column, ids)
     if column is not None:
-        raise ValueError("`column` belongs to `ids`; comparisons name their columns themselves")
+        raise ArgumentError("`column` belongs to `ids`; comparisons name their columns themselves")
     if isinstance(where, Predicate):
         return where
     if _is_expression(where):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smalti.errors import SchemaError
+from smalti.errors import ArgumentError, SchemaError
 from smalti.writer.predicate import Batch, Mask, Predicate, arrow_values, check_columns
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _scalar(value: Any, kind: "pa.DataType") -> "pa.Scalar[Any]":
         return pa.scalar(value).cast(kind)  # of a date, a time, or their text
     if pa.types.is_integer(kind):
         if value != int(value):
-            raise ValueError("it has a fraction")
+            raise ArgumentError("it has a fraction")
         return pa.scalar(int(value), kind)
     if pa.types.is_floating(kind):
         return pa.scalar(float(value)).cast(kind)

@@ -22,7 +22,7 @@ from smalti.catalog.reading import find_newest, headers_before
 from smalti.catalog.retention.retire import Retirement, RetireOptions, retire
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.tags import read_tags, tag, tags, untag
-from smalti.errors import CatalogError, IndexFileError, SchemaError, StoreNotFound
+from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaError, StoreNotFound
 from smalti.storage import Store
 from smalti.writer.deletion_report import (
     OldVersions,
@@ -59,7 +59,7 @@ class PurgeOptions:
 
     def __post_init__(self) -> None:
         if self.tags not in ("refuse", "remove", "move"):
-            raise ValueError(f"`tags` is {self.tags!r}, expected refuse, remove or move")
+            raise ArgumentError(f"`tags` is {self.tags!r}, expected refuse, remove or move")
 
 
 @dataclass(frozen=True)

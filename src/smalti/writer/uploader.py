@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from smalti.catalog.commit import put_and_check
-from smalti.errors import SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
+from smalti.errors import ClosedError, SchemaError, SmaltiError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, place_lists
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
@@ -464,7 +464,7 @@ class ShardUploader:
 
     def _refuse(self, *_: object) -> NoReturn:
         self._queue.raise_failure()
-        raise ValueError("this writer was finished or aborted; make a new one")
+        raise ClosedError("this writer was finished or aborted; make a new one")
 
 
 def _parts(batch: "pa.RecordBatch | pa.Table") -> "Iterator[pa.RecordBatch]":

@@ -16,7 +16,7 @@ from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.next_version import check_append
 from smalti.catalog.publishing import MODES, Mode, check_target
 from smalti.catalog.retention import markers
-from smalti.errors import CatalogError, CommitUnknown, SchemaError, SmaltiError
+from smalti.errors import ArgumentError, CatalogError, CommitUnknown, SchemaError, SmaltiError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.redaction import hide_options
 from smalti.storage import Store, open_store
@@ -57,14 +57,14 @@ class WriterOptions:
         if self.mode is None:
             return "overwrite" if self.exist_ok else "create"
         if self.mode not in MODES:
-            raise ValueError(f"`mode` is {self.mode!r}, expected one of {', '.join(MODES)}")
+            raise ArgumentError(f"`mode` is {self.mode!r}, expected one of {', '.join(MODES)}")
         if self.exist_ok and self.mode != "overwrite":
-            raise ValueError(
+            raise ArgumentError(
                 f'`exist_ok=True` is MosaicML\'s name for mode="overwrite", found mode="{self.mode}" beside it; leave '
                 "`exist_ok` out"
             )
         if self.mode == "append" and self.keep_local and isinstance(self.out, tuple):
-            raise ValueError(
+            raise ArgumentError(
                 '`keep_local=True` cannot be given with mode="append": the local folder would get the new samples '
                 "alone, or after others than the remote set has. Append to the remote set alone"
             )
@@ -77,9 +77,9 @@ class WriterOptions:
             ValueError: `retry` or `max_workers` is below 1.
         """
         if self.retry < 1:
-            raise ValueError(f"`retry` is the number of tries, at least 1, found {self.retry}")
+            raise ArgumentError(f"`retry` is the number of tries, at least 1, found {self.retry}")
         if self.max_workers is not None and self.max_workers < 1:
-            raise ValueError(f"`max_workers` is the number of threads, at least 1, found {self.max_workers}")
+            raise ArgumentError(f"`max_workers` is the number of threads, at least 1, found {self.max_workers}")
         workers = self.max_workers or min(8, (os.cpu_count() or 1) + 4)
         return UploadOptions(workers, attempts=self.retry, hash_rows=self.row_hash)
 

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
-from smalti.errors import FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
@@ -50,7 +50,7 @@ def open_source(place: Any, options: SourceOptions) -> "HuggingFaceSource":
     given = dict(options.settings)
     wanted_split = given.pop("split", None)
     if given:
-        raise ValueError(f"the `settings` of a Hugging Face dataset are split, found {sorted(given)}")
+        raise ArgumentError(f"the `settings` of a Hugging Face dataset are split, found {sorted(given)}")
     if _is_dataset(place) and not isinstance(place, Mapping):
         return _of_dataset(place, options.columns)
     if isinstance(place, Mapping):

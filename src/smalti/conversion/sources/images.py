@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions, changed
-from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SchemaError, SmaltiError
 from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
 from smalti.regular_files import printable
@@ -67,13 +67,13 @@ def open_source(place: Any, options: SourceOptions) -> "ImageSource":
         ValueError: There is no such setting.
     """
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
-        raise TypeError(f"images: expected a path or URL of a folder, found {type(place).__name__}")
+        raise ArgumentTypeError(f"images: expected a path or URL of a folder, found {type(place).__name__}")
     unknown = sorted(set(options.settings) - set(_SETTINGS))
     if unknown:
-        raise ValueError(f"images have no setting {unknown[0]!r}; there are {', '.join(_SETTINGS)}")
+        raise ArgumentError(f"images have no setting {unknown[0]!r}; there are {', '.join(_SETTINGS)}")
     meaning = options.settings.get("folders", "auto")
     if meaning not in _MEANINGS:
-        raise ValueError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
+        raise ArgumentError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
     return ImageSource(str(place), options)
 
 

@@ -19,7 +19,7 @@ from smalti.conversion.sources.litdata_chunk import ADVICE, Chunk
 from smalti.conversion.sources.litdata_items import Items, item_columns
 from smalti.conversion.sources.litdata_rows import Rows, row_columns
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
-from smalti.errors import FormatError, StoreNotFound
+from smalti.errors import ArgumentError, FormatError, StoreNotFound
 from smalti.format import load_strict
 from smalti.storage import Store, open_store
 
@@ -40,7 +40,7 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
         SchemaError: A column is pickled or cannot be stored; or there is no such column.
     """
     if options.settings:
-        raise ValueError(f"LitData has no settings, found {sorted(options.settings)}")
+        raise ArgumentError(f"LitData has no settings, found {sorted(options.settings)}")
     store = open_store(place, options.storage_options)
     index = _read_index(store)
     config = index["config"]

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.errors import SchemaError
+from smalti.errors import ArgumentError, SchemaError
 from smalti.format.logical import MASK_SUFFIX
 from smalti.storage import open_store
 from smalti.stream import StreamOptions
@@ -41,7 +41,7 @@ def open_source(place: Any, options: SourceOptions) -> "MdsSource":
     version, tag = given.pop("version", None), given.pop("tag", None)
     split = given.pop("split", None)
     if given:
-        raise ValueError(f"the `settings` of a shard set are version, tag and split, found {sorted(given)}")
+        raise ArgumentError(f"the `settings` of a shard set are version, tag and split, found {sorted(given)}")
     store = open_store(place, options.storage_options)
     found = find_shard_set(StreamOptions(store.url, split, version, tag, store=store))
     reader = ArrowReader.of(found, as_stored=True)

@@ -34,7 +34,7 @@ from smalti.conversion.sources.parquet_files import (
     splits_of_hub,
     table_format,
 )
-from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
+from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.columns import repeated
@@ -76,7 +76,7 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
         VersionNotFound: The folder has several splits.
     """
     if options.settings:
-        raise ValueError(f"Parquet has no settings, found {', '.join(map(repr, options.settings))}")
+        raise ArgumentError(f"Parquet has no settings, found {', '.join(map(repr, options.settings))}")
     found = list_files(place, options.storage_options).having(SUFFIXES)
     if found.pattern:
         return ParquetSource(found, options)

@@ -29,7 +29,7 @@ from smalti.conversion.sources.source_file import (
     find_files,
     without_compression,
 )
-from smalti.errors import FormatError, SchemaError, StoreNotFound
+from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound
 from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.sources.listing import LeftOut
 
@@ -65,9 +65,9 @@ def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
     given = dict(options.settings)
     missing = given.pop("missing", "error")
     if given:
-        raise ValueError(f"the `settings` of tar files are missing, found {sorted(given)}")
+        raise ArgumentError(f"the `settings` of tar files are missing, found {sorted(given)}")
     if missing not in ("error", "null"):
-        raise ValueError(f"`missing`: expected 'error' or 'null', found {missing!r}")
+        raise ArgumentError(f"`missing`: expected 'error' or 'null', found {missing!r}")
     types = exported_types(found.export)
     is_exported = types is not None
     if types is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import BadImageError, FormatError, SchemaError
+from smalti.errors import ArgumentError, BadImageError, FormatError, SampleIndexError, SchemaError
 from smalti.format.encodings.encoding import Array, Encoding, Int64s
 from smalti.format.encodings.numbers import NdArray, Scalar
 from smalti.format.encodings.registry import num_replaced, parse_encoding
@@ -42,7 +42,7 @@ def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
         number = operator.index(at)
         if not -size <= number < size:
             there = f"samples 0 to {size - 1}" if size else "no samples"
-            raise IndexError(f"sample {number} of {what}: it has {there}.")
+            raise SampleIndexError(f"sample {number} of {what}: it has {there}.")
         return get(number % size)
     if isinstance(at, slice):
         return [get(number) for number in range(*at.indices(size))]
@@ -50,7 +50,7 @@ def pick(at: Any, size: int, get: Callable[[int], Any], what: str) -> Any:
         at = at.tolist()
     if isinstance(at, list):
         return [pick(item, size, get, what) for item in at]
-    raise ValueError(
+    raise ArgumentError(
         f"{what} takes an integer, a slice, or lists or arrays of integers, found {type(at).__name__}"
         + (f" of {at.dtype}" if isinstance(at, np.ndarray) else "")
         + "."
@@ -67,11 +67,11 @@ def check_rows(indices: Array, size: int, what: str) -> Array:
     """
     rows = np.asarray(indices)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise IndexError(
+        raise SampleIndexError(
             f"expected a one-dimensional array of sample numbers, found {rows.dtype} of shape {rows.shape}"
         )
     if rows.size and not (rows.min() >= 0 and rows.max() < size):
-        raise IndexError(f"samples {rows.min()} to {rows.max()} of {size} in {what}")
+        raise SampleIndexError(f"samples {rows.min()} to {rows.max()} of {size} in {what}")
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import FormatError
+from smalti.errors import ArgumentError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array, Bytes1d, Int64s, split
 from smalti.format.hashing import hash_rows
 from smalti.format.layout import OFFSET
@@ -45,7 +45,7 @@ class StoredSamples:
         """Return the samples of a slice with step 1."""
         begin, end, step = rows.indices(len(self))
         if step != 1:
-            raise ValueError(f"expected consecutive samples, found a step of {step}")
+            raise ArgumentError(f"expected consecutive samples, found a step of {step}")
         return StoredSamples(self.data, self.ends[begin : max(begin, end) + 1])
 
     @property
@@ -89,7 +89,7 @@ class Ragged:
             IndexError: No such value.
         """
         if not -len(self) <= index < len(self):
-            raise IndexError(f"value {index} of {len(self)}")
+            raise SampleIndexError(f"value {index} of {len(self)}")
         place = index % len(self)
         return memoryview(self.data)[self.offsets[place] : self.offsets[place + 1]]
 

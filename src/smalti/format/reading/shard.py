@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from smalti.errors import BadImageError, FormatError
+from smalti.errors import BadImageError, ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
 from smalti.format.encodings.registry import is_unsafe
 from smalti.format.hashing import FIRST_BYTES
@@ -135,7 +135,7 @@ class Shard:
         if number < 0:
             number += self._len
         if not 0 <= number < self._len:
-            raise IndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
+            raise SampleIndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
         file, plan = self.mapped(), self.plan
         data = file.map
         begin, end = _BEGIN_AND_END(data, 4 + 4 * number)
@@ -234,7 +234,7 @@ class Shard:
         """
         file = self._file
         if file is None:
-            raise ValueError(f"shard {self.info.raw.basename} is closed")
+            raise ClosedError(f"shard {self.info.raw.basename} is closed")
         return file
 
     def _pick(self, indices: Array) -> RowSelection:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from smalti.errors import FormatError
+from smalti.errors import ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
 from smalti.format.index import FileInfo, ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
@@ -104,7 +104,7 @@ class TextShard:
         if number < 0:
             number += self._len
         if not 0 <= number < self._len:
-            raise IndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
+            raise SampleIndexError(f"sample {index} of {self._len} in shard {self.info.raw.basename}")
         columns = self._columns([number])
         return {name: values[0] for name, values in columns.items()}
 
@@ -151,7 +151,7 @@ class TextShard:
             ValueError: The shard is closed.
         """
         if self._data is None:
-            raise ValueError(f"shard {self.info.raw.basename} is closed")
+            raise ClosedError(f"shard {self.info.raw.basename} is closed")
         return StoredSamples(memoryview(self._data), self._offsets.astype(np.int64))
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class TextShard:
     def _columns(self, rows: list[int]) -> dict[str, list[Any]]:
         data = self._data
         if data is None:
-            raise ValueError(f"shard {self.info.raw.basename} is closed")
+            raise ClosedError(f"shard {self.info.raw.basename} is closed")
         begins, ends = self._offsets[rows].tolist(), (self._offsets[1:][rows] - len(self._newline)).tolist()
         pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
         try:

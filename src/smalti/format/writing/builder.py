@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from smalti.errors import SchemaError
+from smalti.errors import ArgumentError, SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
@@ -282,7 +282,7 @@ class _Shards:
 
     def _check_complete(self) -> None:
         if self._is_incomplete:
-            raise ValueError(
+            raise ArgumentError(
                 "adding samples to this builder was interrupted, or ran out of memory, and its shard has lost some of "
                 "them; make a new builder, and write again."
             )

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smalti.errors import SchemaError
+from smalti.errors import ClosedError, SchemaError
 from smalti.format.blocks import block_hashes_of
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Bytes1d, Int64s
@@ -100,7 +100,7 @@ class FillingShard:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ValueError("a shard can be sealed once; keep what `seal` returned")
+            raise ClosedError("a shard can be sealed once; keep what `seal` returned")
 
     def _grow(self, needed: int) -> None:
         larger = np.empty(max(needed, 2 * len(self._memory)), np.uint8)

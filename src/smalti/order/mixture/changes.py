@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import CursorError
+from smalti.errors import ArgumentError, CursorError
 from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.planning import (
     MixtureOptions,
@@ -85,7 +85,7 @@ class ChangingMixture:
         self._options = MixtureOptions() if options is None else options
         self._places = places = [(each.epoch, each.position) for each in weightings]
         if not places or places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
-            raise ValueError(
+            raise ArgumentError(
                 f"`weightings` must begin at epoch 0, position 0, and come in order, found places {places}."
             )
         self._check_sizes()
@@ -198,7 +198,7 @@ class ChangingMixture:
                     found=new,
                 )
             if each.position >= size:
-                raise ValueError(f"weights change at position {each.position} of an epoch of {size}.")
+                raise ArgumentError(f"weights change at position {each.position} of an epoch of {size}.")
 
 
 class ChangedPlan(GlobalOrder):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import WorldMismatch
+from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
 from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
 from smalti.order.mixture.units import Drawing, Units, joined, units_of
@@ -61,11 +61,11 @@ class MixtureOptions:
     def __post_init__(self) -> None:
         for name, allowed in (("sampling_method", SAMPLINGS), ("batching_method", BATCHINGS)):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
+                raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
         for name in ("sampling_granularity", "epoch_size", "global_batch", "local_batch"):
             value = getattr(self, name)
             if value is not None and not 1 <= value < 1 << 62:
-                raise ValueError(f"`{name}` must lie in [1, 2^62), found {value}.")
+                raise ArgumentError(f"`{name}` must lie in [1, 2^62), found {value}.")
         self._check_batches()
 
     def _check_batches(self) -> None:
@@ -73,11 +73,11 @@ class MixtureOptions:
         if method == "random":
             return
         if whole is None:
-            raise ValueError(f"`global_batch` must be given with batching {method!r}, found None.")
+            raise ArgumentError(f"`global_batch` must be given with batching {method!r}, found None.")
         if method != "device_per_stream":
             return
         if local is None:
-            raise ValueError(f"`local_batch` must be given with batching {method!r}, found None.")
+            raise ArgumentError(f"`local_batch` must be given with batching {method!r}, found None.")
         if whole % local:
             raise WorldMismatch(
                 f"batching {method!r}: a global batch of {whole} cannot be divided into batches of {local}; choose a "
@@ -104,7 +104,7 @@ def samples_taken(
     """
     is_relative = are_relative(weights)
     if not is_relative and epoch_size is not None and any(weight != StreamWeight() for weight in weights):
-        raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
+        raise ArgumentError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
     parts = parts_of(totals, weights)
     if is_relative or epoch_size is not None:
         taken = shared_out(sum(totals) if epoch_size is None else epoch_size, parts, seed)
@@ -113,7 +113,7 @@ def samples_taken(
     for stream, (total, count) in enumerate(zip(totals, taken, strict=True)):
         check_not_empty(stream, count, total)
     if sum(taken) > MAX_EPOCH:
-        raise ValueError(
+        raise ArgumentError(
             f"the streams' weights take {sum(taken)} samples in an epoch, expected at most {MAX_EPOCH}: give smaller "
             "ones, and read more epochs."
         )
@@ -127,7 +127,7 @@ def check_not_empty(stream: int, count: int, total: int) -> None:
         ValueError: the stream has none.
     """
     if count and not total:
-        raise ValueError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
+        raise ArgumentError(f"stream {stream} has no samples, and {count} are to be taken of it: leave it out.")
 
 
 def parts_of(totals: Sequence[int], weights: Sequence[StreamWeight]) -> list[Fraction]:
@@ -147,7 +147,7 @@ def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
     """Divide samples in proportion to `parts`: each share is rounded down, and the remainder distributed by key."""
     whole = sum(parts)
     if not whole:
-        raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
+        raise ArgumentError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
     exact = [samples * part / whole for part in parts]
     taken = [math.floor(share) for share in exact]
     lacking = samples - sum(taken)
@@ -160,7 +160,7 @@ def shared_out(samples: int, parts: Sequence[Fraction], seed: int) -> list[int]:
 def _written(name: str, value: float) -> Fraction:
     """Return the decimal number that the user wrote, not the float nearest to it."""
     if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be finite, found {value}.")
+        raise ArgumentError(f"`{name}` must be finite, found {value}.")
     return Fraction(repr(float(value)))
 
 
@@ -268,7 +268,7 @@ class Window:
         for name, low in (("seed", 0), ("epoch", 0), ("canonical_nodes", 1)):
             value = getattr(self, name)
             if not low <= value < 1 << 63:
-                raise ValueError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
+                raise ArgumentError(f"`{name}` must lie in [{low}, 2^63), found {value}.")
 
     def order(self, units: Units, seed: int) -> OrderedUnits:
         """Return units with their order."""
@@ -325,7 +325,9 @@ def _layout(taken: Ids, window: Window, options: MixtureOptions) -> Layout:
     batches = _batches(taken, window, options)
     rest = taken - batches.used
     if int(rest.max()) > MAX_LENGTH:
-        raise ValueError(f"a stream must have at most {MAX_LENGTH} samples beyond whole batches, found {rest.max()}.")
+        raise ArgumentError(
+            f"a stream must have at most {MAX_LENGTH} samples beyond whole batches, found {rest.max()}."
+        )
     return Layout(batches, Weave(rest, window.keys(taken.size, _REST)))
 
 
@@ -336,7 +338,7 @@ def _batches(taken: Ids, window: Window, options: MixtureOptions) -> Batches:
     batch = local_batch if options.batching_method == "device_per_stream" else global_batch
     whole = taken // batch
     if int(whole.max()) > MAX_LENGTH:
-        raise ValueError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")
+        raise ArgumentError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")
     return OneStream(Weave(whole, window.keys(taken.size, _BATCHES)), batch, global_batch // batch)
 
 
@@ -347,20 +349,20 @@ def checked_sizes(shard_sizes: Sequence[Sequence[int] | NDArray[Any]]) -> list[I
         ValueError: there is no stream, or a size is no whole number or out of range.
     """
     if not shard_sizes:
-        raise ValueError("`streams` must hold at least one stream, found none.")
+        raise ArgumentError("`streams` must hold at least one stream, found none.")
     return [_checked(number, sizes) for number, sizes in enumerate(shard_sizes)]
 
 
 def _checked(number: int, shard_sizes: Sequence[int] | NDArray[Any]) -> Ids:
     sizes = np.asarray(shard_sizes)
     if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):
-        raise ValueError(
+        raise ArgumentError(
             f"`shard_sizes` of stream {number} must be a row of whole numbers, found {sizes.dtype} of shape "
             f"{sizes.shape}."
         )
     outside = np.flatnonzero((sizes < 0) | (sizes > MAX_LENGTH))
     if outside.size:
-        raise ValueError(
+        raise ArgumentError(
             f"`shard_sizes` of stream {number} must lie in [0, {MAX_LENGTH}], found {sizes[outside[0]]} for shard "
             f"{outside[0]}."
         )

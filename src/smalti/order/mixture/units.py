@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from smalti.errors import ArgumentError
 from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.weave import Weave, Words, scattered
 from smalti.order.window import Ids
@@ -78,7 +79,7 @@ def units_of(shard_sizes: Ids, taken: int, first_id: int, drawing: Drawing) -> U
     total = int(shard_sizes.sum())
     copies, part = divmod(taken, total) if total else (0, 0)
     if copies > 1 and copies * shard_sizes.size > MAX_UNITS:
-        raise ValueError(
+        raise ArgumentError(
             f"an epoch takes {taken} samples of stream {drawing.stream}, which has {total} in {shard_sizes.size} "
             f"shards: {copies} copies of each, expected at most {MAX_UNITS} altogether. Take fewer, and read more "
             "epochs."

@@ -40,7 +40,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import CursorError, WorldMismatch
+from smalti.errors import ArgumentError, CursorError, WorldMismatch
 from smalti.order.mosaic.shuffles import Ids, Ints
 from smalti.world import World
 
@@ -64,7 +64,7 @@ class WorldShape:
     def __post_init__(self) -> None:
         for name in ("hosts", "ranks_on_host", "workers", "batch_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+                raise ArgumentError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
 
     @classmethod
     def of(cls, world: World, *, workers: int, batch_size: int) -> "WorldShape":
@@ -114,7 +114,7 @@ class CanonicalOrder:
     def __post_init__(self) -> None:
         for name in ("num_samples", "canonical_nodes", "hosts"):
             if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
+                raise ArgumentError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
         if not divides(self.canonical_nodes, self.hosts):
             raise WorldMismatch(
                 "Either canonical or physical nodes must be evenly divisible by the other: "
@@ -309,9 +309,9 @@ def make_partition(
             global batch does not divide among the first world's ranks.
     """
     if algorithm not in PARTITIONS:
-        raise ValueError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
+        raise ArgumentError(f"`algorithm` must be one of {', '.join(PARTITIONS)}, found {algorithm!r}.")
     if start < 0:
-        raise ValueError(f"`start` must be at least 0, found {start}.")
+        raise ArgumentError(f"`start` must be at least 0, found {start}.")
     # MosaicML stops at the first of these limits, although samples may lie between it and the second.
     rows = -(-num_samples // max(1, canonical_nodes))
     if start > max(num_samples + shape.num_ranks - num_samples % shape.num_ranks, rows * canonical_nodes):

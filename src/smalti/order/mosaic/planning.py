@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import CursorError, WorldMismatch
+from smalti.errors import ArgumentError, CursorError, SampleIndexError, WorldMismatch
 from smalti.order.mosaic.batching import (
     BATCHINGS,
     device_per_stream_rows,
@@ -64,10 +64,10 @@ class MosaicOptions:
             ("batching_method", BATCHINGS),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
+                raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
         for name, low in (("canonical_nodes", 1), ("seed", 0), ("sampling_granularity", 1)):
             if getattr(self, name) < low:
-                raise ValueError(f"`{name}` must be at least {low}, found {getattr(self, name)}.")
+                raise ArgumentError(f"`{name}` must be at least {low}, found {getattr(self, name)}.")
 
     @property
     def shuffle_block(self) -> int:
@@ -201,7 +201,7 @@ class MosaicPlan(GlobalOrder):
         """
         shape = (self.shape.hosts, self.shape.ranks_on_host, self.shape.workers)
         if not all(0 <= number < count for number, count in zip((host, rank, worker), shape, strict=True)):
-            raise IndexError(f"no worker {worker} of rank {rank} of host {host}: there are {shape} of each.")
+            raise SampleIndexError(f"no worker {worker} of rank {rank} of host {host}: there are {shape} of each.")
         return worker_ids(self._source, self.shape, self.start, self._all_steps, (host, rank, worker))
 
     def all_ids(self) -> Ints:
@@ -230,7 +230,7 @@ def plan_mosaic_epoch(
         WorldMismatch: hosts, canonical nodes, batches and samples do not divide as MosaicML requires.
     """
     if epoch < 0:
-        raise ValueError(f"`epoch` must be at least 0, found {epoch}.")
+        raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
     counts = stream_counts(streams, options, epoch)
     if options.batching_method == "random":
         return _plan_random(counts, shape, options, epoch, start)

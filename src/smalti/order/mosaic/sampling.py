@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.errors import ArgumentError
 from smalti.order.mosaic.shuffles import Ids, Ints, expand, narrow_dtype
 
 _NAMES = ("proportion", "repeat", "choose")
@@ -38,10 +39,12 @@ class StreamWeight:
     def __post_init__(self) -> None:
         given = [name for name in _NAMES if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"at most one of {', '.join(_NAMES)} may be given for a stream, found {', '.join(given)}.")
+            raise ArgumentError(
+                f"at most one of {', '.join(_NAMES)} may be given for a stream, found {', '.join(given)}."
+            )
         for name in given:
             if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must be at least 0, found {getattr(self, name)}.")
+                raise ArgumentError(f"`{name}` must be at least 0, found {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,7 @@ def weigh_streams(
     sizes = [np.asarray(stream, dtype=np.int64) for stream in shard_sizes]
     weights = [StreamWeight()] * len(sizes) if weights is None else weights
     if len(weights) != len(sizes) or not sizes:
-        raise ValueError(f"`weights` must be as many as the streams, found {len(weights)} for {len(sizes)} streams.")
+        raise ArgumentError(f"`weights` must be as many as the streams, found {len(weights)} for {len(sizes)} streams.")
     samples = np.array([stream.sum() for stream in sizes], dtype=np.int64)
     if are_relative(weights):
         parts = np.array([weight.proportion for weight in weights], dtype=np.float64)
@@ -86,11 +89,11 @@ def weigh_streams(
     elif epoch_size and all(weight == StreamWeight() for weight in weights):
         choose, proportions = _shared_out(epoch_size, samples.astype(np.float64), seed)
     elif epoch_size:
-        raise ValueError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
+        raise ArgumentError(f"`epoch_size` must not be given with `repeat` or `choose`, found {epoch_size}.")
     else:
         choose = np.array([_taken(weight, int(count)) for weight, count in zip(weights, samples, strict=True)])
         if not choose.sum():
-            raise ValueError("the streams' weights must take at least one sample, found none.")
+            raise ArgumentError("the streams' weights must take at least one sample, found none.")
         proportions = choose / choose.sum()
     return [
         MosaicStream(stream, int(count), float(part))
@@ -106,7 +109,7 @@ def are_relative(weights: Sequence[StreamWeight]) -> bool:
     """
     relative = [weight.proportion is not None for weight in weights]
     if any(relative) and not all(relative):
-        raise ValueError(
+        raise ArgumentError(
             "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
             f"absolute; found it for {sum(relative)} of {len(relative)} streams."
         )
@@ -121,7 +124,7 @@ def _taken(weight: StreamWeight, samples: int) -> int:
 
 def _shared_out(epoch_size: int, parts: NDArray[np.float64], seed: int) -> tuple[Ints, NDArray[np.float64]]:
     if not parts.sum() > 0:
-        raise ValueError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
+        raise ArgumentError("the streams' weights must sum to more than 0: all streams are empty, or have weight 0.")
     proportions = parts / parts.sum()
     choose = (epoch_size * proportions).astype(np.int64)
     lacking = epoch_size - int(choose.sum())
@@ -153,14 +156,14 @@ def sample_counts(
     """
     for name, value, low in (("choose", choose, 0), ("granularity", granularity, 1), ("seed", seed, 0)):
         if value < low:
-            raise ValueError(f"`{name}` must be at least {low}, found {value}.")
+            raise ArgumentError(f"`{name}` must be at least {low}, found {value}.")
     if epoch < 0:
-        raise ValueError(f"`epoch` must be at least 0, found {epoch}.")
+        raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
     sizes = np.asarray(shard_sizes, dtype=np.int64)
     total = int(sizes.sum())
     if not total:
         if choose:
-            raise ValueError(f"`choose` must be 0 for a stream without samples, found {choose}.")
+            raise ArgumentError(f"`choose` must be 0 for a stream without samples, found {choose}.")
         return np.zeros(sizes.shape, dtype=np.int64)
     copies, rest = divmod(choose, total)
     counts: Ints = sizes * copies
@@ -232,7 +235,7 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
         ValueError: `sampling` is neither.
     """
     if sampling not in SAMPLINGS:
-        raise ValueError(f"`sampling` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
+        raise ArgumentError(f"`sampling` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
     first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])

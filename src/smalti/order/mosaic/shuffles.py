@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from smalti.errors import WorldMismatch
+from smalti.errors import ArgumentError, WorldMismatch
 
 Ints = NDArray[np.int64]
 Ids = NDArray[np.integer[Any]]
@@ -125,7 +125,7 @@ def shuffled_ids(
     """
     shuffle = _ALGORITHMS.get(algorithm)
     if shuffle is None:
-        raise ValueError(f"`algorithm` must be one of {', '.join(SHUFFLES)}, found {algorithm!r}.")
+        raise ArgumentError(f"`algorithm` must be one of {', '.join(SHUFFLES)}, found {algorithm!r}.")
     for name, value, least in (
         ("canonical_nodes", canonical_nodes, 1),
         ("seed", seed, 0),
@@ -133,10 +133,10 @@ def shuffled_ids(
         ("block_size", block_size, MIN_BLOCK_SIZES.get(algorithm, 0)),
     ):
         if value < least:
-            raise ValueError(f"`{name}` must be at least {least} for the shuffle {algorithm!r}, found {value}.")
+            raise ArgumentError(f"`{name}` must be at least {least} for the shuffle {algorithm!r}, found {value}.")
     sizes = np.asarray(shard_sizes, dtype=np.int64)
     if sizes.ndim != 1 or (sizes < 0).any():
-        raise ValueError(f"`shard_sizes` must be a row of numbers from 0, found shape {sizes.shape}.")
+        raise ArgumentError(f"`shard_sizes` must be a row of numbers from 0, found shape {sizes.shape}.")
     run_rng, epoch_rng = np.random.default_rng(seed), np.random.default_rng(seed + epoch)
     return shuffle(sizes, canonical_nodes, block_size, run_rng, epoch_rng)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from smalti.catalog.header import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
-from smalti.errors import SchemaError
+from smalti.errors import ArgumentError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.redaction import hide_options
 from smalti.storage import Store
@@ -36,7 +36,7 @@ _MAX_SHARDS = 1_000_000
 def require(name: str, expected: str, found: object, *, met: bool) -> None:
     """Raise a ValueError about an option whose condition is not met."""
     if not met:
-        raise ValueError(f"`{name}`: expected {expected}, found {found!r}")
+        raise ArgumentError(f"`{name}`: expected {expected}, found {found!r}")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import pyarrow as pa
 
-from smalti.errors import SchemaError, SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, SchemaError, SmaltiError
 from smalti.writer.tables.plain import plain_batch
 
 Form = Literal["arrow", "arrow_iterator", "pandas", "pandas_iterator"]
@@ -41,9 +41,9 @@ class Transform:
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
-            raise ValueError(f"`form`: expected one of {', '.join(get_args(Form))}, found {self.form!r}")
+            raise ArgumentError(f"`form`: expected one of {', '.join(get_args(Form))}, found {self.form!r}")
         if not callable(self.function):
-            raise TypeError(f"`transform`: expected a function over batches, found {self.function!r}")
+            raise ArgumentTypeError(f"`transform`: expected a function over batches, found {self.function!r}")
 
 
 def as_transform(function: "Transform | TransformFunction") -> Transform:
@@ -56,7 +56,7 @@ def as_transform(function: "Transform | TransformFunction") -> Transform:
     if isinstance(function, Transform):
         return function
     if not callable(function):
-        raise TypeError(f"`transform`: expected a function over batches, found {function!r}")
+        raise ArgumentTypeError(f"`transform`: expected a function over batches, found {function!r}")
     return Transform(function, _form_of(function))
 
 
@@ -70,7 +70,7 @@ def _form_of(function: TransformFunction) -> Form:
         return "arrow_iterator" if match else "arrow"
     if name == "DataFrame":
         return "pandas_iterator" if match else "pandas"
-    raise ValueError(
+    raise ArgumentError(
         f"`transform`: its first parameter is annotated as {text}; expected pyarrow.RecordBatch, pandas.DataFrame, or "
         f"an Iterator of either. Say the form in words: Transform(function, 'pandas')"
     )
