@@ -1,14 +1,14 @@
-"""Arguments and attributes of public classes: checks of whole numbers, and attributes that a subclass may replace.
+"""Arguments and attributes of public classes: checks of values, and attributes that a subclass may replace.
 
 The library keeps its own values elsewhere and never reads the names of replaceable attributes on an instance, so a
 subclass may use any of them for other values. Nothing about data sets belongs here.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, overload
 
-from smalti.errors import ArgumentError
+from smalti.errors import ArgumentError, ArgumentTypeError
 
 Value = TypeVar("Value")
 _LIBRARY = __name__.partition(".")[0]
@@ -105,3 +105,54 @@ def whole_or_none(name: str, value: Any, low: int | None = None, high: int | Non
         ValueError: the value is no whole number, or out of range.
     """
     return None if value is None else whole_number(name, value, low, high)
+
+
+def check_flags(**flags: Any) -> None:
+    """Check that arguments are true or false: a text such as "no" would count as true.
+
+    Raises:
+        ArgumentTypeError: one is neither True nor False; those of numpy are accepted.
+    """
+    for name, value in flags.items():
+        if type(value).__name__ not in {"bool", "bool_"}:
+            raise ArgumentTypeError(f"`{name}` must be True or False, found {value!r:.80}.")
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Check that an argument is None or can be called.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if value is not None and not callable(value):
+        raise ArgumentTypeError(f"`{name}` must be a function, found {value!r:.80}.")
+
+
+def mapping_of(name: str, value: Any) -> dict[str, Any]:
+    """Return a copy of a mapping from names to values, empty for None.
+
+    The message does not show the value, which may hold a secret.
+
+    Raises:
+        ArgumentTypeError: it is no mapping, or has a key that is no text.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ArgumentTypeError(f'`{name}` must be a mapping such as {{"key": "value"}}, found {type(value).__name__}.')
+    return dict(value)
+
+
+def seconds_above_zero(name: str, value: Any) -> float:
+    """Return a number of seconds as a float.
+
+    Raises:
+        ArgumentError: it is no number above 0.
+    """
+    try:
+        seconds = 0.0 if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = 0.0
+    if not seconds > 0:
+        raise ArgumentError(f"`{name}` must be a number of seconds above 0, found {value!r:.80}.")
+    return seconds

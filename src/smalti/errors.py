@@ -36,6 +36,7 @@ traceback shows the address of the section about the class below the message, as
     UserWarning
     ├── MixedSplitsWarning                a set with splits is read without choosing one
     ├── SourceWarning                     files of a source are left out, or its folders are ambiguous
+    ├── SharedDatasetWarning              two loaders read one dataset at the same time
     └── DeletedSamplesWarning             a set is replaced, from which samples had been deleted
 """
 
@@ -205,6 +206,10 @@ class MixedSplitsWarning(UserWarning):
 
 class SourceWarning(UserWarning):
     """Files of a source are left out, or its folders may mean something else than is assumed."""
+
+
+class SharedDatasetWarning(UserWarning):
+    """Two loaders read one dataset at the same time, so that each reads every other epoch."""
 
 
 class DeletedSamplesWarning(UserWarning):

@@ -53,8 +53,8 @@ def test_a_file_becomes_a_version(rows, said, tmp_path):
             "row group 0 to rows.parquet, row group 3): column 'id', sample 7",
         ),
         (["--nulls", "{"], 2, "--nulls: not valid JSON"),
-        (["--format", "excel"], 2, "`format`: expected one of parquet"),
-        (["--mode", "replace"], 2, "`mode`: expected"),
+        (["--format", "excel"], 2, "`--format`: expected one of parquet"),
+        (["--mode", "replace"], 2, "`--mode`: expected"),
     ],
 )
 def test_faults_and_wrong_usage_have_their_own_exit_statuses(rows, said, tmp_path, arguments, status, says):

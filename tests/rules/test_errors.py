@@ -1,5 +1,7 @@
 """The error tree."""
 
+import ast
+import builtins
 import pickle
 import sys
 import traceback
@@ -35,6 +37,10 @@ def test_errors_can_be_caught_by_pythons_own_classes():
         (errors.StoreExists, FileExistsError),
         (errors.StoreAuthError, PermissionError),
         (errors.StoreTimeout, TimeoutError),
+        (errors.ArgumentError, ValueError),
+        (errors.ArgumentTypeError, TypeError),
+        (errors.SampleIndexError, IndexError),
+        (errors.ClosedError, ValueError),
         (errors.FormatError, ValueError),
         (errors.CursorError, ValueError),
         (errors.CacheLimitError, ValueError),
@@ -70,3 +76,60 @@ def test_every_class_has_a_heading_on_the_page_of_its_address():
     page = Path(__file__).parents[2] / errors.HELP_PAGE.partition("/blob/main/")[2]
     headings = {line.lstrip("# ") for line in page.read_text().splitlines() if line.startswith("### ")}
     assert sorted(set(TREE) - headings) == []
+
+
+SOURCE = Path(errors.__file__).parent
+CAUGHT = {
+    "attributes.py": "attributes that Python itself asks for",
+    "cache/cache.py": "a wait that becomes a StoreTimeout",
+    "catalog/table/arrow.py": "defects of a table, which become an IndexFileError",
+    "catalog/table/columns.py": "the same",
+    "conversion/sources/litdata.py": "defects of a value, which become a FormatError",
+    "conversion/sources/members.py": "the same",
+    "conversion/sources/parquet.py": "parts of a folder's name that are no value",
+    "diagnosis/reading_speed.py": "a key of a mapping",
+    "format/json_fields.py": "defects of JSON, which become an IndexFileError or a FormatError",
+    "format/writing/rows.py": "values that the slower way encodes, or refuses with their column",
+    "sources/archive_members.py": "the end of a member, which becomes a FormatError",
+    "storage/backends/s3_models.py": "x",
+    "storage/databricks/api.py": "fsspec's interface",
+    "storage/databricks/workspace.py": "fsspec's interface",
+    "storage/backends/memory.py": "fsspec's interface",
+    "storage/backends/s3.py": "a wait that becomes a StoreTimeout",
+    "storage/backends/sftp.py": "fsspec's interface",
+    "storage/databricks/volumes.py": "fsspec's interface",
+    "storage/local.py": "errors of the system, which become a StoreError",
+    "storage/object_store.py": "a wait that becomes a StoreTimeout",
+    "storage/store.py": "names that are not those of temporary files",
+    "torch/shared_progress.py": "what pickle asks for",
+    "torch/train/run/files.py": "defects of a file, which become a CheckpointError",
+    "torch/train/run/state.py": "the same",
+    "torch/train/tasks/columns.py": "methods that a subclass has to have",
+    "torch/train/trainer/state.py": "defects of a state, which become a CheckpointError",
+    "torch/train/trainer/task.py": "methods that a subclass has to have",
+    "torch/worker_processes.py": "what pickle asks for",
+    "writer/predicate.py": "values that are no numbers, which become a SchemaError",
+}
+"""Modules that raise Python's own errors, which do not reach a user as such, and why."""
+
+
+def plain_errors(path):
+    """Return the lines on which a module raises one of Python's own errors."""
+    raised = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Raise)]
+    names = [(each.lineno, getattr(each.exc, "func", each.exc)) for each in raised]
+    own = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
+    allowed = {"StopIteration"}
+    if any(getattr(node, "name", "") == "__getattr__" for node in ast.walk(ast.parse(path.read_text()))):
+        allowed.add("AttributeError")  # of a module with names that are imported when they are used
+    return [line for line, name in names if isinstance(name, ast.Name) and name.id in own - allowed]
+
+
+def test_errors_that_reach_a_user_belong_to_the_tree():
+    """Outside `compat`, whose errors are those of the libraries that it stands in for."""
+    raising = {
+        path.relative_to(SOURCE).as_posix(): lines
+        for path in sorted(SOURCE.rglob("*.py"))
+        if "compat" not in path.parts and (lines := plain_errors(path))
+    }
+    assert {name: lines for name, lines in raising.items() if name not in CAUGHT} == {}
+    assert sorted(set(CAUGHT) - set(raising)) == [], "modules that no longer raise one"

@@ -8,7 +8,7 @@ import pytest
 
 from smalti.catalog import Draft, merge_index, new_write_id, publish
 from smalti.dataset import StreamingDataset
-from smalti.errors import IndexFileError, MixedSplitsWarning
+from smalti.errors import CatalogError, IndexFileError, MixedSplitsWarning
 from smalti.format import Schema, ShardBuilder, ShardOptions, emit_index
 from smalti.storage import LocalStore
 from smalti.stream import Stream
@@ -78,6 +78,12 @@ def test_a_choice_of_splits_does_not_warn(tmp_path, make):
 @pytest.mark.parametrize("folders", [("00000", "00001"), ("train",), ("train", "extra"), ("a/train", "a/val")])
 def test_merged_parts_without_names_of_splits_do_not_warn(tmp_path, folders):
     assert ids(StreamingDataset(remote=with_folders(tmp_path / "set", *folders))) == list(range(10 * len(folders)))
+
+
+def test_a_misspelt_split_is_refused_with_the_name_that_is_meant(tmp_path):
+    dataset = StreamingDataset(remote=published(tmp_path / "set", "train", "validation"), split="trian")
+    with pytest.raises(CatalogError, match="its splits are: 'train', 'validation'; did you mean 'train'"):
+        len(dataset)
 
 
 def test_an_index_file_without_shards_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from smalti.cache import fetch
-from smalti.errors import ChecksumMismatch, ShardNotFound, SmaltiError
+from smalti.errors import ChecksumMismatch, ShardNotFound, SharedDatasetWarning, SmaltiError
 from smalti.format.reading.files import verify_file
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
@@ -155,12 +155,14 @@ def test_threads_transform_concurrently_and_not_in_the_consumers_thread(root):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_two_loaders_over_one_dataset_run_side_by_side(root, workers):
+def test_two_loaders_over_one_dataset_run_side_by_side_with_a_warning(root, workers):
     dataset = StreamingDataset(remote=root, shuffle=True, batch_size=8)
     first, second = (StreamingDataLoader(dataset, num_workers=workers) for _ in range(2))
     alone = loader_of(root, 0)
     expected = [ids(alone), ids(alone)]
-    pairs = [(a["id"].tolist(), b["id"].tolist()) for a, b in zip(first, second, strict=True)]
+    with pytest.warns(SharedDatasetWarning, match="each loader gets every other epoch"):
+        pairs = [(a["id"].tolist(), b["id"].tolist()) for a, b in zip(first, second, strict=True)]
+    assert len(ids(second)) == len(expected[0]), "no loader is in the middle of an epoch: no warning"
     assert pairs == list(zip(*expected, strict=True))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.attributes import whole_number
+from smalti.attributes import seconds_above_zero, whole_number
 from smalti.cache.files import Contents, check_filesystem, folder_name, make_folder, open_root
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
@@ -60,10 +60,8 @@ class CacheOptions:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
         if self.cache not in (SHARDS, NONE):
             raise ArgumentError(f"`cache` is {self.cache!r}; expected {SHARDS!r} or {NONE!r}")
-        if not self.download_timeout > 0:
-            raise ArgumentError(
-                f"`download_timeout` is {self.download_timeout} s; expected a positive number of seconds"
-            )
+        seconds = seconds_above_zero("download_timeout", self.download_timeout)
+        object.__setattr__(self, "download_timeout", seconds)
         if self.mirror and not self.local:
             raise ArgumentError("`mirror` needs `local`, the folder in which the copies of one data set lie")
 

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
+from difflib import get_close_matches
 from typing import Any
 
 from smalti.catalog.table.shard_table import ShardTable, check_shards
@@ -101,9 +102,11 @@ class Manifest(Annotations, VersionFacts):
             else tuple(shard for shard in self.shards if shard.partition == split)
         )
         if not chosen:
-            names = ", ".join(repr(name) for name in self.partitions) or "none (open it without `split`)"
+            names = ", ".join(map(repr, self.partitions)) or "none (open it without `split`)"
+            near = get_close_matches(split, self.partitions, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise CatalogError(
-                f"version {self.version} has no split {split!r}; its splits are: {names}",
+                f"version {self.version} has no split {split!r}; its splits are: {names}{hint}",
                 split=split,
                 version=self.version,
             )

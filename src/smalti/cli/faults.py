@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from smalti.cli.exit_codes import ExitCode
-from smalti.errors import SmaltiError
+from smalti.errors import ArgumentError, SmaltiError
 from smalti.extras import EXTRA_OF
 from smalti.redaction import redact, redact_message, word_secrets
 
@@ -80,6 +80,8 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
     except SmaltiError as fault:
         complain(_by_options(str(fault), options))
         point_out(f"Help: {fault.help_url}")
+        if isinstance(fault, ArgumentError):
+            return int(ExitCode.USAGE)
     except ModuleNotFoundError as fault:
         complain(_advice_for_package(fault))
     except OSError as fault:

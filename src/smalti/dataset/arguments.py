@@ -16,17 +16,19 @@ from smalti.stream import Stream, StreamOptions
 from smalti.world import World
 
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_MAX_COUNT = (1 << 31) - 1
+"""Samples of a batch, and ranks: products of two such numbers are 64-bit integers."""
 _RANGES: dict[str, tuple[int, int | None]] = {
-    "batch_size": (1, None),
+    "batch_size": (1, _MAX_COUNT),
     "num_canonical_nodes": (1, MAX_CANONICAL_NODES),
     "shuffle_block_size": (1, MAX_BLOCK),
-    "predownload": (0, None),
+    "predownload": (0, _MAX_COUNT),
     "shuffle_seed": (0, MAX_SEED),
-    "replication": (1, None),
-    "rank": (0, None),
-    "num_ranks": (1, None),
+    "replication": (1, _MAX_COUNT),
+    "rank": (0, _MAX_COUNT),
+    "num_ranks": (1, _MAX_COUNT),
     "sampling_granularity": (1, (1 << 62) - 1),
-    "version": (0, None),
+    "version": (0, (1 << 62) - 1),
 }
 _CHOICES: dict[str, Sequence[str]] = {
     "tail": TAILS,

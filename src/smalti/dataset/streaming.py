@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.attributes import Replaceable, setting
+from smalti.attributes import Replaceable, check_callable, check_flags, mapping_of, setting
 from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import WINDOW, Cursor
@@ -150,6 +150,9 @@ class StreamingDataset:
         on_error: str = "raise",
         max_skipped: float | None = None,
     ) -> None:
+        check_flags(shuffle=shuffle, change_weights=change_weights, keep_zip=keep_zip, include_ids=include_ids)
+        check_flags(allow_unsafe_types=allow_unsafe_types, logical=logical)
+        check_callable("transform", transform)
         batch_size, canonical_nodes, predownload = checked(
             batch_size=batch_size, num_canonical_nodes=num_canonical_nodes, predownload=predownload
         )
@@ -171,7 +174,7 @@ class StreamingDataset:
                 stream,
                 cache_options,
                 split=split,
-                storage_options=dict(storage_options or {}),
+                storage_options=mapping_of("storage_options", storage_options),
                 allow_unsafe_types=allow_unsafe_types,
                 logical=logical,
                 columns=checked_columns(columns),

@@ -22,7 +22,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.tags import chosen_version
-from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import CatalogError, IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
@@ -207,7 +207,8 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
 
     Raises:
         StoreNotFound: there is no data set.
-        VersionNotFound: no such version, tag or split.
+        VersionNotFound: no such version or tag.
+        CatalogError: no such split.
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted, or is an index file that lists no shards.
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or of a logical type that this
@@ -356,7 +357,10 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
                 raise
             raise missing from None  # the set is there and lacks the version
     if options.split is not None and not any(manifest.partitions):
-        return _find_below(store, options.split, options)
+        try:
+            return _find_below(store, options.split, options)
+        except StoreNotFound as missing:
+            raise _no_splits(store, manifest, options.split) from missing
     return manifest, store, manifest.select(options.split)
 
 
@@ -368,6 +372,16 @@ def _load(store: Store, options: StreamOptions) -> Manifest:
     manifest = load_manifest(store, expected=last.read())
     last.write(manifest.version)
     return manifest
+
+
+def _no_splits(store: Store, manifest: Manifest, split: str) -> CatalogError:
+    which = f", version {manifest.version}," if manifest.version else ""
+    return CatalogError(
+        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out to "
+        "read all samples, or write the set with splits",
+        url=store.url,
+        split=split,
+    )
 
 
 def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:

@@ -1,6 +1,9 @@
 """StreamingDataLoader: a torch DataLoader of whole batches, which counts and records those that its consumer takes."""
 
+import os
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
@@ -15,11 +18,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.cache import Counters
 from smalti.dataset import Pass
-from smalti.dataset.epoch_reader import BatchForm
+from smalti.dataset.epoch_reader import BatchForm, EpochReader
 from smalti.dataset.order import Planned, Reading
 from smalti.dataset.skipping import Replacement, SkipCount, replaced
 from smalti.dataset.streaming import sample_form
-from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError, StoreError, WorldMismatch
+from smalti.errors import ArgumentError, ArgumentTypeError, SharedDatasetWarning, SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
 from smalti.torch.collate import SampleCollate, check_batches, columns_to_tensors
@@ -42,6 +45,11 @@ _SPARE_SLOTS = 4  # batches of each worker that the consumer may keep, besides t
 NO_LEDGER = ""
 """`ledger` of a loader that is not to record, also in a run with a ledger."""
 _lives_with_ledger: list[object] = []
+_THREADS_PER_PROCESSOR = 16
+_LOADER_IN_EPOCH: "weakref.WeakKeyDictionary[EpochReader, weakref.ref[StreamingDataLoader]]" = (
+    weakref.WeakKeyDictionary()
+)
+"""The loader that is in the middle of an epoch, by dataset."""
 _DEADLINE_SECONDS = 600.0  # a worker that delivers nothing for so long is considered dead
 
 
@@ -142,7 +150,10 @@ class StreamingDataLoader(DataLoader[Any]):
             SmaltiError: fewer batches were delivered than planned.
             RuntimeError: a worker process ended.
         """
-        this_pass = self._streaming_dataset._smalti.begin_pass(self._view.batch_size)
+        reader = self._streaming_dataset._smalti
+        self._warn_of_other_loader(reader)
+        this_pass = reader.begin_pass(self._view.batch_size)
+        _LOADER_IN_EPOCH[reader] = weakref.ref(self)
         self._pass, self._taken, taken = this_pass, 0, 0
         self._agreement.check(self._view.reading(this_pass))
         if self._loader_state.by_column:
@@ -177,6 +188,7 @@ class StreamingDataLoader(DataLoader[Any]):
         finally:
             if isinstance(batches, ThreadedIterator):
                 batches.close()
+            _LOADER_IN_EPOCH.pop(reader, None)
         if taken != planned:
             raise SmaltiError(
                 f"epoch {this_pass.start.epoch} ended after {taken} of {planned} planned batches on rank "
@@ -188,9 +200,31 @@ class StreamingDataLoader(DataLoader[Any]):
             recorder.end()
 
     def check_worker_number_rationality(self) -> None:
-        """Warn of more worker processes than processors, as torch does; threads do not count."""
+        """Warn of more worker processes than processors, as torch does, and of far more threads than can be of use."""
         if self._kind == "process":
             super().check_worker_number_rationality()
+            return
+        limit = _THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
+        if self.num_workers > limit:
+            warnings.warn(
+                f"`num_workers` is {self.num_workers}: this machine has {os.cpu_count()} processors, and more than "
+                f"{limit} threads only take memory and wait for each other. Start with 2 to 8.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _warn_of_other_loader(self, reader: EpochReader) -> None:
+        """Warn if another loader is in the middle of an epoch of the same dataset, whose epochs the two would share."""
+        known = _LOADER_IN_EPOCH.get(reader)
+        other = None if known is None else known()
+        if other is not None and other is not self:
+            warnings.warn(
+                f"two StreamingDataLoaders read {self._view.stream.root} through one dataset at the same time. A "
+                "dataset has one sequence of epochs, so each loader gets every other epoch. Give each loader a "
+                "StreamingDataset of its own.",
+                SharedDatasetWarning,
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch, equal on all ranks."""

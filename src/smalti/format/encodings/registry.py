@@ -5,6 +5,7 @@ No encoding is ever discovered by itself. How to write one: docs/encodings.md.
 
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import lru_cache
 
 from smalti.errors import SchemaError
@@ -40,6 +41,12 @@ _BUILT_IN: dict[str, Encoding] = {
 """Every encoding of MDS without parameters, by name; a new one is added here, and nowhere else."""
 _UNSAFE: dict[str, Encoding] = {"pkl": Pickle("pkl")}
 _RESERVED = frozenset({*_BUILT_IN, *_UNSAFE, "float"})  # names of MDS; `float` is a type of text shards
+_OTHER_NAMES = {
+    "integer": "int", "string": "str", "text": "str", "float": "float32", "double": "float64", "bool": "uint8",
+    "boolean": "uint8", "binary": "bytes", "image": "jpeg", "jpg": "jpeg", "array": "ndarray", "tensor": "ndarray",
+    "decimal": "str_decimal", "pickle": "pkl",
+}  # fmt: skip
+"""The encoding that is meant by usual names of types."""
 _TYPED_ARRAY = re.compile(r"ndarray:([a-z0-9]+)(?::([1-9]\d{0,9}(?:,[1-9]\d{0,9})*))?", re.ASCII)
 _FAMILY = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 _MAX_FAMILY_CHARS = 64
@@ -231,8 +238,10 @@ def _typed_array(name: str, match: re.Match[str]) -> Encoding:
 
 
 def _unknown(name: str) -> Encoding:
+    near = get_close_matches(name[:_MAX_FAMILY_CHARS].lower(), [*_BUILT_IN, *_OTHER_NAMES], 1)
+    hint = f"did you mean {_OTHER_NAMES.get(near[0], near[0])!r}? It must be" if near else "expected"
     raise SchemaError(
-        f"unknown encoding {name!r:.80}: expected one of {', '.join(sorted(_BUILT_IN))}, ndarray:DTYPE[:d0,d1,...], or "
+        f"unknown encoding {name!r:.80}: {hint} one of {', '.join(sorted(_BUILT_IN))}, ndarray:DTYPE[:d0,d1,...], or "
         "one that was registered in this process with `register_encoding`.",
         encoding=name,
     )
