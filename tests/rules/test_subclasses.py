@@ -264,7 +264,7 @@ def test_on_an_instance_of_the_librarys_own_class_options_can_be_assigned_and_fa
     dataset.transform, dataset.batch_size, dataset.include_ids = doubled, np.int64(45), True
     assert dataset[3] == {"id": 6}
     assert [each["_position"] for each in dataset][:3] == [0, 1, 2]
-    with pytest.raises(ValueError, match=r"`batch_size` must be a whole number from 1, found 2\.5"):
+    with pytest.raises(ValueError, match=r"`batch_size` must be a whole number from 1 to 2147483647, found 2\.5"):
         dataset.batch_size = 2.5
     with pytest.raises(AttributeError, match="`num_samples` of StreamingDataset cannot be assigned"):
         dataset.num_samples = 3
