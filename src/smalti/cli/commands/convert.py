@@ -2,8 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,13 +11,12 @@ from smalti.cli.options import Output, StoreOptions, parse_storage_option
 from smalti.cli.output import byte_count, write, write_json
 from smalti.cli.progress import progress
 from smalti.cli.registration import CHANGE, command
-from smalti.errors import SmaltiError, SourceWarning
+from smalti.errors import SourceWarning
 
 if TYPE_CHECKING:
     from smalti.catalog import Manifest
     from smalti.cli.progress import OnProgress
 
-Result = TypeVar("Result")
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL.", show_default=False)]
 Target = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
 Processes = Annotated[
@@ -110,22 +108,8 @@ def run_convert(  # noqa: PLR0913  one parameter for each option
     with progress(output, "converted", is_bytes=True) as on_bytes, warnings.catch_warnings():
         warnings.simplefilter("ignore", SourceWarning)  # said below, with the rest that is left out
         report = _by_bytes(on_bytes)
-        made = _checked(lambda: convert(source, url, **options, processes=processes, on_progress=report))
+        made = convert(source, url, **options, processes=processes, on_progress=report)
     _write_version(made, output)
-
-
-def _checked(call: Callable[[], Result]) -> Result:
-    """Return what the library returns.
-
-    Raises:
-        UsageFault: An option has an unusable value.
-    """
-    try:
-        return call()
-    except ValueError as fault:
-        if isinstance(fault, SmaltiError):
-            raise
-        raise UsageFault(str(fault)) from None
 
 
 def _columns(chosen: list[str] | None) -> dict[str, str | None] | None:
