@@ -11,11 +11,13 @@ import zipfile
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import smalti
+from smalti.images.pixels import encode_jpeg
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,31 +110,32 @@ def environment(wheel, tmp_path_factory):
     return make
 
 
-def run(*command: str | Path, code: int = 0) -> str:
+def run(*command: str | Path, code: int = 0, cwd: str | Path = "/", **variables: str) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         check=False,
         capture_output=True,
         text=True,
         timeout=240,
-        cwd="/",
-        env={"PATH": "/usr/bin:/bin"},
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", **variables},
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def library_files() -> set[str]:
-    tracked = subprocess.run(["git", "ls-files", "src/smalti"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = ["git", "ls-files", "src/smalti", "src/smalti_dagster"]
+    tracked = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
     return {line.removeprefix("src/") for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
 
 
-def test_the_wheel_holds_the_library_and_nothing_else(wheel):
+def test_the_wheel_holds_the_library_and_its_integration_with_dagster_and_nothing_else(wheel):
     if not (ROOT / ".git").exists():
         pytest.skip("this tree is no clone: there is no list of its files")
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("smalti-")}
     assert library_files() <= inside
-    assert {name.partition("/")[0] for name in inside} == {"smalti"}
+    assert {name.partition("/")[0] for name in inside} == {"smalti", "smalti_dagster"}
 
 
 def test_the_sdist_holds_what_builds_and_tests_the_wheel(built):
@@ -164,6 +167,71 @@ def test_the_loader_works_with_torch_alone_and_training_names_its_extra(environm
     assert re.search(r"train needs the package \w+, which is not installed: pip install 'smalti\[train\]'", said)
 
 
+PROJECT = {
+    "pyproject.toml": """
+[project]
+name = "team"
+version = "0.1.0"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "team"
+registry_modules = ["team.components.*"]
+""",
+    "src/team/__init__.py": "",
+    "src/team/defs/__init__.py": "",
+    "src/team/defs/own.py": "import dagster as dg\n\n@dg.asset\ndef storage() -> int:\n    return 3\n",
+    "src/team/definitions.py": """
+from pathlib import Path
+from dagster import definitions, load_from_defs_folder
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+""",
+}
+"""The files of `create-dagster project team`, and an asset of the team's own with a name that Smalti might use."""
+
+
+def test_a_project_of_dagster_declares_a_data_set_with_the_wheel_alone(environment, tmp_path):
+    for name, text in PROJECT.items():
+        path = tmp_path / "team" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    photo = encode_jpeg(np.zeros((32, 40, 3), np.uint8), 90)
+    for name in ("daisy/1.jpg", "daisy/2.jpg", "roses/1.jpg", "roses/2.jpg"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(photo)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    folder = environment("dagster")
+    site = next(folder.parent.glob("lib/python*/site-packages"))
+    (site / "team.pth").write_text(f"{tmp_path / 'team' / 'src'}\n")
+
+    variables = {"HOME": tmp_path, "DAGSTER_HOME": tmp_path / "home", "DG_CLI_CONFIG": tmp_path / "dg.toml"}
+    for script, module in (("dg", "dagster_dg_cli.cli"), ("dagster", "dagster._cli")):
+        (folder / script).write_text(
+            f"#!{folder / 'python'}\nfrom {module} import main\nif __name__ == '__main__':\n    main()\n"
+        )
+        (folder / script).chmod(0o755)
+
+    def dg(*command: str | Path) -> str:
+        home = {name: str(value) for name, value in variables.items()}
+        return run(folder / "dg", *command, cwd=tmp_path / "team", **home)
+
+    listed = dg("list", "components")
+    assert "smalti_dagster.DataSet" in listed
+    assert "smalti_dagster.Deployment" in listed
+    dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", tmp_path / "photos")
+    assert "validated successfully" in dg("check", "yaml")
+    assert "loaded successfully" in dg("check", "defs")
+    said = dg("launch", "--assets", "storage,photos/raw")
+    assert said.count("STEP_SUCCESS") == 2
+    assert "4 images" in said or "images: 4" in said or "read for the first time" in said
+    assert (tmp_path / "team" / "data" / "photos" / "inventories").is_dir(), "below the folder of the project"
+
+
 def test_extras_hold_what_they_are_for():
     assert not {"torch", "pyspark", "transformers", "dagster", "typer"} & closure()
     assert {"torch"} <= closure("torch")
@@ -171,6 +239,7 @@ def test_extras_hold_what_they_are_for():
     assert {"torch", "transformers", "safetensors", "cloudpickle"} <= closure("train")
     assert {"optuna", "torch"} <= closure("tune")
     assert "pyspark" in closure("spark")
+    assert {"dagster", "pyspark", "transformers"} <= closure("dagster")
     assert not {"pyspark", "torch"} & closure("databricks", "s3", "azure", "gcs")
 
 
