@@ -184,9 +184,10 @@ def test_a_file_that_changes_while_it_is_verified_is_not_used(tmp_path, make_cac
     class Touched(type(tmp_path)):
         """A path whose file changes when it is opened for verification."""
 
-        def open(self, *args, **kwargs):
-            os.utime(self, ns=(os.stat(self).st_mtime_ns + 1,) * 2)
-            return super().open(*args, **kwargs)
+        def __fspath__(self):
+            path = str(self)
+            os.utime(path, ns=(os.stat(path).st_mtime_ns + 1,) * 2)
+            return path
 
     class Changing(LocalStore):
         def local_path(self, key):

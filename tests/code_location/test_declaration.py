@@ -162,7 +162,7 @@ def test_the_declaration_and_the_component_have_the_same_fields() -> None:
 
 def test_the_declaration_in_the_page_about_training_names_a_function() -> None:
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "smalti_dagster.data_set" in each]
+    [block] = [each for each in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "smalti_dagster.DataSet" in each]
     declared = read(yaml.safe_dump(yaml.safe_load(block)["attributes"]))
     assert declared.train is not None
     assert declared.train.function == "pipelines.defs.digits.train:train_digits"

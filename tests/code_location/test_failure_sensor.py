@@ -88,7 +88,7 @@ def test_a_failed_run_is_reported_once_with_data_set_step_error_link_and_what_to
     [sent] = facts(hook)
     assert sent["title"] == "flowers: flowers_reshard_job failed"
     assert (sent["data_set"], sent["step"], sent["run"]) == ("flowers", "flowers__data", run.run_id)
-    assert sent["error"] == "StoreTimeout: cannot read s3://bucket/key?X-Amz-Signature=*** no answer"
+    assert sent["error"] == "StoreTimeout: cannot read s3://bucket/key?***: no answer"
     assert sent["link"] == f"http://ui/runs/{run.run_id}"
     assert "re-execute the run from failure" in sent["what_to_do"]
     assert "CANARY" not in str(sent)

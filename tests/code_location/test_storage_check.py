@@ -35,10 +35,10 @@ def test_a_place_that_cannot_be_made_is_named_with_the_step_that_failed(
     (tmp_path / "file").write_text("in the way")
     (check,) = run_job(LocalStorage(root=str(tmp_path / "file")), instance).get_asset_check_evaluations()
     assert not check.passed
-    (first, second) = check.metadata["problems"].value
+    first, *others = check.metadata["problems"].value
     assert str(tmp_path / "file" / "flowers" / "probe") in first
     assert ": create: " in first
-    assert str(tmp_path / "file" / "flowers" / "shards") in second
+    assert str(tmp_path / "file" / "flowers" / "shards") in others[-1]
 
 
 def test_no_other_job_executes_it_and_none_leaves_out_a_check_of_what_it_makes(storage: LocalStorage) -> None:

@@ -15,7 +15,7 @@ import moto.server
 import pytest
 
 from smalti.errors import StoreError
-from smalti.sources import message_queue
+from smalti.sources import message_queue, paged_listing
 from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
 from smalti_dagster.automation import watch
@@ -140,13 +140,13 @@ def slow_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A folder whose listing takes four ticks; what is raised while it is listed, if anything."""
     faults: list[Exception] = []
 
-    def list_page(store: LocalStore, *, after: str = "") -> ListingPage:
+    def list_page(store: LocalStore, after: str) -> ListingPage:
         if faults:
             raise faults[0]
         found = [item for item in store.list() if item.key > after]
         return ListingPage(found[:1], found[0].key if found else after, is_last=len(found) < 2)
 
-    monkeypatch.setattr(LocalStore, "list_page", list_page)
+    monkeypatch.setattr(paged_listing, "_page", list_page)
     monkeypatch.setattr(watch, "_SECONDS", 0)
     return faults
 

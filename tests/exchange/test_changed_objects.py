@@ -9,7 +9,8 @@ from smalti.errors import ChecksumMismatch, IndexFileError, SmaltiError, StoreNo
 from smalti.exchange import CopyOptions, copy_version
 from smalti.inspection import head
 from smalti.testing import MemoryStore
-from smalti.writer import JSONWriter, MDSWriter
+from smalti.writer import MDSWriter
+from tests.text_writers import JSONWriter
 
 ROWS = [{"text": f"row {number:05} " * 20} for number in range(600)]
 SETS = {

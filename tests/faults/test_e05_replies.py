@@ -70,7 +70,7 @@ def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ALONE_AND_PROCESSES)
 def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path, way):
-    serve(faults).plant(Toxic("reset_peer", key=STORED, after=100))
+    serve(faults).plant(Toxic("reset_peer", key=STORED, after=0))
     dataset = open_set(tmp_path, retry=1)
     loader, taken = assert_fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()

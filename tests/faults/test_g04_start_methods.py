@@ -52,6 +52,7 @@ def test_g4_a_dataset_that_was_iterated_here_is_read_on_by_workers(root, tmp_pat
     assert [next(begun)["id"] for _ in range(10)] == [number for batch in expected[1] for number in batch][1:11]
 
 
+@pytest.mark.filterwarnings("ignore::smalti.errors.SharedDatasetWarning")  # that is what it is about
 @pytest.mark.parametrize("start", EVERY)
 def test_g7_workers_begin_while_threads_of_the_same_dataset_fetch_and_read_here(tmp_path, start):
     """Those threads hold locks and a connection, which a fork copies in their current state."""

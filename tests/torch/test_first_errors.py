@@ -3,7 +3,7 @@
 import pytest
 
 from smalti import MDSWriter
-from smalti.errors import ArgumentError, ArgumentTypeError, CatalogError, SampleIndexError, SchemaError, SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, SampleIndexError, SchemaError, SmaltiError, StoreNotFound
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
 
@@ -65,7 +65,7 @@ MISTAKES = {
     ),
     "a split of a set without splits": (
         lambda root: len(StreamingDataset(local=root, split="trian")),
-        CatalogError,
+        StoreNotFound,
         "has no splits, and no folder 'trian' with a shard set of its own: leave `split` out",
     ),
     "the name of another program's type": (

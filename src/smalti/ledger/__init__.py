@@ -13,7 +13,6 @@ from smalti.ledger.checking import Plan, check_ledger
 from smalti.ledger.reading import read_sample_order
 from smalti.ledger.records import PassStart, SkippedSample
 from smalti.ledger.report import EpochReport, LedgerReport, Problem
-from smalti.ledger.segments import segment_name
 from smalti.ledger.writing import LedgerWriter, claim_life
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "check_ledger",
     "claim_life",
     "read_sample_order",
-    "segment_name",
 ]

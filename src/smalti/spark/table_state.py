@@ -54,7 +54,8 @@ def table_state(
     """
     store, now = open_store(address, storage_options), clock()
     below = {"delta": "_delta_log", "iceberg": "metadata"}.get(kind, "")
-    listed = list(store.list(below)) or _one_file(store)
+    one = _one_file(store)
+    listed = one or list(store.list(below))
     if not listed:
         raise StoreNotFound(f"{redact(store.url)} has no file of a table: check the address, the mount and the format")
     if kind == "delta":

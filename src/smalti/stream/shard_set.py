@@ -22,7 +22,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.catalog.tags import chosen_version
-from smalti.errors import CatalogError, IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
 from smalti.storage import Store, open_store
@@ -208,7 +208,8 @@ def find_shard_set(options: StreamOptions) -> ShardSet:
     Raises:
         StoreNotFound: there is no data set.
         VersionNotFound: no such version or tag.
-        CatalogError: no such split.
+        CatalogError: no such split of a set with splits.
+        StoreNotFound: the set has no splits, and no folder of this name.
         StoreError: the store cannot be read.
         FormatError: the index or manifest cannot be trusted, or is an index file that lists no shards.
         SchemaError: a column is unsafe (`pkl`) and `allow_unsafe_types` is not given, or of a logical type that this
@@ -374,9 +375,9 @@ def _load(store: Store, options: StreamOptions) -> Manifest:
     return manifest
 
 
-def _no_splits(store: Store, manifest: Manifest, split: str) -> CatalogError:
+def _no_splits(store: Store, manifest: Manifest, split: str) -> StoreNotFound:
     which = f", version {manifest.version}," if manifest.version else ""
-    return CatalogError(
+    return StoreNotFound(
         f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out to "
         "read all samples, or write the set with splits",
         url=store.url,

@@ -89,12 +89,20 @@ def with_resources(function: Callable[..., Any]) -> Callable[..., Any]:
 def _defined_in(context: Any) -> Mapping[str, Any]:
     """Return the definitions of the resources of the code location, by key."""
     if isinstance(context, dg.SensorEvaluationContext | dg.ScheduleEvaluationContext):
-        repository: Any = context.repository_def
-        top_level = repository.get_top_level_resources() if repository is not None else {}
-        return {**top_level, **(context.resource_defs or {})}
+        return {**_top_level(context), **(context.resource_defs or {})}
     op = getattr(context, "op_execution_context", context)
     defined: Mapping[str, Any] = op.job_def.resource_defs
     return defined
+
+
+def _top_level(context: Any) -> Mapping[str, Any]:
+    """Return the resources of the code location of a tick; none in a test that has no code location."""
+    try:
+        repository: Any = context.repository_def
+    except dg.DagsterInvariantViolationError:
+        return {}
+    found: Mapping[str, Any] = repository.get_top_level_resources() if repository is not None else {}
+    return found
 
 
 def _run_of(context: Any) -> dg.DagsterRun | None:

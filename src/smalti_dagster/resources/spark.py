@@ -110,5 +110,8 @@ def _has_session() -> bool:
     """Return whether this process has a session already, or is on Databricks: then it is not ours to stop."""
     if os.environ.get("DATABRICKS_RUNTIME_VERSION"):
         return True
-    module = sys.modules.get("pyspark.sql")
-    return module is not None and module.SparkSession.getActiveSession() is not None
+    module, core = sys.modules.get("pyspark.sql"), sys.modules.get("pyspark")
+    if module is not None and module.SparkSession.getActiveSession() is not None:
+        return True
+    # A session of another thread is not active here, and a new one would share its context, and end it.
+    return getattr(getattr(core, "SparkContext", None), "_active_spark_context", None) is not None

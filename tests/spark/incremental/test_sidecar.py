@@ -275,7 +275,7 @@ def test_an_append_that_would_lack_the_columns_is_refused(joined, tmp_path):
 
 
 def test_values_that_are_no_spark_frame_are_refused_with_the_call_that_makes_one(joined):
-    with pytest.raises(TypeError, match=r"`values`.* found pandas\..*: give spark.createDataFrame\(frame\)$"):
+    with pytest.raises(TypeError, match=r"`values`.* found pandas\..*: give spark.createDataFrame\(frame\)(?:\n|$)"):
         add_columns(joined, {"more": "int"}, pd.DataFrame({"sample_id": [0], "more": [1]}))
     assert load_manifest(joined).version == 2
 

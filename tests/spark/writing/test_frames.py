@@ -43,7 +43,7 @@ def read(out):
             r"pandas\..*DataFrame: give spark.createDataFrame\(frame\); without Spark, ",
         ),
         (lambda: pa.table({"x": [1]}), r"pyarrow.lib.Table: give .*to_pandas\(\)\); .*`write_batch\(frame\)`"),
-        (lambda: [{"x": 1}], r"builtins.list: give spark.createDataFrame\(rows\)$"),
+        (lambda: [{"x": 1}], r"builtins.list: give spark.createDataFrame\(rows\)(?:\n|$)"),
         (lambda: None, "none was given"),
     ],
 )

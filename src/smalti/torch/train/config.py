@@ -111,7 +111,7 @@ _SECRET = ("storage_options", "run_storage_options")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH = 1 << 24
 """Largest number of samples of one step."""
-_MAY_BE_EMPTY = ("mlflow", "mlflow_experiment")  # as in the declaration of a data set
+_MAY_BE_EMPTY = ("mlflow", "mlflow_experiment", "model")  # as in the declaration of a data set
 _MAX_COUNT = 10**9
 _MAX_SECONDS = 10**7  # some months; the operating system's timers end at some centuries
 _MAX_INTEGER = (1 << 63) - 1

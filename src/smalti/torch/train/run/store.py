@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
-from smalti.ledger import segment_name
+from smalti.ledger.segments import segment_name
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainResult
