@@ -246,7 +246,10 @@ def test_arrow_types_are_recorded_by_name_and_a_repeated_call_is_the_same_write(
 def test_a_folder_of_two_formats_needs_a_name_and_a_table_beside_images_does_not(tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.jsonl").write_text('{"a": 1}\n')
-    with pytest.raises(SmaltiError, match="several formats; name one: format='csv' or 'jsonl'"):
+    with pytest.raises(
+        SmaltiError,
+        match="would be left out; name one: format='csv' or 'jsonl'",
+    ):
         source_of(tmp_path)
     assert read(tmp_path, "jsonl") == [{"a": 1}]
     (tmp_path / "b.jsonl").unlink()

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, get_args
 
 from smalti.conversion.files import list_files
 from smalti.conversion.source import Source, SourceOptions
-from smalti.errors import ArgumentError, SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError
 from smalti.storage import Store
 from smalti.storage.redact import redact_address
 
@@ -36,6 +36,8 @@ _BY_ENDING = ("webdataset", "csv", "jsonl")
 """Formats that are recognised by any file; those before them by marker files, or by most files."""
 _BY_NAMES = ("parquet", "images", *_BY_ENDING)
 """Formats that are recognised by names alone; files that are of none of them, such as a README, do not count."""
+_TABULAR = ("parquet", "webdataset", "csv", "jsonl")
+"""Formats of files with rows; images may have such files beside them, which describe them."""
 _MAX_NAMES = 4096
 
 
@@ -59,13 +61,19 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
         names = list(itertools.islice(found.names(), _MAX_NAMES))
     data = [name for name in names if any(_module(each).recognises(place, [name]) for each in _BY_NAMES)]
     matching = [each for each in FORMATS if _module(each).recognises(place, data if each in _BY_NAMES else names)]
-    if len(matching) > 1 and matching[0] in _BY_ENDING:
+    found_kinds = [each for each in _BY_NAMES if any(_module(each).recognises(place, [name]) for name in data)]
+    if len(found_kinds) > 1 and matching and matching[0] in _TABULAR:
         raise SmaltiError(
-            f"{redact_address(str(place))[:200]}: there are files of several formats; name one: format="
-            f"{' or '.join(map(repr, matching))}, or a pattern of files"
+            f"{redact_address(str(place))[:200]}: there are files of several formats, and rows of the others would be "
+            f"left out; name one: format={' or '.join(map(repr, found_kinds))}, or a pattern of files"
         )
     if matching:
         return cast("Source", _module(matching[0]).open_source(place, options))
+    if not isinstance(place, Store | str) and not hasattr(place, "__fspath__"):
+        raise ArgumentTypeError(
+            "`source`: expected a path, a URL, a pattern of files, a store or a dataset of the package datasets, found "
+            f"{type(place).__name__}; several files are given by a pattern"
+        )
     shown = redact_address(str(getattr(place, "url", place)))[:200]
     example = f", such as {names[0]}" if names else ""
     raise SmaltiError(

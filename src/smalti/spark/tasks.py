@@ -131,7 +131,7 @@ def decode_errors() -> Iterator[None]:
     """Run Spark actions inside: raise an executor's `SmaltiError` with its type, and Spark's own errors with advice.
 
     Errors of an unusable Python on the executors become `MissingDependency`, refused queries `SchemaError`, and others
-    of Spark `SmaltiError`. Errors of this process, and of a function of the user's in a task, are raised unchanged.
+    of Spark `SmaltiError`. Errors of this process are raised unchanged.
     """
     try:
         yield
@@ -142,8 +142,7 @@ def decode_errors() -> Iterator[None]:
         original = decode_error(text)
         if original is None and not isinstance(error, ImportError):  # an ImportError is of this process
             original = _explain(text)
-        of_users_function = any(kind.__name__ == "PythonException" for kind in type(error).__mro__)
-        if original is None and not of_users_function and type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
+        if original is None and type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
             original = _advised(error, text)
         if original is None:
             raise

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from smalti import convert
 from smalti.catalog import history, load_manifest, new_write_id, publish, verify
 from smalti.catalog.manifest import Draft
-from smalti.errors import BadImageError, CatalogError, DatasetExists, SchemaError, StoreNotFound
+from smalti.errors import BadImageError, CatalogError, DatasetExists, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, Shard, ShardOptions
 from smalti.images import encode_jpeg, probe_image
 from smalti.sources.image_folder import list_images
@@ -303,10 +303,10 @@ def test_no_rows_make_no_version(spark, tmp_path):
     assert_nothing_published(tmp_path)
 
 
-def test_an_error_of_the_users_function_is_raised_unchanged(spark, tmp_path):
-    with pytest.raises(Exception, match="a row was read") as caught:
+def test_an_error_of_the_users_function_is_named_and_its_traceback_is_kept(spark, tmp_path):
+    with pytest.raises(SmaltiError, match="ZeroDivisionError: a row was read") as caught:
         dataframe_to_mds(failing(spark, ZeroDivisionError), tmp_path)
-    assert type(caught.value).__name__ == "PythonException"
+    assert type(caught.value.__cause__).__name__ == "PythonException"
     assert_nothing_published(tmp_path)
 
 

@@ -325,10 +325,15 @@ class ArrowFilePart:
 
 
 def _has_end(stream: BinaryIO) -> bool:
-    """Return whether a file ends with the mark of the end of an Arrow stream, which a file that was cut lacks."""
+    """Return whether a file ends with the mark of the end of an Arrow stream, which a file that was cut lacks.
+
+    Messages begin with ff ff ff ff since Arrow 0.15, and so does the mark; before, it was a length of zero alone.
+    """
+    stream.seek(0)
+    is_old = stream.read(4) != b"\xff\xff\xff\xff"
     stream.seek(-8, io.SEEK_END)
     end = stream.read(8)
-    return end == b"\xff\xff\xff\xff\0\0\0\0" or end[4:] == bytes(4)  # since Arrow 0.15, and before
+    return end[4:] == bytes(4) and (is_old or end[:4] == b"\xff\xff\xff\xff")
 
 
 def _digest(files: Sequence[SourceFile]) -> Any:

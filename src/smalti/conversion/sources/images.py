@@ -5,13 +5,14 @@ and resizes. Files are mixed as it mixes them, so that a shard has images of all
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
+from smalti.attributes import check_flags, whole_number
 from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions, changed
 from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SchemaError, SmaltiError
 from smalti.format.encodings.images import check_image_file
@@ -74,7 +75,25 @@ def open_source(place: Any, options: SourceOptions) -> "ImageSource":
     meaning = options.settings.get("folders", "auto")
     if meaning not in _MEANINGS:
         raise ArgumentError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
+    _check_splitting({**_SETTINGS, **options.settings})
     return ImageSource(str(place), options)
+
+
+def _check_splitting(settings: Mapping[str, Any]) -> None:
+    """Check the settings that assign images to splits.
+
+    Raises:
+        ArgumentError: One has a value that cannot be used.
+    """
+    whole_number("seed", settings["seed"], 0, (1 << 63) - 2)
+    check_flags(fixed_splits=settings["fixed_splits"])
+    names = ("validation_fraction", "test_fraction")
+    for name in names:
+        share = settings[name]
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            raise ArgumentError(f"setting `{name}` of images: expected a share from 0, below 1, found {share!r:.80}")
+    if sum(settings[name] for name in names) >= 1:
+        raise ArgumentError("settings of images: `validation_fraction` and `test_fraction` leave no images to train on")
 
 
 class ImageSource:

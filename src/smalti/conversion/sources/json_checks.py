@@ -46,9 +46,14 @@ def check_lines(block: Block) -> None:
     """Return only if the parser can be given these lines.
 
     Raises:
-        FormatError: A line is no object, is nested too deeply, or has too many keys.
+        FormatError: A line is no object, is not UTF-8, is nested too deeply, or has too many keys.
     """
     data = block.data
+    if not data.isascii():
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError:
+            refuse_first_malformed(block)
     if _NOT_OBJECT.search(b"\n" + data) or _NULL.search(data):
         for offset, line in lines_of(data):
             if not line.lstrip().startswith(b"{") or _NULL.search(line):

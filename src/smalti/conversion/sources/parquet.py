@@ -97,7 +97,7 @@ def _refuse_tables(found: SourceFiles) -> None:
     if name is not None:
         raise FormatError(
             f"{found.url} is a {name} table: files of deleted and replaced rows are there too. Read the table with "
-            "Spark and `dataframe_to_mds`, or give `convert` a pattern or list of the files that belong to it",
+            "Spark and `dataframe_to_mds`, or give `convert` a pattern of the files that belong to it",
             url=found.url,
         )
 

@@ -1,0 +1,78 @@
+"""What `convert` refuses before it reads: places of no kind, folders of several formats, settings, cut files."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from smalti import convert
+from smalti.errors import ArgumentError, ArgumentTypeError, FormatError, SmaltiError
+from smalti.images.pixels import encode_jpeg
+
+
+@pytest.mark.parametrize("place", [None, 5, ["a.csv"], {"a": 1}, pa.table({"a": [1]})], ids=str)
+def test_what_is_no_place_is_refused_by_its_type(tmp_path, place):
+    with pytest.raises(ArgumentTypeError, match=f"found {type(place).__name__}"):
+        convert(place, tmp_path / "set", processes=1)
+
+
+@pytest.mark.parametrize(("parquet", "csv"), [(1, 1), (2, 1), (1, 3)])
+def test_rows_of_two_formats_are_refused_whichever_has_more_files(tmp_path, parquet, csv):
+    (tmp_path / "in").mkdir()
+    for number in range(parquet):
+        pa.parquet.write_table(pa.table({"a": [number]}), tmp_path / "in" / f"{number}.parquet")
+    for number in range(csv):
+        (tmp_path / "in" / f"{number}.csv").write_text("a\n1\n")
+    with pytest.raises(SmaltiError, match="several formats, and rows of the others would be left out"):
+        convert(tmp_path / "in", tmp_path / "set", processes=1)
+    assert convert(tmp_path / "in", tmp_path / "set", format="csv", processes=1).rows == csv
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"seed": "x"}, "`seed` must be a whole number"),
+        ({"seed": None}, "`seed` must be a whole number"),
+        ({"validation_fraction": "abc"}, "`validation_fraction` of images: expected a share"),
+        ({"validation_fraction": 2}, "`validation_fraction` of images: expected a share"),
+        ({"test_fraction": float("nan")}, "`test_fraction` of images: expected a share"),
+        ({"validation_fraction": 0.9, "test_fraction": 0.9}, "leave no images to train on"),
+        ({"fixed_splits": "no"}, "`fixed_splits` must be True or False"),
+    ],
+)
+def test_settings_of_images_that_cannot_be_used_are_refused_by_name(tmp_path, settings, says):
+    for name in ("a/1.jpg", "b/1.jpg"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(encode_jpeg(np.zeros((8, 8, 3), np.uint8), 90))
+    with pytest.raises(ArgumentError, match=says):
+        convert(tmp_path / "in", tmp_path / "set", settings=settings, processes=1)
+
+
+@pytest.mark.parametrize("line", [b'{"\xe9": 1}\n', b'{"a": {"\xe9": 1}}\n', b'{"a": "\xe9"}\n'])
+def test_json_lines_that_are_not_utf_8_are_refused_with_their_line(tmp_path, line):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": "x"}\n' + line)
+    with pytest.raises(FormatError, match=r"a\.jsonl, line 2: text that is not UTF-8"):
+        convert(tmp_path / "a.jsonl", tmp_path / "set", processes=1)
+
+
+@pytest.mark.parametrize("batches", [1, 5, 9])
+def test_a_dataset_of_hugging_face_that_was_cut_behind_a_batch_is_refused(tmp_path, batches):
+    """Small numbers end in zeros, as the mark of the end does."""
+    features = {"a": {"dtype": "int64", "_type": "Value"}}
+    schema = pa.schema({"a": pa.int64()}, {b"huggingface": json.dumps({"info": {"features": features}}).encode()})
+    (tmp_path / "in").mkdir()
+    file, ends = tmp_path / "in" / "data-00000-of-00001.arrow", []
+    with file.open("wb") as out, pa.ipc.new_stream(out, schema) as writer:
+        ends.append(out.tell())
+        for number in range(10):
+            writer.write_batch(pa.record_batch([pa.array(range(number * 10, number * 10 + 10))], schema=schema))
+            ends.append(out.tell())
+    (tmp_path / "in" / "state.json").write_text(json.dumps({"_data_files": [{"filename": file.name}]}))
+    (tmp_path / "in" / "dataset_info.json").write_text(json.dumps({"features": features}))
+    assert convert(tmp_path / "in", tmp_path / "whole", processes=1).rows == 100
+    file.write_bytes(file.read_bytes()[: ends[batches]])
+    with pytest.raises(FormatError, match="damaged"):
+        convert(tmp_path / "in", tmp_path / "set", processes=1)
