@@ -17,7 +17,7 @@ SEEDS = 2000
 FOUND_AT = {
     "index_put_unconditionally": 1479,
     "vacuum_without_markers": 864,
-    "vacuum_that_looks_at_tags_once": 468,
+    "vacuum_that_looks_at_tags_once": 2909,
     "compaction_over_a_newer_version": 270,
     "append_that_keeps_columns": 233,
     "rollback_to_what_was_removed": 547,
