@@ -76,3 +76,16 @@ def test_a_dataset_of_hugging_face_that_was_cut_behind_a_batch_is_refused(tmp_pa
     file.write_bytes(file.read_bytes()[: ends[batches]])
     with pytest.raises(FormatError, match="damaged"):
         convert(tmp_path / "in", tmp_path / "set", processes=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["_metadata", "state.json"])
+def test_a_file_beside_the_rows_that_is_far_too_large_is_not_read(tmp_path, name):
+    """As a hole of 6 GB, which takes no space on the disk."""
+    (tmp_path / "in").mkdir()
+    pa.parquet.write_table(pa.table({"a": [1]}), tmp_path / "in" / "0.parquet")
+    (tmp_path / "in" / "dataset_info.json").write_text('{"features": {}}')
+    with (tmp_path / "in" / name).open("wb") as file:
+        file.truncate(6 << 30)
+    with pytest.raises(SmaltiError, match="is larger than 536870912 bytes"):
+        convert(tmp_path / "in", tmp_path / "set", processes=1)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from smalti.errors import ChecksumMismatch, FormatError, StoreNotFound
 from smalti.format import load_strict
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import ObjectInfo, Store
 
 RECORD = "_smalti_export.json"
@@ -28,7 +29,7 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
         FormatError: The export is not complete, or its record is damaged.
     """
     try:
-        data = store.get(RECORD)
+        data = store.get_limited(RECORD, MAX_INDEX_BYTES)
     except StoreNotFound:
         return None
     record: Any = load_strict(data, where=store.locate(RECORD))

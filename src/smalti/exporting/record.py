@@ -16,6 +16,7 @@ from typing import Any
 from smalti.errors import CatalogError, FormatError, StoreError, StoreExists, StoreNotFound
 from smalti.exporting.plan import FilePlan
 from smalti.format import load_strict
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store
 from smalti.storage.local import sync_path
 from smalti.storage.store import temporary_name
@@ -96,7 +97,7 @@ def read_record(store: Store) -> dict[str, Any] | None:
         FormatError: It cannot be read.
     """
     try:
-        data = store.get(RECORD)
+        data = store.get_limited(RECORD, MAX_INDEX_BYTES)
     except StoreNotFound:
         return None
     record = load_strict(data, where=store.locate(RECORD))

@@ -18,6 +18,7 @@ from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
@@ -147,7 +148,7 @@ def _feature(feature: Any) -> dict[str, Any]:
 
 
 def _json(store: Store, key: str) -> dict[str, Any]:
-    found = load_strict(store.get(key), where=store.locate(key))
+    found = load_strict(store.get_limited(key, MAX_INDEX_BYTES), where=store.locate(key))
     if not isinstance(found, dict):
         raise FormatError(f"{store.locate(key)}: expected an object", key=key)
     return found

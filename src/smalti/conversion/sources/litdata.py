@@ -21,6 +21,7 @@ from smalti.conversion.sources.litdata_rows import Rows, row_columns
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import ArgumentError, FormatError, StoreNotFound
 from smalti.format import load_strict
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store, open_store
 
 _INDEX = "index.json"
@@ -57,7 +58,7 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
 
 
 def _read_index(store: Store) -> dict[str, Any]:
-    found = load_strict(store.get(_INDEX), where=store.locate(_INDEX))
+    found = load_strict(store.get_limited(_INDEX, MAX_INDEX_BYTES), where=store.locate(_INDEX))
     if not isinstance(found, dict) or not isinstance(found.get("chunks"), list):
         raise FormatError(f"{store.locate(_INDEX)}: expected an index of LitData with `chunks` and `config`")
     if not isinstance(found.get("config"), dict):

@@ -35,6 +35,7 @@ from smalti.conversion.sources.parquet_files import (
     table_format,
 )
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
+from smalti.format.index import MAX_INDEX_BYTES
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.columns import repeated
@@ -109,7 +110,7 @@ def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
         FormatError: A file that it lists is missing, or has another number of rows.
     """
     try:
-        data = found.store.get(_SUMMARY)
+        data = found.store.get_limited(_SUMMARY, MAX_INDEX_BYTES)
     except StoreNotFound:
         return
     where = found.store.locate(_SUMMARY)
