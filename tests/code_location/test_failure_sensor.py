@@ -1,6 +1,7 @@
 """The sensor that reports failures, on real runs, a real instance and a real webhook."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -16,11 +17,12 @@ from dagster_shared.error import SerializableErrorInfo
 
 from pipelines.definitions import defs
 from smalti.errors import SchemaError, SmaltiError, StoreTimeout
+from smalti_dagster.automation import failure
 from smalti_dagster.automation.failure import build_failure_sensor
 from smalti_dagster.declaration import Automation, Notify
 from smalti_dagster.resources.notifications import DeliveryError, NotificationsResource
 from smalti_dagster.resources.storage import StorageResource
-from tests.code_location.declared import declare
+from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of
 from tests.code_location.test_notifications import Hook, serving
@@ -250,3 +252,17 @@ def add_tick(instance: dg.DagsterInstance, state: Any, status: TickStatus, numbe
             error=error if status is TickStatus.FAILURE else None,
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [("flowers_watch_sensor", True), ("flowers_reshard_schedule", True), ("flowers_two_watch_sensor", False)],
+)
+def test_a_set_whose_name_begins_with_that_of_another_is_not_taken_for_it(name: str, is_ours: bool) -> None:
+    location = SimpleNamespace(location_name="here")
+    origin = SimpleNamespace(repository_origin=SimpleNamespace(code_location_origin=location))
+    context, state = (
+        SimpleNamespace(code_location_origin=location),
+        SimpleNamespace(instigator_name=name, origin=origin),
+    )
+    assert failure._is_ours(context, FLOWERS, state) is is_ours

@@ -195,13 +195,17 @@ def _report_errors(
     return failing
 
 
+_KINDS = ("reshard_schedule", "watch_sensor", "train_sensor", "automation_sensor", "failure_sensor")
+"""Endings of the names of a set's schedules and sensors: the name of another set may begin with that of this one."""
+
+
 def _is_ours(context: dg.SensorEvaluationContext, declared: Declaration | None, state: InstigatorState) -> bool:
     """Return whether a sensor or schedule is one of this code location, and of the data set if one is given."""
     ours = context.code_location_origin
     location = state.origin.repository_origin.code_location_origin.location_name
     if ours is not None and location != ours.location_name:
         return False
-    return declared is None or state.instigator_name.startswith(f"{declared.name}_")
+    return declared is None or state.instigator_name in {f"{declared.name}_{kind}" for kind in _KINDS}
 
 
 def _read_cursor(text: str | None) -> dict[str, Any]:
