@@ -37,6 +37,8 @@ class Handler(LoopbackHandler):
             self.send_header("Content-Range", f"bytes {begin}-{end}/{1 << 40}")
         for name in ("ETag", "x-goog-generation"):
             self.send_header(name, "1")
+        if self.command == "HEAD" and self.server.trickles:
+            self.send_header("Content-Length", str(1 << 20))  # as stores do; some clients ask for it first
         self.send_header("Connection", "close")
         self.end_headers()
         if self.command == "HEAD":

@@ -479,7 +479,7 @@ def _timely(chunks: Iterator[bytes], deadline: Deadline) -> Iterator[bytes]:
 
 def _whole_size(reply: Any) -> int:
     _, _, whole = str(reply.get("ContentRange", "")).partition("/")
-    return int(whole) if whole.isdigit() else int(reply["ContentLength"])
+    return int(whole) if whole.isdigit() else int(reply.get("ContentLength", -1))  # -1: the answer does not say it
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
