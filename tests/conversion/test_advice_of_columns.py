@@ -1,4 +1,4 @@
-"""What messages about columns advise works: each refused table is converted when the advice is followed."""
+"""Advice of messages about columns: each refused table is converted when the advice is followed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What `convert` refuses before it reads: places of no kind, folders of several formats, settings, cut files."""
+"""Refusals of `convert` before it reads: places of no kind, folders of several formats, settings, cut files."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is written never lies in what is read, nor around it: refused before anything is written."""
+"""Targets that lie in their source, or around it: refused before anything is written."""
 
 import os
 

@@ -79,9 +79,7 @@ def with_resources(function: Callable[..., Any]) -> Callable[..., Any]:
     first = inspect.Parameter(_CONTEXT, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     kept = [parameters.pop(_CONTEXT, first), *parameters.values()]
     bound.__signature__ = inspect.Signature(kept)  # type: ignore[attr-defined]
-    bound.__annotations__ = {name: hint for name, hint in hints.items() if name not in names and name != _CONTEXT}
-    if takes_context and _CONTEXT in hints:
-        bound.__annotations__[_CONTEXT] = hints[_CONTEXT]
+    bound.__annotations__ = {name: hint for name, hint in hints.items() if name not in names}
     del bound.__wrapped__  # Dagster would look at its parameters
     return bound
 

@@ -1,4 +1,4 @@
-"""What is published can be read; what cannot be read is refused, or does not hide the versions before it."""
+"""Versions that are published can be read; unreadable ones are refused, or do not hide the versions before them."""
 
 import json
 from dataclasses import replace

@@ -137,7 +137,7 @@ def made(name, value):
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainConfig)])
 def test_a_hostile_value_of_any_field_is_refused_by_name_or_can_be_used(name):
-    """What is taken can be sent to other processes, and shown."""
+    """A configuration that is accepted can be sent to other processes, and shown."""
     outcomes = [made(name, value) for value in HOSTILE]
     errors = [each for each in outcomes if isinstance(each, str)]
     assert [each for each in errors if f"`{name}`" not in each or len(each) > 1_000] == []

@@ -1,4 +1,4 @@
-"""What a function of `launch` is given: evaluation loaders, limits of local copies, the ledger, measures."""
+"""The context of a function of `launch`: evaluation loaders, limits of local copies, the ledger, measures."""
 
 import shutil
 from types import SimpleNamespace
