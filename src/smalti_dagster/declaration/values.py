@@ -28,5 +28,5 @@ def module_text(path: str) -> str:
     with suppress(ImportError, ValueError, AttributeError):  # a run says what is wrong with the module
         spec = importlib.util.find_spec(path.partition(":")[0])
         if spec is not None and spec.loader is not None:
-            return spec.loader.get_source(spec.name) or ""  # type: ignore[attr-defined,no-any-return]
+            return spec.loader.get_source(spec.name) or ""  # type: ignore[attr-defined]
     return ""
