@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pipelines.home import REPOSITORY
 from resources import resources_of_stage
 from smalti.storage import LocalStore
+from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.deployment import STAGES, detect_resources
 from smalti_dagster.resources.storage import (
     AzureSasToken,
@@ -83,23 +85,50 @@ def test_stages_with_the_same_root_keep_their_data_apart() -> None:
     }
 
 
-def test_an_instance_with_runs_of_another_stage_is_refused(instance: dg.DagsterInstance) -> None:
-    @dg.asset
-    def touched(storage: StorageResource) -> None:
-        pass
+def stored(key: str, *, after: str | None = None) -> dg.AssetsDefinition:
+    """An asset that uses the storage, as those of a data set do."""
 
-    def run(stage: str) -> dg.ExecuteInProcessResult:
-        storage = LocalStorage(root="/nowhere", stage=stage)
-        return dg.materialize([touched], resources={"storage": storage}, instance=instance)
+    @dg.asset(key=key.split("/"), deps=[after.split("/")] if after else [])
+    @with_resources
+    def made(storage: StorageResource) -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult(metadata={"root": storage.root})
 
-    done = run("staging")
+    return made
+
+
+PHOTOS = stored("photos/shards")
+MODEL = stored("photos/model", after="photos/shards")
+MOTHS = stored("moths/shards")
+
+
+def run_in_stage(asset: dg.AssetsDefinition, stage: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    resources = {"smalti_storage": LocalStorage(root=f"/{stage}", stage=stage)}
+    return dg.materialize([asset], resources=resources, instance=instance)
+
+
+@pytest.mark.parametrize("asset", [PHOTOS, MODEL])
+def test_an_asset_that_another_stage_has_made_is_neither_made_nor_used(
+    asset: dg.AssetsDefinition, instance: dg.DagsterInstance
+) -> None:
+    done = run_in_stage(PHOTOS, "staging", instance)
     tagged = instance.get_run_by_id(done.run_id)
     assert tagged is not None
     assert tagged.tags["smalti/stage"] == "staging"
-    with pytest.raises(dg.DagsterResourceFunctionError) as refused:
-        run("production")
-    assert "runs of the stage staging" in str(refused.value.__cause__)
-    assert run("staging").success
+    with pytest.raises(dg.Failure, match=f"asset photos/shards .* by run {done.run_id} of the stage staging"):
+        run_in_stage(asset, "production", instance)
+    assert run_in_stage(asset, "staging", instance).success
+
+
+def test_two_code_locations_with_storages_of_two_stages_share_an_instance(instance: dg.DagsterInstance) -> None:
+    for _ in range(2):
+        made = {
+            asset.key.to_user_string(): run_in_stage(asset, stage, instance)
+            .asset_materializations_for_node(asset.op.name)[0]
+            .metadata["root"]
+            .value
+            for asset, stage in ((PHOTOS, "staging"), (MOTHS, "production"))
+        }
+        assert made == {"photos/shards": "/staging", "moths/shards": "/production"}
 
 
 def options_in_a_step(storage: StorageResource) -> dict[str, object]:
