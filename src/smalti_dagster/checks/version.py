@@ -131,7 +131,7 @@ def counts_of(checked: Header | Manifest, place: Place) -> dict[str, int]:
 
 def accepted_by(step: CheckInput) -> set[str]:
     """Return what the run accepts as gone; a re-execution of a check alone may accept more than that."""
-    entered = entered_config(step.run, step.declared.data_op).get("shards") or {}
+    entered = entered_config(step.run, step.declared, "shards")
     return {*step.facts.get("accept_removed", []), *entered.get("accept_removed", [])}
 
 
@@ -141,5 +141,5 @@ def how_to_accept(step: CheckInput, names: str) -> str:
     return (
         f"The tag {CHECKED!r} stays where it is. If that is a mistake, put the data back and run "
         f"{declared.name}_reshard_job again; if it is meant, run that with `accept_removed` below `shards` in the "
-        f"configuration of {declared.data_op}: {names}."
+        f"configuration of {step.op}: {names}."
     )

@@ -1,9 +1,10 @@
 """Kinds of values that several sections of a declaration hold."""
 
 import re
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -19,3 +20,29 @@ def require_import_path(name: str, text: str) -> None:
     """
     if not IMPORT_PATH.fullmatch(text):
         raise ValueError(f"`{name}` must be module:function, found {text!r}")
+
+
+def import_path(value: Any) -> Any:
+    """Return the import path of a function or class, and any other value as it is.
+
+    The processes of steps, and of a cluster, import it by that path.
+
+    Raises:
+        ValueError: it cannot be imported by its name, such as a lambda or a function within a function.
+    """
+    if not callable(value):
+        return value
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__qualname__)
+    if module == "__main__" or getattr(sys.modules.get(str(module)), name, None) is not value:
+        raise ValueError(
+            f"{module}.{name} cannot be imported by the processes of steps: define it by `def` or `class` at the top "
+            "level of a module, and give it under that name"
+        )
+    return f"{module}:{name}"
+
+
+if TYPE_CHECKING:
+    Function = Any  # given as a function or as its import path; read as the path
+else:
+    Function = Annotated[str, BeforeValidator(import_path)]
+"""A function or class: itself in Python, `module:name` in YAML. The declaration holds its import path."""

@@ -113,7 +113,7 @@ def _assets_of(context: Any) -> set[dg.AssetKey]:
         return {key.asset_key for key in context.selected_asset_check_keys}
     if not isinstance(context, dg.AssetExecutionContext):
         return set()
-    made = {key.asset_key for key in context.selected_asset_check_keys} | context.selected_asset_keys
+    made = {*context.selected_asset_keys, *(key.asset_key for key in context.selected_asset_check_keys)}
     return made | {dep.asset_key for spec in context.assets_def.specs if spec.key in made for dep in spec.deps}
 
 
