@@ -2,8 +2,8 @@
 
 `DataSet` is the component that a `defs.yaml` names, `Deployment` the one that holds the storage, Spark and trainer of a
 project. The other names are the building blocks of which the component is made, for use in Python. The sections of a
-`DataSet` are in `smalti_dagster.declaration`, the resources in `smalti_dagster.resources`. Everything here stands on the
-public modules of `smalti`, which knows nothing of Dagster. Read `blocks` first, then `stages` and `models`.
+`DataSet` are in `smalti_dagster.declaration`, the resources in `smalti_dagster.resources`. Everything here stands on
+the public modules of `smalti`, which knows nothing of Dagster. Read `blocks` first, then `stages` and `models`.
 """
 
 from smalti_dagster.blocks import (

@@ -17,7 +17,7 @@ from smalti_dagster.automation.training import build_train_sensor
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.checks.check import evaluate
 from smalti_dagster.checks.storage import build_storage_check
-from smalti_dagster.declaration import Declaration, Stage
+from smalti_dagster.declaration import Declaration
 from smalti_dagster.jobs import build_jobs
 from smalti_dagster.lineage import run_tags, upstream
 from smalti_dagster.models.model import build_model, study_key

@@ -76,8 +76,8 @@ def materialized_version(context: Context, data_set: Declaration | str) -> Mater
     manifest = load_manifest(open_store(url, options), version=int(facts["version"]))
     if manifest.digest != facts["digest"]:
         raise CatalogError(
-            f"version {manifest.version} of {url} has digest {manifest.digest}, expected {facts['digest']}: the set was "
-            f"replaced; materialise {key.to_user_string()} again",
+            f"version {manifest.version} of {url} has digest {manifest.digest}, expected {facts['digest']}: the set "
+            f"was replaced; materialise {key.to_user_string()} again",
             expected=facts["digest"],
             found=manifest.digest,
         )
@@ -90,7 +90,8 @@ def open_shards(context: Context, data_set: Declaration | str, **options: Any) -
     Args:
         context: of an asset or check of your own, which depends on `<name>/shards`.
         data_set: the data set, or its name.
-        options: of `smalti.StreamingDataset`, such as `split`, `shuffle` and `batch_size`.
+        options: of `smalti.StreamingDataset`, such as `split`, `columns`, `shuffle` and `batch_size`; by default each
+            sample is read once, in the order in which they are stored.
 
     Returns:
         The data set; `dataset[0]` is a sample, and it can be iterated.
@@ -109,8 +110,9 @@ def open_shards(context: Context, data_set: Declaration | str, **options: Any) -
         ```
     """
     version = materialized_version(context, data_set)
+    given = {"batch_size": 1, **options}  # samples are repeated to fill the last of larger batches
     return StreamingDataset(
-        remote=version.url, version=version.number, storage_options=version.storage_options, **options
+        remote=version.url, version=version.number, storage_options=version.storage_options, **given
     )
 
 

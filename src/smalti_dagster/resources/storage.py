@@ -75,8 +75,8 @@ class StorageResource(RunBoundResource, ABC):
             stage = run.tags.get(STAGE_TAG, self.stage) if run is not None else self.stage
             if run is not None and stage != self.stage:
                 raise dg.Failure(
-                    f"asset {asset.to_user_string()} of this Dagster instance was made by run {run.run_id} of the stage "
-                    f"{stage}, and this process is of the stage {self.stage}: give each stage an instance of its own "
+                    f"asset {asset.to_user_string()} was made by run {run.run_id} of the stage {stage}, and this "
+                    f"process is of the stage {self.stage}: give each stage a Dagster instance of its own "
                     "(DAGSTER_HOME), or data of both would be mixed",
                     allow_retries=False,
                 )
