@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from smalti_dagster.data_set import DataSet, build_definitions
+from smalti_dagster import DataSet, build_definitions
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import OVERRIDDEN, overrides, with_defaults
 from smalti_dagster.models.model import ModelConfig, model_config

@@ -8,7 +8,8 @@ import dagster as dg
 import pytest
 
 from pipelines.home import REPOSITORY
-from resources import resources_of_stage
+from resources import executor_of_runs, resources_of_stage
+from resources.stages import STAGES as OWN_STAGES
 from smalti.storage import LocalStore
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.deployment import STAGES, detect_resources
@@ -33,6 +34,42 @@ def test_the_default_needs_no_environment_at_all() -> None:
     )
     assert resources["smalti_trainer"].run_dir("one") == str(REPOSITORY / "data" / "runs" / "one")
     assert isinstance(resources["smalti_storage"].store("shards"), LocalStore)
+
+
+ENVIRONMENTS = [
+    {"SMALTI_ROOT": "/data"},
+    {"SMALTI_ROOT": "s3://b/p", "AWS_REGION": "eu-1", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"},
+    {"SMALTI_ROOT": "s3://b/p", "AWS_ENDPOINT_URL": "http://here", "AWS_SESSION_TOKEN": "t", "AWS_DEFAULT_REGION": "r"},
+    {"SMALTI_ROOT": "gs://b/p", "GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_APPLICATION_CREDENTIALS": "/key.json"},
+    {"SMALTI_ROOT": "gs://b/p", "GCS_KEY": "k", "GCS_SECRET": "s"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "k"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_ACCOUNT_NAME": "a", "AZURE_STORAGE_SAS_TOKEN": "s"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_ACCOUNT_NAME": "a"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_STORAGE_CONNECTION_STRING": "c", "AZURE_STORAGE_ACCOUNT_NAME": "a"},
+    {"SMALTI_ROOT": "dbfs:/Volumes/c/s/v", "DATABRICKS_HOST": "https://h", "DATABRICKS_TOKEN": "t"},
+    {"SMALTI_ROOT": "dbfs:/Volumes/c/s/v", "DATABRICKS_CLIENT_ID": "i", "DATABRICKS_CLIENT_SECRET": "s"},
+    {"SMALTI_ROOT": "oci://b@n/p", "OCI_REGION": "eu-1"},
+    {"SMALTI_ROOT": "sftp://me@host/p"},
+]
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=range(len(ENVIRONMENTS)))
+def test_the_stages_of_this_repository_are_what_a_project_without_resources_gets(environ: dict[str, str]) -> None:
+    """`resources/` shows in Python what the package reads from a table."""
+    assert set(OWN_STAGES) == set(STAGES)
+    for stage in STAGES:
+        chosen = {**environ, "SMALTI_STAGE": stage}
+        ours, theirs = resources_of_stage(chosen), detect_resources(chosen)
+        assert {key: (type(each), each.model_dump()) for key, each in ours.items()} == {
+            key: (type(each), each.model_dump()) for key, each in theirs.items()
+        }
+
+
+def test_another_executor_is_a_setting() -> None:
+    assert executor_of_runs({"SMALTI_EXECUTOR": "dagster:in_process_executor"}) is dg.in_process_executor
+    for wrong in ("dagster:k9s_executor", "nothing", "no.such.module:executor"):
+        with pytest.raises(ValueError, match=f"SMALTI_EXECUTOR must be module:name of an executor, found '{wrong}'"):
+            executor_of_runs({"SMALTI_EXECUTOR": wrong})
 
 
 def test_a_relative_root_is_made_absolute_because_steps_may_run_elsewhere() -> None:
@@ -179,7 +216,8 @@ def test_an_azure_root_that_names_no_account_says_which_variable_is_missing() ->
 
 def test_every_variable_of_a_stage_is_one_that_docs_storage_names() -> None:
     """But those of Google's project and of Smalti itself."""
-    code = (REPOSITORY / "src" / "smalti_dagster" / "resources" / "environment.py").read_text()
+    files = ("src/smalti_dagster/resources/environment.py", "resources/storage.py")
+    code = "".join((REPOSITORY / name).read_text() for name in files)
     docs = (REPOSITORY / "docs" / "storage.md").read_text()
     named = set(re.findall(r"\b(?:AWS|AZURE|DATABRICKS|GOOGLE|GCS|OCI|S3)_[A-Z_]+\b", code))
     assert len(named) >= 10

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from smalti_dagster import build_definitions
 from smalti_dagster.checks.storage import storage_check
-from smalti_dagster.data_set import build_definitions
 from smalti_dagster.jobs import build_storage_job
 from smalti_dagster.resources.storage import LocalStorage
 from tests.code_location.declared import FLOWERS, define
