@@ -1,4 +1,4 @@
-"""What each stage uses: the address of its data, Spark, and the processes that train.
+"""The stages of this deployment: the address of the data, Spark, and the processes that train.
 
 `SMALTI_ROOT` names the store of a stage, whose kind follows from the address (`resources.storage`):
 

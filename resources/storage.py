@@ -1,6 +1,7 @@
-"""How each kind of store is reached. All variables are optional: without them the service's own logins are used.
+"""Storage of each kind: local, S3, Google Cloud Storage, Azure, volumes of Unity Catalog.
 
-A secret is a `dg.EnvVar`: Dagster resolves it in the run, and neither shows nor stores its value.
+All variables are optional: without them the service's own logins are used. A secret is a `dg.EnvVar`: Dagster resolves
+it in the run, and neither shows nor stores its value.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What assets of a team's own take from a data set, and hand on to it: the materialised version, and its images.
+"""Versions and images that assets of a team's own take from a data set, and hand on to it.
 
 All of them read what the run that calls them builds on: the materialisation of the same run, else that of the run
 which it re-executes, else the newest. An own asset and the stages of a data set so agree on one version, although
@@ -37,7 +37,7 @@ class MaterializedVersion:
     """Digest of its content."""
     samples: int
     storage_options: dict[str, Any] = field(repr=False)
-    """What fsspec needs to reach the set: holds secrets, never log it."""
+    """Options of `open_store` for the address; secret: never log them."""
 
     def metadata(self) -> dict[str, Any]:
         """Return the version as metadata of an asset that is made from it."""
@@ -90,8 +90,8 @@ def open_shards(context: Context, data_set: Declaration | str, **options: Any) -
     Args:
         context: of an asset or check of your own, which depends on `<name>/shards`.
         data_set: the data set, or its name.
-        options: of `smalti.StreamingDataset`, such as `split`, `columns`, `shuffle` and `batch_size`; by default each
-            sample is read once, in the order in which they are stored.
+        options: of `smalti.StreamingDataset`: `split`, which a set with splits needs, `columns`, `shuffle`,
+            `batch_size` and others. By default each sample is read once, in the order in which they are stored.
 
     Returns:
         The data set; `dataset[0]` is a sample, and it can be iterated.
@@ -105,7 +105,8 @@ def open_shards(context: Context, data_set: Declaration | str, **options: Any) -
         ```python
         @dg.asset_check(asset=["photos", "shards"], blocking=True)
         def labels_are_known(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            labels = {sample["label"] for sample in open_shards(context, "photos", columns=["label"])}
+            samples = open_shards(context, "photos", split="train", columns=["label"])
+            labels = {int(sample["label"]) for sample in samples}
             return dg.AssetCheckResult(passed=labels <= {0, 1, 2})
         ```
     """
