@@ -298,6 +298,7 @@ def test_the_page_on_existing_projects_gives_assets_between_and_after_the_stages
 
 @pytest.mark.nightly
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_the_page_on_existing_projects_can_be_followed_to_its_end(followed):
     for command in PAGE.block("sh", "dg launch --job").splitlines():
         said = followed.dg(*command.split()[1:])
