@@ -173,8 +173,9 @@ def shard_checks(data_set: Declaration) -> dg.AssetChecksDefinition:
     """Return the checks of `<name>/shards` for an asset of your own that makes this asset in place of `shard_set`.
 
     Your asset writes the shard set, and returns `version` and `digest` of the version as metadata, which `smalti`
-    functions that write give. When the blocking checks pass, the version gets the tag `checked`, which training
-    follows. `shard_set` has the same checks in its own step.
+    functions that write give, and `accept_removed`, a list, if splits, columns or many rows are meant to be gone. When
+    the blocking checks pass, the version gets the tag `checked`, which training follows. `shard_set` has the same
+    checks in its own step.
 
     Args:
         data_set: what the data set is; of rows, because those of images compare with prepared images.
@@ -216,6 +217,9 @@ def watch_sensor(data_set: Declaration) -> dg.SensorDefinition:
     Args:
         data_set: what the data set is; `automation.watch` has the options.
 
+    Returns:
+        The sensor `<name>_watch_sensor`; the job has to be there, as in `build_definitions`.
+
     Raises:
         ValueError: there is no `automation.watch`, or only Spark can see whether this source has changed.
 
@@ -239,6 +243,9 @@ def train_sensor(data_set: Declaration) -> dg.SensorDefinition:
     Args:
         data_set: what the data set is; it needs `train`.
 
+    Returns:
+        The sensor `<name>_train_sensor`; the job has to be there, as in `build_definitions`.
+
     Raises:
         ValueError: the data set has no `train`.
 
@@ -257,6 +264,9 @@ def failure_sensor(data_set: Declaration) -> dg.SensorDefinition:
 
     Args:
         data_set: what the data set is.
+
+    Returns:
+        The sensor `<name>_failure_sensor`.
 
     Raises:
         ValueError: there is no `automation.notify`.

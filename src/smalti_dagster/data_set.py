@@ -46,7 +46,13 @@ class DataSet(dg.Component, Declaration):
     """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
 
     Asset keys are `<name>/source`, `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of
-    the same name.
+    the same name. In Python, functions and classes are given as they are where YAML has `module:name`.
+
+    Examples:
+        ```python
+        photos = DataSet(name="photos", source=Source(folder="s3://bucket/photos"), split=Split(validation=0.1))
+        defs = build_definitions(photos)
+        ```
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002  Dagster's signature

@@ -30,7 +30,7 @@ class CheckInput:
     facts: Facts
     """Of the materialisation that it is about."""
     op: str = ""
-    """Name of the op that evaluates it, as a run's configuration has it."""
+    """Name of the op that makes the asset, as a run's configuration has it; empty for an asset of a user's own."""
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
     shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def evaluate(
             context.run,
             check.spec.key,
             find_facts(),
-            op=context.op_execution_context.op_def.name,
+            op=context.op_def.name if isinstance(context, dg.AssetExecutionContext) else "",
             is_alone=_is_alone(context, check.spec.asset_key),
             shared=shared,
         )

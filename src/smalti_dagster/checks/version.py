@@ -137,9 +137,9 @@ def accepted_by(step: CheckInput) -> set[str]:
 
 def how_to_accept(step: CheckInput, names: str) -> str:
     """Return what a person does about something that is gone."""
-    declared = step.declared
+    job, shards = f"{step.declared.name}_reshard_job", step.key.asset_key.to_user_string()
+    where = f"below `shards` in the configuration of {step.op}" if step.op else f"in the metadata of {shards}"
     return (
-        f"The tag {CHECKED!r} stays where it is. If that is a mistake, put the data back and run "
-        f"{declared.name}_reshard_job again; if it is meant, run that with `accept_removed` below `shards` in the "
-        f"configuration of {step.op}: {names}."
+        f"The tag {CHECKED!r} stays where it is. If that is a mistake, put the data back and run {job} again; if it is "
+        f"meant, run that with `accept_removed` {where}: {names}."
     )
