@@ -1,4 +1,4 @@
-"""The code location: declared data sets below `defs/`, the component that builds their definitions, and the stages.
+"""The code location of this deployment: its data sets below `defs/`, and the demo.
 
-Read `definitions` first, then `data_set`. What an asset does is in `assets`; credentials and places are in `resources`.
+Read `definitions` first. The data sets in Python are in `assets`; storage, Spark and trainer are in `resources`.
 """

@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> None:
     from smalti_dagster.runs.worker import process_tags
 
     begin = time.monotonic()
-    logged = dg.Definitions.merge(defs, dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
+    logged = dg.Definitions.merge(defs(), dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
     job = logged.resolve_job_def("flowers_everything_job")
     with dg.DagsterInstance.from_config(str(home)) as instance:
         end_leftovers(instance)

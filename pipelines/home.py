@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from resources.stages import STAGES
 from smalti_dagster.resources.deployment import detect_stage
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -15,7 +16,7 @@ SETTINGS = REPOSITORY / "deploy" / "sqlite" / "dagster.yaml"
 
 def detect_home() -> Path:
     """Return the folder that `DAGSTER_HOME` names, else that of the stage in the repository; set here, and ready."""
-    stage = detect_stage()
+    stage = detect_stage(stages=STAGES)
     own = REPOSITORY / (".dagster" if stage == "local" else f".dagster-{stage}")
     home = Path(os.environ.get("DAGSTER_HOME") or own).absolute()
     prepare_home(home)

@@ -13,7 +13,7 @@ from smalti.spark import PrepareOptions, dataframe_to_mds
 from smalti.spark.prepared.reshard import Sharding, find_version, look_at, reshard_prepared
 from smalti.spark.prepared.table import prepared_files
 from smalti.spark.prepared.update import update_prepared
-from smalti_dagster.data_set import build_definitions
+from smalti_dagster import build_definitions
 from smalti_dagster.declaration import Declaration, Source
 from smalti_dagster.resources.spark import SparkResource
 from smalti_dagster.resources.storage import LocalStorage

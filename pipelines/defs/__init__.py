@@ -1,1 +1,1 @@
-"""The declared data sets: a folder with a `defs.yaml` for each, and the functions that it names."""
+"""The data sets: `flowers` of `assets.flowers`, and a folder with a `defs.yaml` for each that is declared in YAML."""

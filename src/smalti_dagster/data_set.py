@@ -1,28 +1,13 @@
 """DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
 
 import re
-from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, Field, PrivateAttr
 from typing_extensions import Self
 
-from smalti.torch.train.config import IMAGES
-from smalti_dagster.automation.failure import build_failure_sensor
-from smalti_dagster.automation.schedules import build_reshard_schedule, is_schedulable
-from smalti_dagster.automation.training import build_train_sensor
-from smalti_dagster.automation.watch import build_watch_sensor
-from smalti_dagster.checks.storage import build_storage_check
+from smalti_dagster.blocks import build_definitions
 from smalti_dagster.declaration import Declaration
-from smalti_dagster.jobs import build_jobs
-from smalti_dagster.lineage import run_tags
-from smalti_dagster.models.model import build_model
-from smalti_dagster.models.promotion import build_promotion
-from smalti_dagster.models.task_model import build_task_model
-from smalti_dagster.models.training_function import build_function_model
-from smalti_dagster.models.tuning import build_study
-from smalti_dagster.stages.data import build_data
-from smalti_dagster.stages.source import build_source, is_watchable
 
 
 class DataSetParameters(BaseModel):
@@ -62,7 +47,13 @@ class DataSet(dg.Component, Declaration):
     """A data set: raw data, preprocessed rows, an MDS shard set, and a trained model.
 
     Asset keys are `<name>/source`, `<name>/raw`, `<name>/prepared`, `<name>/shards` and `<name>/model`, in a group of
-    the same name.
+    the same name. In Python, functions and classes are given as they are where YAML has `module:name`.
+
+    Examples:
+        ```python
+        photos = DataSet(name="photos", source=Source(folder="s3://bucket/photos"), split=Split(validation=0.1))
+        defs = build_definitions(photos)
+        ```
     """
 
     _declared_in: str = PrivateAttr("a program")
@@ -87,47 +78,3 @@ class DataSet(dg.Component, Declaration):
                 f"{len(same)} data sets are named {self.name!r}, in {places}: rename all but one, or delete their files"
             )
         return build_definitions(self)
-
-
-def build_definitions(declared: Declaration) -> dg.Definitions:
-    """Return the assets, checks, jobs, schedule and sensors of a declared data set; resources are the deployment's."""
-    automation = declared.automation
-    assets: list[Any] = [build_source(declared), build_data(declared)]
-    sensors: list[dg.SensorDefinition] = []
-    if automation.watch is not None and is_watchable(declared):
-        sensors.append(build_watch_sensor(declared, automation.watch))
-    if declared.train is not None:
-        if declared.train.function is not None:
-            assets.append(build_function_model(declared, declared.train, declared.train.function))
-        else:
-            build = build_model if declared.train.task == IMAGES else build_task_model
-            assets += [build(declared, declared.train), build_promotion(declared)]
-        if declared.tuning is not None:
-            assets.append(build_study(declared, declared.train, declared.tuning))
-        if automation.train_on_new_version and automation.condition is None:
-            sensors.append(build_train_sensor(declared))
-    if automation.notify is not None:
-        sensors.append(build_failure_sensor(f"{declared.name}_failure_sensor", declared=declared, is_on=True))
-    schedules = []
-    if automation.condition is not None:
-        sensors.append(build_automation_sensor(declared))
-    elif automation.reshard and is_schedulable(declared):
-        schedules.append(build_reshard_schedule(declared, automation.reshard))
-    return dg.Definitions(
-        assets=assets,
-        asset_checks=[build_storage_check(declared)],
-        jobs=build_jobs(declared),
-        schedules=schedules,
-        sensors=sensors,
-    )
-
-
-def build_automation_sensor(declared: Declaration) -> dg.AutomationConditionSensorDefinition:
-    """Return the sensor that requests assets by their automation conditions."""
-    return dg.AutomationConditionSensorDefinition(
-        f"{declared.name}_automation_sensor",
-        target=dg.AssetSelection.assets(*map(declared.key, declared.stages)),
-        default_status=dg.DefaultSensorStatus.STOPPED,
-        run_tags=run_tags(declared),
-        description=f"Requests the assets of {declared.name} by their conditions ({declared.automation.condition}).",
-    )

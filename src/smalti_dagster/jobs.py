@@ -95,8 +95,18 @@ def _job(
 ) -> Any:
     return dg.define_asset_job(
         job_name(declared, kind),
-        selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
+        selection=_between(declared, stages),
         description=description,
         config=dict(config) if config else None,
         tags=run_tags(declared),
     )
+
+
+def _between(declared: Declaration, stages: tuple[Stage, ...]) -> dg.AssetSelection:
+    """Return the assets of neighbouring stages, and those of a user's own that stand between them."""
+    keys = [declared.key(stage) for stage in stages]
+    named = dg.AssetSelection.assets(*keys)
+    if len(keys) < 2:
+        return named
+    first, last = dg.AssetSelection.assets(keys[0]), dg.AssetSelection.assets(keys[-1])
+    return named | (first.downstream() & last.upstream())

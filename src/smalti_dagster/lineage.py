@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration import Declaration, Stage
 
 DATA_SET_TAG = "smalti/data_set"
 """Tag of every run of a data set: its name."""
@@ -77,10 +77,11 @@ def tag_run(context: dg.AssetExecutionContext, declared: Declaration, **facts: o
     context.instance.add_run_tags(context.run.run_id, {**run_tags(declared), **tags})
 
 
-def entered_config(run: dg.DagsterRun, op: str) -> Mapping[str, Any]:
-    """Return the configuration that was entered for an op when a run was launched; defaults are not in it."""
+def entered_config(run: dg.DagsterRun, declared: Declaration, stage: Stage) -> Mapping[str, Any]:
+    """Return what was entered for a stage up to the shards when a run was launched; defaults are not in it."""
     entered: dict[str, Any] = dict(run.run_config).get("ops") or {}  # type: ignore[assignment]
-    return entered.get(op, {}).get("config") or {}
+    of_set = (each.get("config") or {} for op, each in entered.items() if op.startswith(f"{declared.name}__"))
+    return next((config[stage] for config in of_set if config.get(stage)), {})
 
 
 def latest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dg.EventLogEntry | None:

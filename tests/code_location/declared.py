@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti_dagster.data_set import build_definitions
+from smalti_dagster import build_definitions
 from smalti_dagster.declaration import Declaration, Source, Train
 from smalti_dagster.resources.binding import KEYS
 from smalti_dagster.resources.deployment import detect_resources

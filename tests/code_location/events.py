@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from dagster._core.events import StepMaterializationData
 
-from pipelines.definitions import defs
+from tests.code_location.shipped import defs
 
 
 def op_config(config: Mapping[str, Mapping[str, Any]], name: str = "flowers") -> dict[str, Any]:

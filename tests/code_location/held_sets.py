@@ -16,7 +16,7 @@ import dagster as dg
 import pyarrow as pa
 
 from pipelines.definitions import deployment
-from smalti_dagster.data_set import build_definitions
+from smalti_dagster import build_definitions
 from smalti_dagster.declaration import Declaration, Prepare, Shards, Source, Train
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.stage import stage_op

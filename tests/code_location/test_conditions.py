@@ -6,8 +6,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from smalti_dagster import DataSet, build_definitions
 from smalti_dagster.automation.watch import build_watch_sensor
-from smalti_dagster.data_set import DataSet, build_definitions
 from smalti_dagster.declaration import Automation, Declaration, Partitions, Source, Watch
 from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import declare, define

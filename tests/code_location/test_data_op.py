@@ -9,6 +9,15 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
+from smalti_dagster import (
+    build_definitions,
+    hand_on_images,
+    in_one_step,
+    open_images,
+    prepared_rows,
+    raw_data,
+    shard_set,
+)
 from smalti_dagster.checks.check import Check, CheckInput, evaluate
 from smalti_dagster.lineage import RESUME_TAG, facts_of, latest, made_in
 from smalti_dagster.resources.spark import SparkResource
@@ -98,6 +107,30 @@ def test_what_several_checks_of_a_materialisation_need_is_found_once(
     done = dg.materialize([op], instance=instance, resources={"smalti_storage": storage})
     assert [each.passed for each in done.get_asset_check_evaluations()] == [True, True]
     assert asked == ["first"]
+
+
+# ---------------------------------------------------------------- an own asset between two stages
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_images_that_an_own_asset_hands_on_are_those_in_the_shards(graph: Graph) -> None:
+    declared = graph.declared
+
+    @dg.asset(key=["flowers", "reviewed"], deps=[declared.key("raw")])
+    def reviewed(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+        files = open_images(context, declared).files
+        return hand_on_images(context, declared, [file for file in files if not file.path.endswith("01.jpg")])
+
+    stages = [raw_data(declared), prepared_rows(declared, images_from=reviewed), shard_set(declared)]
+    resources = {"smalti_storage": graph.storage, "smalti_spark": SparkResource()}
+    defs = dg.Definitions.merge(
+        build_definitions(declared, [in_one_step(declared, *stages), reviewed]),
+        dg.Definitions(resources=resources, executor=dg.in_process_executor),
+    )
+    job = defs.resolve_job_def("flowers_reshard_job")
+    assert job.execute_in_process(instance=graph.instance).success
+    assert sorted(graph.rows()) == [f"{kind}/{number:02}.jpg" for kind in ("daisy", "roses") for number in (0, 2, 3)]
 
 
 # ---------------------------------------------------------------- tried again

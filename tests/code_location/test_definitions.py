@@ -10,8 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.definitions import defs
 from pipelines.home import REPOSITORY
+from tests.code_location.shipped import defs
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
 FIELDS = {
@@ -161,13 +161,14 @@ import json, sys, time
 from pathlib import Path
 import dagster as dg
 from smalti_dagster import data_set
-from pipelines.definitions import deployment  # which loads the shipped sets: what each location imports once
+from pipelines import definitions
+definitions.defs()  # the shipped sets: what each location imports once
 begin = time.process_time()  # whatever else this machine does
 if sys.argv[1] == "twenty":
     found = [dg.load_from_defs_folder(path_within_project=Path(sys.argv[2]))]
 else:
     found = []
-defs = dg.Definitions.merge(*found, deployment())
+defs = dg.Definitions.merge(*found, definitions.deployment())
 dg.Definitions.validate_loadable(defs)
 heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.cloud.storage", "azure.storage.blob",
                            "databricks.sdk", "pandas", "transformers") if name in sys.modules]

@@ -10,7 +10,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.definitions import defs
 from pipelines.demo import explain, main, parse, run_config
 from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
@@ -18,6 +17,7 @@ from pipelines.progress import progress_logger
 from smalti.errors import BadImageError, SmaltiError
 from smalti_dagster.runs.leftovers import end_leftovers
 from smalti_dagster.runs.worker import HOST_TAG, PROCESS_TAG, process_tags
+from tests.code_location.shipped import defs
 
 
 @dg.asset

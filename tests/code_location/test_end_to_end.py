@@ -11,7 +11,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.definitions import defs
 from pipelines.home import REPOSITORY
 from smalti.catalog import load_manifest, tags
 from smalti.storage import open_store
@@ -21,6 +20,7 @@ from smalti_dagster.reports.pictures import INLINE_LIMIT
 from smalti_dagster.resources.storage import LocalStorage
 from smalti_dagster.shard_tags import CHECKED
 from tests.code_location.documented_keys import documented_keys
+from tests.code_location.shipped import defs
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.torch, pytest.mark.process, pytest.mark.timeout(400)]
 

@@ -15,7 +15,6 @@ from dagster._core.scheduler.instigation import (
 )
 from dagster_shared.error import SerializableErrorInfo
 
-from pipelines.definitions import defs
 from smalti.errors import SchemaError, SmaltiError, StoreTimeout
 from smalti_dagster.automation import failure
 from smalti_dagster.automation.failure import build_failure_sensor
@@ -25,6 +24,7 @@ from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of
+from tests.code_location.shipped import defs
 from tests.code_location.test_notifications import Hook, serving
 
 SECRET = "T0CANARY"

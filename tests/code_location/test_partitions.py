@@ -13,9 +13,9 @@ from smalti.catalog import history
 from smalti.dataset import StreamingDataset
 from smalti.errors import StoreNotFound
 from smalti.storage import open_store
+from smalti_dagster import DataSet, build_definitions
 from smalti_dagster.automation.schedules import build_reshard_schedule
 from smalti_dagster.automation.watch import build_watch_sensor
-from smalti_dagster.data_set import DataSet, build_definitions
 from smalti_dagster.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.resources.spark import SparkResource

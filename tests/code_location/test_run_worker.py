@@ -11,11 +11,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.definitions import defs
 from pipelines.home import REPOSITORY
 from smalti_dagster.runs import worker as run_worker
 from smalti_dagster.runs.worker import PROCESS_TAG, is_alive, process_tags
 from tests.code_location import paused_step
+from tests.code_location.shipped import defs
 
 
 def test_a_process_is_alive_until_it_ends() -> None:

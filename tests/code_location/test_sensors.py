@@ -9,13 +9,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.definitions import defs
 from smalti.catalog import Manifest, rollback
 from smalti.spark import list_images
+from smalti_dagster import build_definitions
 from smalti_dagster.automation.schedules import build_reshard_schedule
 from smalti_dagster.automation.training import build_train_sensor
 from smalti_dagster.automation.watch import build_watch_sensor
-from smalti_dagster.data_set import build_definitions
 from smalti_dagster.declaration import Automation, Source, Watch
 from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
 from smalti_dagster.resources.storage import StorageResource
@@ -25,6 +24,7 @@ from smalti_dagster.sources.unchanged import watched_digest
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, rows_of, shards
+from tests.code_location.shipped import defs
 from tests.code_location.watching import Watcher
 
 DRAWN = "generated images (per_class=160)"

@@ -2,13 +2,16 @@
 
 import json
 import re
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from pipelines.home import REPOSITORY
-from resources import resources_of_stage
+from resources import executor_of_runs, resources_of_stage
+from resources.stages import STAGES as OWN_STAGES
 from smalti.storage import LocalStore
+from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.deployment import STAGES, detect_resources
 from smalti_dagster.resources.storage import (
     AzureSasToken,
@@ -31,6 +34,42 @@ def test_the_default_needs_no_environment_at_all() -> None:
     )
     assert resources["smalti_trainer"].run_dir("one") == str(REPOSITORY / "data" / "runs" / "one")
     assert isinstance(resources["smalti_storage"].store("shards"), LocalStore)
+
+
+ENVIRONMENTS = [
+    {"SMALTI_ROOT": "/data"},
+    {"SMALTI_ROOT": "s3://b/p", "AWS_REGION": "eu-1", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"},
+    {"SMALTI_ROOT": "s3://b/p", "AWS_ENDPOINT_URL": "http://here", "AWS_SESSION_TOKEN": "t", "AWS_DEFAULT_REGION": "r"},
+    {"SMALTI_ROOT": "gs://b/p", "GOOGLE_CLOUD_PROJECT": "p", "GOOGLE_APPLICATION_CREDENTIALS": "/key.json"},
+    {"SMALTI_ROOT": "gs://b/p", "GCS_KEY": "k", "GCS_SECRET": "s"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": "k"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_ACCOUNT_NAME": "a", "AZURE_STORAGE_SAS_TOKEN": "s"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_ACCOUNT_NAME": "a"},
+    {"SMALTI_ROOT": "abfs://c/p", "AZURE_STORAGE_CONNECTION_STRING": "c", "AZURE_STORAGE_ACCOUNT_NAME": "a"},
+    {"SMALTI_ROOT": "dbfs:/Volumes/c/s/v", "DATABRICKS_HOST": "https://h", "DATABRICKS_TOKEN": "t"},
+    {"SMALTI_ROOT": "dbfs:/Volumes/c/s/v", "DATABRICKS_CLIENT_ID": "i", "DATABRICKS_CLIENT_SECRET": "s"},
+    {"SMALTI_ROOT": "oci://b@n/p", "OCI_REGION": "eu-1"},
+    {"SMALTI_ROOT": "sftp://me@host/p"},
+]
+
+
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=range(len(ENVIRONMENTS)))
+def test_the_stages_of_this_repository_are_what_a_project_without_resources_gets(environ: dict[str, str]) -> None:
+    """`resources/` shows in Python what the package reads from a table."""
+    assert set(OWN_STAGES) == set(STAGES)
+    for stage in STAGES:
+        chosen = {**environ, "SMALTI_STAGE": stage}
+        ours, theirs = resources_of_stage(chosen), detect_resources(chosen)
+        assert {key: (type(each), each.model_dump()) for key, each in ours.items()} == {
+            key: (type(each), each.model_dump()) for key, each in theirs.items()
+        }
+
+
+def test_another_executor_is_a_setting() -> None:
+    assert executor_of_runs({"SMALTI_EXECUTOR": "dagster:in_process_executor"}) is dg.in_process_executor
+    for wrong in ("dagster:k9s_executor", "nothing", "no.such.module:executor"):
+        with pytest.raises(ValueError, match=f"SMALTI_EXECUTOR must be module:name of an executor, found '{wrong}'"):
+            executor_of_runs({"SMALTI_EXECUTOR": wrong})
 
 
 def test_a_relative_root_is_made_absolute_because_steps_may_run_elsewhere() -> None:
@@ -83,23 +122,50 @@ def test_stages_with_the_same_root_keep_their_data_apart() -> None:
     }
 
 
-def test_an_instance_with_runs_of_another_stage_is_refused(instance: dg.DagsterInstance) -> None:
-    @dg.asset
-    def touched(storage: StorageResource) -> None:
-        pass
+def stored(key: str, *, after: str | None = None) -> dg.AssetsDefinition:
+    """An asset that uses the storage, as those of a data set do."""
 
-    def run(stage: str) -> dg.ExecuteInProcessResult:
-        storage = LocalStorage(root="/nowhere", stage=stage)
-        return dg.materialize([touched], resources={"storage": storage}, instance=instance)
+    @dg.asset(key=key.split("/"), deps=[after.split("/")] if after else [])
+    @with_resources
+    def made(storage: StorageResource) -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult(metadata={"root": storage.root})
 
-    done = run("staging")
+    return made
+
+
+PHOTOS = stored("photos/shards")
+MODEL = stored("photos/model", after="photos/shards")
+MOTHS = stored("moths/shards")
+
+
+def run_in_stage(asset: dg.AssetsDefinition, stage: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    resources = {"smalti_storage": LocalStorage(root=f"/{stage}", stage=stage)}
+    return dg.materialize([asset], resources=resources, instance=instance)
+
+
+@pytest.mark.parametrize("asset", [PHOTOS, MODEL])
+def test_an_asset_that_another_stage_has_made_is_neither_made_nor_used(
+    asset: dg.AssetsDefinition, instance: dg.DagsterInstance
+) -> None:
+    done = run_in_stage(PHOTOS, "staging", instance)
     tagged = instance.get_run_by_id(done.run_id)
     assert tagged is not None
     assert tagged.tags["smalti/stage"] == "staging"
-    with pytest.raises(dg.DagsterResourceFunctionError) as refused:
-        run("production")
-    assert "runs of the stage staging" in str(refused.value.__cause__)
-    assert run("staging").success
+    with pytest.raises(dg.Failure, match=f"asset photos/shards .* by run {done.run_id} of the stage staging"):
+        run_in_stage(asset, "production", instance)
+    assert run_in_stage(asset, "staging", instance).success
+
+
+def test_two_code_locations_with_storages_of_two_stages_share_an_instance(instance: dg.DagsterInstance) -> None:
+    for _ in range(2):
+        made = {
+            asset.key.to_user_string(): run_in_stage(asset, stage, instance)
+            .asset_materializations_for_node(asset.op.name)[0]
+            .metadata["root"]
+            .value
+            for asset, stage in ((PHOTOS, "staging"), (MOTHS, "production"))
+        }
+        assert made == {"photos/shards": "/staging", "moths/shards": "/production"}
 
 
 def options_in_a_step(storage: StorageResource) -> dict[str, object]:
@@ -150,7 +216,8 @@ def test_an_azure_root_that_names_no_account_says_which_variable_is_missing() ->
 
 def test_every_variable_of_a_stage_is_one_that_docs_storage_names() -> None:
     """But those of Google's project and of Smalti itself."""
-    code = (REPOSITORY / "src" / "smalti_dagster" / "resources" / "environment.py").read_text()
+    files = ("src/smalti_dagster/resources/environment.py", "resources/storage.py")
+    code = "".join((REPOSITORY / name).read_text() for name in files)
     docs = (REPOSITORY / "docs" / "storage.md").read_text()
     named = set(re.findall(r"\b(?:AWS|AZURE|DATABRICKS|GOOGLE|GCS|OCI|S3)_[A-Z_]+\b", code))
     assert len(named) >= 10

@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from smalti_dagster import build_definitions
 from smalti_dagster.checks.storage import storage_check
-from smalti_dagster.data_set import build_definitions
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.jobs import build_storage_job
 from smalti_dagster.resources.storage import LocalStorage

@@ -9,7 +9,7 @@ import pytest
 
 from examples.launch_pytorch import train
 from smalti.errors import StoreTimeout
-from smalti_dagster.data_set import build_definitions
+from smalti_dagster import build_definitions
 from smalti_dagster.declaration import Train
 from smalti_dagster.lineage import facts_of
 from smalti_dagster.models.training_function import FunctionReport

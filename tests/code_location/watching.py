@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.definitions import defs
 from smalti.spark import list_images
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.declaration import Automation, Declaration, Source, Watch
@@ -15,6 +14,7 @@ from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.stages.source import file_mark, watched_fact
 from tests.code_location.declared import declare
 from tests.code_location.events import end, materialise, new_run
+from tests.code_location.shipped import defs
 
 SUCCESS = dg.DagsterRunStatus.SUCCESS
 

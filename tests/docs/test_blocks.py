@@ -31,6 +31,7 @@ TESTED = {
     "docs/deletion.md": "tests/writer/test_deletion_page.py",
     "docs/doctor.md": "tests/diagnosis/test_doctor_page.py",
     "docs/encodings.md": "tests/format/encodings/test_custom.py",
+    "docs/existing-project.md": "tests/packages/test_distribution.py",
     "docs/export.md": "tests/exporting/test_pages.py",
     "docs/frameworks.md": "tests/frameworks/page.py",
     "docs/inference.md": "tests/inference/test_export.py",

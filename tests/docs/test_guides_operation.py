@@ -18,7 +18,7 @@ from pipelines.home import REPOSITORY
 from smalti.cli import main
 from smalti.torch.train import launch
 from smalti.torch.train.run.events import read_lines
-from smalti_dagster.data_set import DataSet, build_definitions
+from smalti_dagster import DataSet, build_definitions
 from tests.docs.guide import Guide, check_all_shell_blocks, torchrun_options
 
 TOOLS = Path(sys.executable).parent

@@ -19,7 +19,7 @@ TOOLS = REPOSITORY / "tools" / "site"
 PACKAGES = (
     "smalti", "smalti.conversion", "smalti.diagnosis", "smalti.exchange", "smalti.exporting", "smalti.images",
     "smalti.inference", "smalti.inspection", "smalti.ledger", "smalti.spark", "smalti.torch", "smalti.torch.train",
-    "smalti.torch.tuning", "smalti.compat.petastorm",
+    "smalti.torch.tuning", "smalti.compat.petastorm", "smalti_dagster",
 )  # fmt: skip
 """Packages whose names users import."""
 ERRORS = sorted(

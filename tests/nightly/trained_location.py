@@ -9,8 +9,8 @@ from typing import Any
 
 import dagster as dg
 
+from smalti_dagster import build_definitions
 from smalti_dagster.automation.training import build_train_sensor
-from smalti_dagster.data_set import build_definitions
 from smalti_dagster.declaration import (
     Automation,
     Checks,

@@ -3,11 +3,13 @@
 Environments are made without network: the packages that an extra asks for, and theirs, are linked from this one.
 """
 
+import os
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -17,7 +19,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import smalti
+from smalti.catalog import load_manifest
 from smalti.images.pixels import encode_jpeg
+from smalti.storage import open_store
+from tests.docs.guide import Guide
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,43 +198,119 @@ def defs():
 """The files of `create-dagster project team`, and an asset of the team's own with a name that Smalti might use."""
 
 
-def test_a_project_of_dagster_declares_a_data_set_with_the_wheel_alone(environment, tmp_path):
+@dataclass(frozen=True)
+class Project:
+    """A project of Dagster, in an environment with the wheel, beside a folder of photos."""
+
+    folder: Path
+    bin: Path
+
+    @property
+    def defs(self) -> Path:
+        return self.folder / "team" / "src" / "team" / "defs"
+
+    def dg(self, *command: str | Path, **variables: str) -> str:
+        places = {"HOME": ".", "DAGSTER_HOME": "home", "DG_CLI_CONFIG": "dg.toml"}
+        home = {name: str(self.folder / place) for name, place in places.items()}
+        java = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+        return run(self.bin / "dg", *command, cwd=self.folder / "team", **home, **java, **variables)
+
+
+@pytest.fixture(scope="module")
+def project(environment, tmp_path_factory) -> Project:
+    place = tmp_path_factory.mktemp("project")
     for name, text in PROJECT.items():
-        path = tmp_path / "team" / name
+        path = place / "team" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    photo = encode_jpeg(np.zeros((32, 40, 3), np.uint8), 90)
-    for name in ("daisy/1.jpg", "daisy/2.jpg", "roses/1.jpg", "roses/2.jpg"):
-        path = tmp_path / "photos" / name
+    for number, name in enumerate(("daisy/1.jpg", "daisy/2.jpg", "daisy/3.jpg", "roses/1.jpg", "roses/2.jpg")):
+        path = place / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(photo)
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+        path.write_bytes(encode_jpeg(np.full((32, 40, 3), 40 * number, np.uint8), 90))
+    (place / "photos" / "roses" / "empty.jpg").touch()
+    (place / "home").mkdir()
+    (place / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     folder = environment("dagster")
     site = next(folder.parent.glob("lib/python*/site-packages"))
-    (site / "team.pth").write_text(f"{tmp_path / 'team' / 'src'}\n")
-
-    variables = {"HOME": tmp_path, "DAGSTER_HOME": tmp_path / "home", "DG_CLI_CONFIG": tmp_path / "dg.toml"}
+    (site / "team.pth").write_text(f"{place / 'team' / 'src'}\n")
     for script, module in (("dg", "dagster_dg_cli.cli"), ("dagster", "dagster._cli")):
         (folder / script).write_text(
             f"#!{folder / 'python'}\nfrom {module} import main\nif __name__ == '__main__':\n    main()\n"
         )
         (folder / script).chmod(0o755)
+    return Project(place, folder)
 
-    def dg(*command: str | Path) -> str:
-        home = {name: str(value) for name, value in variables.items()}
-        return run(folder / "dg", *command, cwd=tmp_path / "team", **home)
 
-    listed = dg("list", "components")
+def test_a_project_of_dagster_declares_a_data_set_with_the_wheel_alone(project):
+    listed = project.dg("list", "components")
     assert "smalti_dagster.DataSet" in listed
     assert "smalti_dagster.Deployment" in listed
-    dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", tmp_path / "photos")
-    assert "validated successfully" in dg("check", "yaml")
-    assert "loaded successfully" in dg("check", "defs")
-    said = dg("launch", "--assets", "storage,photos/raw")
+    project.dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", project.folder / "photos")
+    assert "validated successfully" in project.dg("check", "yaml")
+    assert "loaded successfully" in project.dg("check", "defs")
+    said = project.dg("launch", "--assets", "storage,photos/raw")
     assert said.count("STEP_SUCCESS") == 2
-    assert "4 images" in said or "images: 4" in said or "read for the first time" in said
-    assert (tmp_path / "team" / "data" / "photos" / "inventories").is_dir(), "below the folder of the project"
+    assert "6 images" in said or "images: 6" in said or "read for the first time" in said
+    assert (project.folder / "team" / "data" / "photos" / "inventories").is_dir(), "below the folder of the project"
+
+
+PAGE = Guide("existing-project.md")
+FILES = {
+    "deployment/defs.yaml": "smalti_dagster.Deployment",
+    "resources.py": "STORAGES",
+    "labels.py": "label_counts",
+    "plants.py": "PLANTS",
+    "words.py": "WORDS",
+}
+"""By file below `defs`: what its block on the page contains."""
+
+
+def write_block(project, name):
+    path = project.defs / name
+    path.parent.mkdir(exist_ok=True)
+    [text] = [text for kind in ("python", "yaml") for text in PAGE.blocks(kind, FILES[name])]
+    for place in ("photos", "training"):
+        text = text.replace(f"/data/{place}", str(project.folder / place))
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def followed(project):
+    """The project with all files of the page on existing projects; storage and Spark are those of its Python."""
+    if not (project.defs / "photos").exists():
+        project.dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", project.folder / "photos")
+    yaml = write_block(project, "deployment/defs.yaml")
+    said = project.dg("check", "defs", TRAINING_KEY_ID="id", TRAINING_SECRET="canary")
+    assert "loaded successfully" in said
+    yaml.unlink()
+    yaml.parent.rmdir()
+    for name in FILES.keys() - {"deployment/defs.yaml"}:
+        write_block(project, name)
+    return project
+
+
+def test_the_page_on_existing_projects_gives_assets_between_and_after_the_stages(followed):
+    said = followed.dg("launch", "--assets", "plants/raw,plants/reviewed")
+    assert said.count("STEP_SUCCESS") == 2
+    assert (followed.folder / "training" / "plants" / "inventories").is_dir()
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_page_on_existing_projects_can_be_followed_to_its_end(followed):
+    for command in PAGE.block("sh", "dg launch --job").splitlines():
+        said = followed.dg(*command.split()[1:])
+        assert "RUN_FAILURE" not in said
+    assert "label_counts" in said
+    followed.dg("launch", "--job", "words_reshard_job")
+    rows = {name: load_manifest(open_store(followed.folder / "training" / name / "shards")).rows for name in ROWS}
+    assert rows == ROWS
+
+
+ROWS = {"photos": 5, "plants": 5, "words": 2}
+"""Of each shard set; the empty file is left out by the preparation of `photos`, and not handed on in `plants`."""
 
 
 def test_extras_hold_what_they_are_for():

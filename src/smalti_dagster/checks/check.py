@@ -29,6 +29,8 @@ class CheckInput:
     key: dg.AssetCheckKey
     facts: Facts
     """Of the materialisation that it is about."""
+    op: str = ""
+    """Name of the op that makes the asset, as a run's configuration has it; empty for an asset of a user's own."""
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
     shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
@@ -85,7 +87,7 @@ def _warn(evaluate: Callable[[CheckInput], dg.AssetCheckResult], step: CheckInpu
 
 
 def evaluate(
-    context: dg.AssetExecutionContext,
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     declared: Declaration,
     checks: Iterable[Check],
     storage: StorageResource,
@@ -112,7 +114,8 @@ def evaluate(
             context.run,
             check.spec.key,
             find_facts(),
-            is_alone=check.spec.asset_key not in context.selected_asset_keys,
+            op=context.op_def.name if isinstance(context, dg.AssetExecutionContext) else "",
+            is_alone=_is_alone(context, check.spec.asset_key),
             shared=shared,
         )
         result = check.evaluate(step)
@@ -120,3 +123,10 @@ def evaluate(
         is_stopped |= check.blocks(result)
         yield result
     return is_stopped
+
+
+def _is_alone(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, asset: dg.AssetKey) -> bool:
+    """Return whether a check is executed in a run that does not make its asset."""
+    if isinstance(context, dg.AssetCheckExecutionContext):
+        return asset not in set(context.job_def.asset_layer.executable_asset_keys)
+    return asset not in context.selected_asset_keys

@@ -51,7 +51,7 @@ def build_prepared_checks(declared: Declaration) -> list[Check]:
 
 def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     """Compare with what the run accepts; a re-execution of the check alone may accept more than that."""
-    chosen = {**step.facts, **(entered_config(step.run, step.declared.data_op).get("prepared") or {})}
+    chosen = {**step.facts, **entered_config(step.run, step.declared, "prepared")}
     bad, rows = int(step.facts["bad_images"]), int(step.facts["dagster/row_count"])
     most = _most_bad(chosen, step.declared, files=bad + rows)
     about: dict[str, Any] = {"digest": step.facts["digest"], "left_out": bad, "may_be_left_out": most}
@@ -60,7 +60,7 @@ def _few_images_were_left_out(step: CheckInput) -> dg.AssetCheckResult:
     files = step.once(prepared_rows).bad
     shown: list[dict[str, Value]] = [{"file": path, "reason": reason} for path, reason in files]
     what = f"{bad} of {bad + rows} files are no usable images: {named([path for path, _ in files], _MAX_NAMED)}."
-    op, share = step.declared.data_op, math.ceil(10_000 * bad / (bad + rows)) / 10_000
+    op, share = step.op, math.ceil(10_000 * bad / (bad + rows)) / 10_000
     return dg.AssetCheckResult(
         passed=bad <= most,
         description=f"{what} They are left out."

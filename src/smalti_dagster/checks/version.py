@@ -131,15 +131,15 @@ def counts_of(checked: Header | Manifest, place: Place) -> dict[str, int]:
 
 def accepted_by(step: CheckInput) -> set[str]:
     """Return what the run accepts as gone; a re-execution of a check alone may accept more than that."""
-    entered = entered_config(step.run, step.declared.data_op).get("shards") or {}
+    entered = entered_config(step.run, step.declared, "shards")
     return {*step.facts.get("accept_removed", []), *entered.get("accept_removed", [])}
 
 
 def how_to_accept(step: CheckInput, names: str) -> str:
     """Return what a person does about something that is gone."""
-    declared = step.declared
+    job, shards = f"{step.declared.name}_reshard_job", step.key.asset_key.to_user_string()
+    where = f"below `shards` in the configuration of {step.op}" if step.op else f"in the metadata of {shards}"
     return (
-        f"The tag {CHECKED!r} stays where it is. If that is a mistake, put the data back and run "
-        f"{declared.name}_reshard_job again; if it is meant, run that with `accept_removed` below `shards` in the "
-        f"configuration of {declared.data_op}: {names}."
+        f"The tag {CHECKED!r} stays where it is. If that is a mistake, put the data back and run {job} again; if it is "
+        f"meant, run that with `accept_removed` {where}: {names}."
     )

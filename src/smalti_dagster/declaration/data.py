@@ -6,7 +6,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field, model_validator
 
-from smalti_dagster.declaration.values import Share, require_import_path
+from smalti_dagster.declaration.values import Function, Share, require_import_path
 
 PARTITION = "{partition}"
 """Stands for the key of a partition in the address of its images."""
@@ -43,15 +43,15 @@ class Source(dg.Model, dg.Resolvable):
         default={}, description='Of Spark\'s reader of a table given by its address, such as {header: "true"} of CSV.'
     )
     sql: str | None = Field(default=None, description="A query of Spark SQL.")
-    dataframe: str | None = Field(
+    dataframe: Function | None = Field(
         default=None, description="module:function, called with the Spark session; returns a DataFrame."
     )
-    version: str | None = Field(
+    version: Function | None = Field(
         default=None,
         description="Of rows: module:function without arguments that needs no Spark; returns a text, another one "
         "whenever the rows are others, or None. While it is the same, no rows are read.",
     )
-    generate: str | None = Field(
+    generate: Function | None = Field(
         default=None,
         description="module:function, called with an empty folder (a pathlib.Path) and `generate_options`: writes one "
         "sub-folder of images per class into it. Called once for each function and options.",
@@ -178,7 +178,7 @@ class Prepare(dg.Model, dg.Resolvable):
     """The preparation of each row before it is stored: `image`, or a function of the user's."""
 
     image: Image | None = None
-    function: str | None = Field(
+    function: Function | None = Field(
         default=None, description="module:function over Arrow or pandas batches, as `dataframe_to_mds(transform=...)`."
     )
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import dagster as dg
@@ -167,7 +168,12 @@ class Declaration(dg.Model, dg.Resolvable):
     @property
     def data_op(self) -> str:
         """The name in a run's configuration of the op that makes all assets but the model."""
-        return f"{self.name}__data"
+        return self.op_of(self.stages[: self.stages.index("shards") + 1])
+
+    def op_of(self, stages: Sequence[Stage]) -> str:
+        """Return the name of the op that makes stages up to the shards."""
+        is_all = self.stages[: self.stages.index("shards") + 1] == tuple(stages)
+        return f"{self.name}__{'data' if is_all else '_'.join(stages)}"
 
     @property
     def model_op(self) -> str:

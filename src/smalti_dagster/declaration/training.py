@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from smalti.errors import SchemaError
 from smalti.torch.train.config import IMAGES, TASKS
 from smalti.torch.tuning.space import parse_space
-from smalti_dagster.declaration.values import IMPORT_PATH, require_import_path
+from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
 
 
 def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
@@ -56,13 +56,13 @@ class Tuning(dg.Model, dg.Resolvable):
 class Train(dg.Model, dg.Resolvable):
     """Training of a model; the fields of `smalti.torch.train.TrainConfig`."""
 
-    task: str = Field(
+    task: Function = Field(
         default=IMAGES,
         description="image-classification; of rows language-model or tabular-regression; or module:Class of a task of "
         "your own (docs/training.md).",
     )
     task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
-    function: str | None = Field(
+    function: Function | None = Field(
         default=None,
         description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "
         "its `context.config`.",

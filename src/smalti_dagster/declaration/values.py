@@ -2,10 +2,11 @@
 
 import importlib.util
 import re
+import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -30,3 +31,29 @@ def module_text(path: str) -> str:
         if spec is not None and spec.loader is not None:
             return spec.loader.get_source(spec.name) or ""  # type: ignore[attr-defined]
     return ""
+
+
+def import_path(value: Any) -> Any:
+    """Return the import path of a function or class, and any other value as it is.
+
+    The processes of steps, and of a cluster, import it by that path.
+
+    Raises:
+        ValueError: it cannot be imported by its name, such as a lambda or a function within a function.
+    """
+    if not callable(value):
+        return value
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", type(value).__qualname__)
+    if module == "__main__" or getattr(sys.modules.get(str(module)), name, None) is not value:
+        raise ValueError(
+            f"{module}.{name} cannot be imported by the processes of steps: define it by `def` or `class` at the top "
+            "level of a module, and give it under that name"
+        )
+    return f"{module}:{name}"
+
+
+if TYPE_CHECKING:
+    Function = Any  # given as a function or as its import path; read as the path
+else:
+    Function = Annotated[str, BeforeValidator(import_path)]
+"""A function or class: itself in Python, `module:name` in YAML. The declaration holds its import path."""

@@ -35,6 +35,7 @@ def open_resources(context: Any, names: list[str]) -> Iterator[dict[str, Any]]:
 
     Raises:
         ValueError: the environment does not say what is needed; the message names the variable.
+        dg.Failure: an asset of the step, or one that it is made from, was made in another stage.
         TypeError: the project has defined something else under one of the keys.
     """
     defined = _defined_in(context)
@@ -47,7 +48,10 @@ def open_resources(context: Any, names: list[str]) -> Iterator[dict[str, Any]]:
     run = _run_of(context)
     log = context.log if run is not None else None  # a tick's log is of another class
     with dg.build_resources(chosen, instance=context.instance, dagster_run=run, log_manager=log) as resources:
-        yield {name: getattr(resources, KEYS[name]) for name in names}
+        opened = {name: getattr(resources, KEYS[name]) for name in names}
+        if "storage" in opened:
+            opened["storage"].refuse_other_stage(context.instance, _assets_of(context))
+        yield opened
 
 
 def with_resources(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,6 +105,16 @@ def _top_level(context: Any) -> Mapping[str, Any]:
         return {}
     found: Mapping[str, Any] = repository.get_top_level_resources() if repository is not None else {}
     return found
+
+
+def _assets_of(context: Any) -> set[dg.AssetKey]:
+    """Return the keys of the assets that a step makes or checks, and of those that they are made from."""
+    if isinstance(context, dg.AssetCheckExecutionContext):
+        return {key.asset_key for key in context.selected_asset_check_keys}
+    if not isinstance(context, dg.AssetExecutionContext):
+        return set()
+    made = {*context.selected_asset_keys, *(key.asset_key for key in context.selected_asset_check_keys)}
+    return made | {dep.asset_key for spec in context.assets_def.specs if spec.key in made for dep in spec.deps}
 
 
 def _run_of(context: Any) -> dg.DagsterRun | None:

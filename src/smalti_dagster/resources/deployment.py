@@ -12,7 +12,7 @@ training runs (default: `runs` below the root).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ STAGES: Mapping[str, Stage] = {
 }
 
 
-def detect_stage(environ: Environment | None = None) -> str:
+def detect_stage(environ: Environment | None = None, stages: Mapping[str, Stage] = STAGES) -> str:
     """Return the name of the stage that the environment chooses.
 
     Raises:
@@ -57,21 +57,31 @@ def detect_stage(environ: Environment | None = None) -> str:
     """
     environ = os.environ if environ is None else environ
     name = environ.get("SMALTI_STAGE") or "local"
-    if name not in STAGES:
-        raise ValueError(f"SMALTI_STAGE must be one of {', '.join(STAGES)}, found {name!r}")
+    if name not in stages:
+        raise ValueError(f"SMALTI_STAGE must be one of {', '.join(stages)}, found {name!r}")
     return name
 
 
-def detect_resources(environ: Environment | None = None) -> dict[str, Any]:
+def detect_resources(
+    environ: Environment | None = None,
+    *,
+    stages: Mapping[str, Stage] = STAGES,
+    storage_of: Callable[[str, str, Environment], StorageResource] = storage_at,
+) -> dict[str, Any]:
     """Return the resources of the stage that the environment chooses, under the names that assets ask for.
+
+    Args:
+        environ: variables; those of this process by default.
+        stages: a project's own stages.
+        storage_of: returns the storage for an address, the name of the stage and the variables.
 
     Raises:
         ValueError: there is no such stage, a variable that it needs is not set, or the address has no known scheme.
     """
     environ = os.environ if environ is None else environ
-    name = detect_stage(environ)
-    stage = STAGES[name]
-    storage = _storage(name, stage, environ)
+    name = detect_stage(environ, stages)
+    stage = stages[name]
+    storage = storage_of(_root(name, stage, environ), name, environ)
     return {
         "smalti_storage": storage,
         "smalti_spark": _compute(stage, environ, storage.root),
@@ -114,15 +124,19 @@ def _notifications(environ: Environment) -> NotificationsResource:
     )
 
 
-def _storage(name: str, stage: Stage, environ: Environment) -> StorageResource:
+def _root(name: str, stage: Stage, environ: Environment) -> str:
+    """Return the address of the folder of a stage.
+
+    Raises:
+        ValueError: the stage has no address of its own, and the environment gives none.
+    """
     root = environ.get("SMALTI_ROOT") or stage.root
     if not root:
         raise ValueError(
             f"stage {name!r} needs the environment variable SMALTI_ROOT, the address of its data: a path, "
             "s3://bucket/prefix, gs://, abfs://, oci:// or dbfs:/Volumes/...; see docs/dagster.md"
         )
-    root = "/".join(part for part in (_absolute(root).rstrip("/"), stage.folder) if part)
-    return storage_at(root, name, environ)
+    return "/".join(part for part in (_absolute(root).rstrip("/"), stage.folder) if part)
 
 
 def _compute(stage: Stage, environ: Environment, root: str) -> ComputeResource:

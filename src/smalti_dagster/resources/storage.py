@@ -8,6 +8,7 @@ fields are named as in Dagster's own integrations (dagster-aws, -gcp, -azure, -d
 import base64
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import dagster as dg
@@ -52,23 +53,33 @@ class StorageResource(RunBoundResource, ABC):
         return open_store(self.url(*parts), self.options())
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Tag the run with the stage.
+        """Tag the run with the stage."""
+        super().setup_for_execution(context)
+        if context.instance is not None and context.run is not None and STAGE_TAG not in context.run.tags:
+            context.instance.add_run_tags(context.run.run_id, {STAGE_TAG: self.stage})
+
+    def refuse_other_stage(self, instance: dg.DagsterInstance, assets: Iterable[dg.AssetKey]) -> None:
+        """Return if no run of another stage has made these assets last, whose versions and addresses would be used.
+
+        Code locations whose assets have other keys may share an instance, each with a stage and storage of its own.
 
         Raises:
-            dg.Failure: the instance has runs of another stage, whose versions and addresses this one would use.
+            dg.Failure: an asset was made in another stage.
         """
-        super().setup_for_execution(context)
-        if context.instance is None:
+        seen = {stage for _, stages in instance.get_run_tags(tag_keys=[STAGE_TAG]) for stage in stages}
+        if seen <= {self.stage}:
             return
-        seen = {stage for _, stages in context.instance.get_run_tags(tag_keys=[STAGE_TAG]) for stage in stages}
-        if others := sorted(seen - {self.stage}):
-            raise dg.Failure(
-                f"this Dagster instance has runs of the stage {', '.join(others)}, and this process is of the stage "
-                f"{self.stage}: give each stage an instance of its own (DAGSTER_HOME), or data of both would be mixed",
-                allow_retries=False,
-            )
-        if context.run is not None and STAGE_TAG not in context.run.tags:
-            context.instance.add_run_tags(context.run.run_id, {STAGE_TAG: self.stage})
+        for asset in sorted(assets):
+            event = instance.get_latest_materialization_event(asset)
+            run = instance.get_run_by_id(event.run_id) if event is not None else None
+            stage = run.tags.get(STAGE_TAG, self.stage) if run is not None else self.stage
+            if run is not None and stage != self.stage:
+                raise dg.Failure(
+                    f"asset {asset.to_user_string()} was made by run {run.run_id} of the stage {stage}, and this "
+                    f"process is of the stage {self.stage}: give each stage a Dagster instance of its own "
+                    "(DAGSTER_HOME), or data of both would be mixed",
+                    allow_retries=False,
+                )
 
 
 class LocalStorage(StorageResource):

@@ -1,21 +1,22 @@
 """The op of a data set's raw data, preprocessed rows and shards: one process, one Spark session, checks included.
 
 A run evaluates the checks of an asset directly after it. A blocking check that fails ends the op: the stages after it
-are not made, and what was made before stays recorded. Each asset, and each check, can be executed by itself.
+are not made, and what was made before stays recorded. Each asset, and each check, can be executed by itself, and an op
+may make a part of the stages.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 from pydantic import create_model
 
-from smalti_dagster.checks.check import evaluate
+from smalti_dagster.checks.check import Check, evaluate
 from smalti_dagster.checks.content import build_prepared_checks, build_raw_checks
 from smalti_dagster.checks.shards import build_shard_checks
 from smalti_dagster.declaration import Declaration, Stage
-from smalti_dagster.lineage import facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
+from smalti_dagster.lineage import entered_config, facts_of, is_reexecuted_whole, latest, made_before, tag_run, upstream
 from smalti_dagster.places import shards_of
 from smalti_dagster.resources.spark import ComputeResource
 from smalti_dagster.resources.storage import StorageResource
@@ -32,39 +33,67 @@ from smalti_dagster.stages.source import record_read
 TAKEN_FROM = "taken_from_run"
 """In the metadata of a materialisation that records that of the run that failed once more."""
 
-_SPECS = {"raw": raw_spec, "prepared": prepared_spec, "shards": shards_spec}
-_CHECKS = {"raw": build_raw_checks, "prepared": build_prepared_checks, "shards": build_shard_checks}
+_SPECS: Mapping[Stage, Callable[[Declaration], dg.AssetSpec]] = {
+    "raw": raw_spec,
+    "prepared": prepared_spec,
+    "shards": shards_spec,
+}
+_CHECKS: Mapping[Stage, Callable[[Declaration], list[Check]]] = {
+    "raw": build_raw_checks,
+    "prepared": build_prepared_checks,
+    "shards": build_shard_checks,
+}
 
 
-def data_config(declared: Declaration) -> type[dg.Config]:
-    """Return the configuration of the op: a section for each stage, with the values of a declaration."""
-    sections = {stage: CONFIGS[stage](declared) for stage in data_stages(declared)}
+def data_config(declared: Declaration, stages: Iterable[Stage]) -> type[dg.Config]:
+    """Return the configuration of an op: a section for each of its stages, with the values of a declaration."""
+    sections = {stage: CONFIGS[stage](declared) for stage in stages}
     fields: dict[str, Any] = {stage: (each, each()) for stage, each in sections.items() if each is not None}
     return create_model("DataConfig", __base__=dg.Config, __doc__="The stages of a data set.", **fields)
 
 
 def data_stages(declared: Declaration) -> tuple[Stage, ...]:
-    """Return the stages of a data set that its data op makes, in order."""
+    """Return the stages of a data set up to its shards, in order."""
     return tuple(stage for stage in declared.stages if stage != "model")
 
 
-def build_data(declared: Declaration) -> dg.AssetsDefinition:
-    """Return the op that makes the raw data, the preprocessed rows and the shards of a data set."""
-    stages = data_stages(declared)
-    checks = {stage: _CHECKS[stage](declared) for stage in stages}
+def data_spec(declared: Declaration, stage: Stage) -> dg.AssetSpec:
+    """Return the specification of the asset of a stage up to the shards."""
+    return _SPECS[stage](declared)
+
+
+def data_checks(declared: Declaration, stage: Stage) -> list[Check]:
+    """Return the checks of a stage up to the shards."""
+    return _CHECKS[stage](declared)
+
+
+def build_data(declared: Declaration, specs: Iterable[dg.AssetSpec] | None = None) -> dg.AssetsDefinition:
+    """Return the op that makes stages of a data set up to its shards, in one process and one Spark session.
+
+    Args:
+        declared: The data set.
+        specs: The assets; by default all. `prepared` takes its images from the first asset that it depends on.
+    """
+    given = [data_spec(declared, stage) for stage in data_stages(declared)] if specs is None else list(specs)
+    by_stage = {stage: spec for stage in data_stages(declared) for spec in given if spec.key == declared.key(stage)}
+    stages = tuple(by_stage)
+    checks = {stage: data_checks(declared, stage) for stage in stages}
+    inputs: dict[Stage, dg.AssetKey] = {}
+    if "prepared" in by_stage:
+        inputs["raw"] = _images_of(declared, by_stage["prepared"])
 
     @stage_op(
-        declared.data_op,
-        [_SPECS[stage](declared) for stage in stages],
+        declared.op_of(stages),
+        list(by_stage.values()),
         [check.spec for stage in stages for check in checks[stage]],
-        config=data_config(declared),
+        config=data_config(declared, stages),
         pool="spark",
         partitions=declared.partitions_definition,
     )
     def data(
         context: dg.AssetExecutionContext, config: Any, storage: StorageResource, spark: ComputeResource
     ) -> Iterator[Any]:
-        run = _Run(context, declared, rewrites=config.shards.rewrite)
+        run = _Run(context, declared, inputs)
         selected = [stage for stage in stages if declared.key(stage) in context.selected_asset_keys]
         for stage in stages:
             if stage in selected:
@@ -78,12 +107,21 @@ def build_data(declared: Declaration) -> dg.AssetsDefinition:
     return data
 
 
+def _images_of(declared: Declaration, prepared: dg.AssetSpec) -> dg.AssetKey:
+    """Return the key of the asset whose images are prepared: `raw`, or one that stands between the two."""
+    keys = [dep.asset_key for dep in prepared.deps]
+    return declared.key("raw") if declared.key("raw") in keys else keys[0]
+
+
 class _Run:
     """One execution of the op: the facts of its stages, and whether it makes anything anew."""
 
-    def __init__(self, context: dg.AssetExecutionContext, declared: Declaration, *, rewrites: bool) -> None:
-        self.context, self.declared = context, declared
+    def __init__(
+        self, context: dg.AssetExecutionContext, declared: Declaration, inputs: Mapping[Stage, dg.AssetKey]
+    ) -> None:
+        self.context, self.declared, self._inputs = context, declared, inputs
         self.is_anew = False
+        rewrites = bool(entered_config(context.run, declared, "shards").get("rewrite"))
         self.reads_again = rewrites or is_reexecuted_whole(context.run)
         self._facts: dict[Stage, Facts] = {}
 
@@ -92,6 +130,11 @@ class _Run:
         if stage not in self._facts:
             self._facts[stage] = upstream(self.context, self.declared.key(stage))
         return self._facts[stage]
+
+    def input(self, stage: Stage) -> Facts:
+        """Return the facts that a later stage takes as those of a stage: another asset may stand between the two."""
+        key = self._inputs.get(stage, self.declared.key(stage))
+        return self.facts(stage) if key == self.declared.key(stage) else upstream(self.context, key)
 
     def keep(self, stage: Stage, facts: Facts) -> None:
         """Keep the facts of a stage for those after it."""
@@ -108,7 +151,7 @@ def _make(
         facts = facts_of(made)
         run.keep(stage, facts)
         context.log.info("%s is taken from run %s, which has made it", key.to_user_string(), made.run_id)
-        if made.run_id != context.run.run_id and _is_waited_for(context, declared, stage):
+        if made.run_id != context.run.run_id and _is_waited_for(context, key):
             yield _recorded_again(made, key)
         return
     run.is_anew = True  # what comes after it is not taken from elsewhere
@@ -118,7 +161,7 @@ def _make(
         declared,
         context.run.run_id,
         context.log,
-        upstream={each: run.facts(each) for each in _needs(declared, stage)},
+        upstream={each: run.input(each) for each in _needs(declared, stage)},
         last=_facts_before(run, last),
         partitions=_partitions_of(context, declared, storage) if declared.partitions is not None else None,
     )
@@ -162,10 +205,11 @@ def _needs(declared: Declaration, stage: Stage) -> tuple[Stage, ...]:
     return before if declared.source.kind == "rows" else before[-1:]
 
 
-def _is_waited_for(context: dg.AssetExecutionContext, declared: Declaration, stage: Stage) -> bool:
-    """Return whether the model waits for an asset in this run: Dagster would skip its op without a materialisation."""
-    model = declared.key("model")
-    return stage == "shards" and model in context.op_execution_context.job_def.asset_layer.executable_asset_keys
+def _is_waited_for(context: dg.AssetExecutionContext, key: dg.AssetKey) -> bool:
+    """Return whether another op of this run waits for an asset: Dagster would skip it without a materialisation."""
+    layer = context.job_def.asset_layer
+    waiting = layer.get(key).child_keys & set(layer.executable_asset_keys)
+    return bool(waiting - context.selected_asset_keys)
 
 
 def _recorded_again(made: dg.EventLogEntry, key: dg.AssetKey) -> dg.MaterializeResult[Any]:
