@@ -16,7 +16,7 @@ import yaml
 from dagster.components.core.component_tree import ComponentTree, ComponentTreeException
 from pydantic import BaseModel
 
-from smalti_dagster import DataSet, build_definitions
+from smalti_dagster import DataSet, Deployment, build_definitions
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import OVERRIDDEN, overrides, with_defaults
 from smalti_dagster.models.model import ModelConfig, model_config
@@ -215,7 +215,11 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
     names = []
     for text in examples:
         assert len(text.splitlines()) <= 20
-        attributes = yaml.safe_load(text)["attributes"]
+        document = yaml.safe_load(text)
+        attributes = document["attributes"]
+        if document["type"] == "smalti_dagster.Deployment":
+            assert Deployment.resolve_from_yaml(yaml.safe_dump(attributes)).resources()
+            continue
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
