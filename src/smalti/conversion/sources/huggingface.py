@@ -7,8 +7,10 @@ a time.
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.types as pt
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
-from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.format.reading.arrow import STORED_AS
@@ -30,6 +32,10 @@ _KEY = b"huggingface"
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
 _PART_ROWS = 50_000
+_SEARCHED_ROWS = 10_000
+"""Rows in which the first image of a column is looked for."""
+ReadPath = Callable[[str], bytes]
+"""Returns the content of a file of which a data set has the path alone."""
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:
@@ -102,8 +108,8 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
         files.append(SourceFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url).schema
-    first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
-    columns = dataset_columns(schema, _features_of(info), wanted, first)
+    first = (batch for file in files for batch in ArrowFilePart(file, ()).raw_batches())
+    columns = dataset_columns(schema, _features_of(info), wanted, first, partial(_read_below, store))
     parts = tuple(ArrowFilePart(file, columns) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
 
@@ -125,10 +131,8 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
             "load it without `streaming=True`, or write its rows with MDSWriter"
         )
     plain = dataset.with_format("arrow")
-    first = plain[:1] if len(plain) else None
-    head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]
     features = {name: _feature(each) for name, each in dataset.features.items()}
-    columns = dataset_columns(dataset.data.schema, features, wanted, head)
+    columns = dataset_columns(dataset.data.schema, features, wanted, _batches_of(plain, 0, len(plain)), read_regular)
     step = _PART_ROWS
     spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
     size = int(dataset.data.nbytes)
@@ -137,6 +141,12 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
     )
     identity = [dataset._fingerprint, [column.name for column in columns]]  # theirs: changes with every operation
     return HuggingFaceSource(f"datasets.Dataset {dataset._fingerprint}", columns, parts, (), identity)
+
+
+def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a dataset that returns Arrow tables."""
+    for first in range(begin, end, _ROWS):
+        yield from dataset[first : min(first + _ROWS, end)].combine_chunks().to_batches()
 
 
 def _feature(feature: Any) -> dict[str, Any]:
@@ -162,8 +172,8 @@ class HuggingFaceColumn:
     field: pa.Field
     is_file: bool
     """True for images and audio: a struct of the file's bytes and its path."""
-    reads_paths: bool = True
-    """True if a file of which the dataset has the path alone is read."""
+    read_path: ReadPath | None = field(default=None, repr=False)
+    """Reads a file of which the dataset has the path alone; None if such files are not read."""
 
     def array(self, column: pa.Array, where: str) -> pa.Array:
         """Return the values of a batch."""
@@ -183,21 +193,48 @@ class HuggingFaceColumn:
         ]
         return pa.array(found, self.field.type)
 
+    def stored_as(self, encoding: bytes | None) -> "HuggingFaceColumn":
+        """Return the column with this encoding."""
+        return self if encoding is None else replace(self, field=self.field.with_metadata({STORED_AS: encoding}))
+
+    def first_content(self, batch: pa.RecordBatch) -> bytes | None:
+        """Return the content of the first file in a batch; None if there is none."""
+        values = batch.column(self.name)
+        contents = (self.array(values.slice(row, 1), "the first rows")[0].as_py() for row in range(len(values)))
+        return next((content for content in contents if content is not None), None)
+
     def _content(self, path: str | None, where: str) -> bytes | None:
         """Return the content of a file of which the dataset has the path alone."""
         if path is None:
             return None
         reason = "the files of other programs are not read"
-        if self.reads_paths:
+        if self.read_path is not None:
             try:
-                return read_regular(path)
-            except (OSError, ValueError) as error:
-                reason = str(error)
+                return self.read_path(path)
+            except (SmaltiError, OSError, ValueError) as error:
+                reason = error.message if isinstance(error, SmaltiError) else str(error)
         raise StoreNotFound(
             f"{where}: column {self.name!r} has no content but names the file {path!r:.200}, which is not read "
             f"({reason}); load the dataset with `datasets` on the machine that has the files, and `save_to_disk` there",
             column=self.name,
         )
+
+
+def _read_below(store: Store, path: str) -> bytes:
+    """Return the content of a file in the folder of a data set, which names it: other files are none of its business.
+
+    Raises:
+        ValueError: The path leads elsewhere.
+        OSError: It cannot be read.
+    """
+    inside = store.local_path("any")
+    if inside is None:
+        return store.get(path)
+    folder = os.path.realpath(inside.parent)
+    place = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 -- `path` may be absolute
+    if not place.startswith(f"{folder}/"):
+        raise ValueError("it is not in the folder of the data set")
+    return read_regular(place)
 
 
 def features_in(schema: pa.Schema, where: str) -> Mapping[str, Any]:
@@ -219,11 +256,12 @@ def dataset_columns(
     schema: pa.Schema,
     features: Mapping[str, Any],
     wanted: Sequence[str] | None,
-    first: pa.RecordBatch | None,
-    *,
-    reads_paths: bool = True,
+    batches: Iterable[pa.RecordBatch],
+    read_path: ReadPath | None = None,
 ) -> tuple[HuggingFaceColumn, ...]:
-    """Return how the columns of a dataset are taken from its table; `first` decides what images are stored as.
+    """Return how the columns of a dataset are taken from its table.
+
+    `batches` are the first rows: the first image of a column decides what its images are stored as.
 
     Raises:
         SchemaError: There is no such column.
@@ -231,7 +269,7 @@ def dataset_columns(
     for name in wanted or ():
         if name not in schema.names:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
-    found = []
+    found, images = [], []
     for name in wanted or schema.names:
         feature = features.get(name)
         kind = str(feature.get("_type")) if isinstance(feature, Mapping) else None
@@ -241,25 +279,46 @@ def dataset_columns(
         notes: dict[bytes, bytes] = {}
         if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
             notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
-        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file, reads_paths)
-        if kind == "Image" and is_file and first is not None and first.num_rows:
-            encoding = _encoding_of(column.array(first.column(name), "the first row")[0].as_py())
-            notes |= {} if encoding is None else {STORED_AS: encoding}
-        found.append(replace(column, field=pa.field(name, arrow, metadata=notes or None)))
-    return tuple(found)
+        column = HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file, read_path)
+        found.append(column)
+        if kind == "Image" and is_file:
+            images.append(column)
+    encodings = _image_encodings(images, batches)
+    return tuple(column.stored_as(encodings.get(column.name)) for column in found)
 
 
 def _holds_files(kind: pa.DataType) -> bool:
     """Return whether a column holds files as `datasets` stores them: contents and paths, or paths alone."""
-    if pt.is_struct(kind):
-        return bool(kind.get_field_index("bytes") >= 0)
+    if not pt.is_struct(kind):
+        return _is_text(kind)
+    types = {each.name: each.type for each in kind}
+    contents = types.get("bytes", pa.bool_())
+    return bool(pt.is_binary(contents) or pt.is_null(contents)) and _is_text(types.get("path", pa.null()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
-def _encoding_of(content: bytes | None) -> bytes | None:
-    """Return the encoding of the first image: the others should have the same format."""
-    if content is None:
-        return None
+def _image_encodings(
+    columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.RecordBatch]
+) -> dict[str, bytes | None]:
+    """Return the encoding of columns of images by the first one of each; the others should have the same format."""
+    found: dict[str, bytes | None] = {}
+    num_rows = 0
+    for batch in batches if columns else ():
+        for column in columns:
+            is_known = column.name in found or column.name not in batch.schema.names
+            content = None if is_known else column.first_content(batch)
+            if content is not None:
+                found[column.name] = _encoding_of(content)
+        num_rows += batch.num_rows
+        if len(found) == len(columns) or num_rows >= _SEARCHED_ROWS:
+            break
+    return found
+
+
+def _encoding_of(content: bytes) -> bytes | None:
     return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
 
 
@@ -373,7 +432,5 @@ class DatasetPart:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order."""
-        for begin in range(self.begin, self.end, _ROWS):
-            table = self.dataset[begin : min(begin + _ROWS, self.end)].combine_chunks()
-            for batch in table.to_batches():
-                yield _batch(self.columns, batch.column, self.name)
+        for batch in _batches_of(self.dataset, self.begin, self.end):
+            yield _batch(self.columns, batch.column, self.name)
