@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from smalti.conversion.exported import exported_files, read_export
+from smalti.conversion.exported import check_numbers, exported_files, read_export
 from smalti.conversion.source import changed
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
@@ -74,13 +74,15 @@ class SourceFiles:
         """Return the files whose keys are wanted; all of them where a pattern chose them. Others count as left out.
 
         Raises:
-            StoreNotFound: There is none.
+            StoreNotFound: There is none; or some of those with numbers in their names are missing.
+            FormatError: Numbers in their names are too large.
         """
         if self.pattern:
             return self
         chosen = tuple(file for file in self.files if is_wanted(file.key))
         if not chosen:
             raise StoreNotFound(f"{self.url}: {what}", url=self.url)
+        check_numbers((file.key for file in chosen), self.store.locate)
         for file in self.files:
             if not is_wanted(file.key):
                 self.left_out.add(OTHER_KIND, file.key)

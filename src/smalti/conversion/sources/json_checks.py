@@ -5,6 +5,7 @@ several objects of one line, or an object of several lines, which is no JSON Lin
 hold. Lines that look suspicious are read again by `json`, which decides.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -198,6 +199,19 @@ def too_many_keys(block: Block, offset: int) -> FormatError | SchemaError:
         f"there are more than {MAX_COLUMNS} different keys. Store values that belong together as one list, or as a "
         "list of objects with a name and a value",
     )
+
+
+def infinite_number(line: bytes) -> str | None:
+    """Return a number of a line that is larger than all floats, so that no type of numbers holds it; None for none."""
+    found: list[str] = []
+
+    def read(text: str) -> None:
+        if math.isinf(float(text)):
+            found.append(text)
+
+    with contextlib.suppress(ValueError, RecursionError):  # of a line that is no JSON
+        json.loads(line, parse_int=read, parse_float=read)
+    return found[0] if found else None
 
 
 def leaves(column: pa.ChunkedArray, is_wanted: Callable[[pa.DataType], bool]) -> Iterator[pa.ChunkedArray]:

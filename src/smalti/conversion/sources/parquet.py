@@ -24,7 +24,6 @@ from smalti.conversion.sources.parquet_files import (
     LOG_FOLDERS,
     SUFFIXES,
     Footer,
-    check_numbered_parts,
     first_type,
     metadata_of,
     open_rows,
@@ -84,7 +83,6 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
     if found.pattern:
         return ParquetSource(found, options)
     _refuse_tables(found)
-    check_numbered_parts(found.names(), found.store.locate)
     source = ParquetSource(found, options)
     _check_summary(found, source.footers)
     return source
