@@ -1,6 +1,7 @@
 """Refusals of `convert` before it reads: places of no kind, folders of several formats, settings, cut files."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,16 @@ def test_rows_of_two_formats_are_refused_whichever_has_more_files(tmp_path, parq
     with pytest.raises(SmaltiError, match="several formats, and rows of the others would be left out"):
         convert(tmp_path / "in", tmp_path / "set", processes=1)
     assert convert(tmp_path / "in", tmp_path / "set", format="csv", processes=1).rows == csv
+
+
+def test_what_is_left_out_is_named_where_no_format_is_recognised(tmp_path):
+    """The index of LitData is a pipe, and is not read."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "chunk-0-0.bin").write_bytes(b"1")
+    os.mkfifo(tmp_path / "in" / "index.json")
+    with pytest.raises(SmaltiError, match=r"of no format that is recognised") as caught:
+        convert(tmp_path / "in", tmp_path / "set", processes=1)
+    assert "left out: 1 pipes, sockets or devices (index.json)" in caught.value.message
 
 
 def write_rows(path):

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from smalti.errors import ChecksumMismatch, FormatError, StoreNotFound
+from smalti.errors import ChecksumMismatch, FormatError, StoreError, StoreNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import ObjectInfo, Store
+from smalti.storage.store import check_key
 
 RECORD = "_smalti_export.json"
 NUMBERED = re.compile(
@@ -41,17 +42,28 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
             url=store.url,
         )
     files = record.get("files") if isinstance(record, dict) else None
-    if not isinstance(files, list) or not record.get("complete") or not all(map(_is_entry, files)):
-        raise FormatError(
-            f"{store.locate(RECORD)}: expected the record of an export, with names and sizes of its files; it is "
-            "damaged: copy it again, or export again to another folder",
-            key=RECORD,
-        )
+    if not isinstance(files, list) or not files or not record.get("complete") or not all(map(_is_entry, files)):
+        raise damaged_record(store.locate(RECORD), "names and sizes of its files")
     return cast("Mapping[str, Any]", record)
 
 
+def damaged_record(where: str, expected: str) -> FormatError:
+    """Return the error that the record of an export lacks what is expected."""
+    return FormatError(
+        f"{where}: expected the record of an export, with {expected}; it is damaged: copy it again, or export again to "
+        "another folder",
+        key=RECORD,
+    )
+
+
 def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("bytes"), int)
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or type(entry.get("bytes")) is not int:
+        return False
+    try:
+        check_key(entry["name"])
+    except StoreError:
+        return False
+    return True
 
 
 def exported_files(

@@ -235,9 +235,9 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     """Return the values of each column that is in folder names `column=value`: one text for each file, None for null.
 
     Raises:
-        FormatError: Some files are in such folders, and others are not.
+        FormatError: Some files are in such folders, and others are not; or a name is no text.
     """
-    by_file = [dict(_partitions_in(key)) for key in keys]
+    by_file = [dict(_partitions_in(key, locate)) for key in keys]
     names = list(by_file[0]) if by_file else []
     for key, texts in zip(keys, by_file, strict=True):
         if list(texts) != names:
@@ -249,11 +249,19 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     return {name: [texts[name] for texts in by_file] for name in names}
 
 
-def _partitions_in(key: str) -> Iterator[tuple[str, str | None]]:
+def _partitions_in(key: str, locate: Callable[[str], str]) -> Iterator[tuple[str, str | None]]:
     for part in key.split("/")[:-1]:
         name, equals, value = part.partition("=")
         if name and equals:
-            yield unquote(name), None if value == _NULL_FOLDER else unquote(value)
+            try:
+                column, text = (unquote(each, errors="strict") for each in (name, value))
+            except UnicodeDecodeError as error:
+                raise FormatError(
+                    f"{locate(key)}: the folder {part!r:.200} is no UTF-8 ({error.reason}); rename it, with "
+                    "%XX for the bytes of characters in UTF-8",
+                    key=key,
+                ) from error
+            yield column, None if value == _NULL_FOLDER else text
 
 
 def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[Callable[[str], Any], pa.DataType]]) -> pa.Array:

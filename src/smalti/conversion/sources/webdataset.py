@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from smalti.conversion.exported import RECORD
 from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.members import MemberType, exported_types, member_type
@@ -68,7 +69,7 @@ def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
         raise ArgumentError(f"the `settings` of tar files are missing, found {sorted(given)}")
     if missing not in ("error", "null"):
         raise ArgumentError(f"`missing`: expected 'error' or 'null', found {missing!r}")
-    types = exported_types(found.export)
+    types = exported_types(found.export, found.store.locate(RECORD))
     is_exported = types is not None
     if types is None:
         types = _types_of_first(each_file(found))
