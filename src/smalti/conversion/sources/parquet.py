@@ -315,12 +315,6 @@ class ParquetPart:
             while True:
                 try:
                     batch = next(batches, None)
-                except MemoryError as error:
-                    raise SmaltiError(
-                        f"{self.where}: {batch_rows} rows take more memory than there is ({error}); use fewer "
-                        "`processes`, or write row groups with fewer rows",
-                        key=self.key,
-                    ) from error
                 except (pa.ArrowException, OSError, ValueError) as error:
                     if isinstance(error, SmaltiError):
                         raise
