@@ -25,7 +25,7 @@ from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
-from smalti.writer.tables.plain import plain_array, plain_type
+from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 _KEY = b"huggingface"
@@ -179,7 +179,7 @@ class HuggingFaceColumn:
         """Return the values of a batch."""
         column = plain_array(column)
         if not self.is_file:
-            return column if column.type == self.field.type else column.cast(self.field.type)
+            return cast_array(column, self.field.type)
         if pt.is_struct(column.type):
             names = [each.name for each in column.type]
             contents = column.flatten()[names.index("bytes")].to_pylist()

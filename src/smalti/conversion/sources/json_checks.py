@@ -23,6 +23,7 @@ from smalti.errors import FormatError, SchemaError
 MAX_DEPTH = 64
 MAX_EXACT = 1 << 53
 _NOT_OBJECT = re.compile(rb"\n[ \t\r]*[^{ \t\r\n]")
+_BLANK = re.compile(rb"\n[ \t\r]*\n")
 _NULL = re.compile(rb"\}[ \t\r]*null")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{\n"))
 _NOT_NESTING = bytes(set(range(256)) - set(b"[{]}"))
@@ -79,7 +80,8 @@ def check_rows(block: Block, rows: int) -> None:
         FormatError: A line has several objects, or an object has several lines.
     """
     codes = np.frombuffer(block.data, np.uint8)
-    if rows == np.count_nonzero(codes == ord("\n")):  # faster than bytes.count
+    # Faster than bytes.count; a line that is blank has no row.
+    if rows == np.count_nonzero(codes == ord("\n")) and _BLANK.search(b"\n" + block.data) is None:
         return
     if rows != sum(1 for _ in lines_of(block.data)):
         refuse_first_malformed(block)

@@ -181,16 +181,33 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Return the objects of whole lines that were checked."""
-    table = pajson.read_json(
+    """Return the objects of whole lines that were checked.
+
+    The parser of pyarrow 26 loses nulls at the begin of a list whose type it does not know, and is told it then.
+    """
+    table = _parse(data, schema, unexpected)
+    try:
+        table.validate(full=True)  # the parser does not look whether text is UTF-8
+        return table
+    except pa.ArrowInvalid:
+        kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+        table = _parse(data, pa.schema([(name, _usable(name, kind)) for name, kind in kinds.items()]), unexpected)
+        table.validate(full=True)
+    columns = [
+        column if column.type == kinds[name] else pa.chunked_array([pa.array(column.to_pylist(), kinds[name])])
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, table.schema.names)
+
+
+def _parse(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+    return pajson.read_json(
         pa.BufferReader(data),
         read_options=pajson.ReadOptions(block_size=len(data) + 1, use_threads=False),
         parse_options=pajson.ParseOptions(
             explicit_schema=schema if schema.names else None, unexpected_field_behavior=unexpected
         ),
     )
-    table.validate(full=True)  # the parser does not look whether text is UTF-8
-    return table
 
 
 def _wire_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -209,9 +226,7 @@ def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) 
     try:
         table = _read(block.data, _wire_schema(declared), unexpected)
         names = table.schema.names
-        columns = [
-            column.cast(declared.get(name, column.type)) for name, column in zip(names, table.columns, strict=True)
-        ]
+        columns = [_cast(column, declared.get(name)) for name, column in zip(names, table.columns, strict=True)]
     except pa.ArrowException as error:
         refuse_first_malformed(block)
         raise _located(block, declared, unexpected, error) from error
@@ -223,6 +238,10 @@ def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) 
             reason = _infinite(block, offset) or _inexact(name, is_declared=is_declared)
             raise block.error(SchemaError, offset, reason)
     return pa.Table.from_arrays(columns, names)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
+    return column if kind is None or kind == column.type else column.cast(kind)
 
 
 def _infinite(block: Block, offset: int) -> str | None:
@@ -255,7 +274,7 @@ def _located(
         try:
             table = _read(block.data[: ends[number]], _wire_schema(declared), unexpected)
             for name, column in zip(table.schema.names, table.columns, strict=True):
-                column.cast(declared.get(name, column.type))
+                _cast(column, declared.get(name))
         except pa.ArrowException:
             return True
         return False

@@ -38,7 +38,7 @@ from smalti.format.index import MAX_INDEX_BYTES
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.columns import repeated
-from smalti.writer.tables.plain import plain_array, plain_type
+from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20
@@ -336,8 +336,7 @@ class ParquetPart:
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            plain = plain_array(array)
-            return plain if plain.type == field.type else plain.cast(field.type)
+            return cast_array(plain_array(array), field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "
