@@ -74,8 +74,13 @@ def _npy_type(ending: str, content: bytes) -> MemberType:
     if array.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"the member .{ending} of the first sample has type {array.dtype}, which cannot be stored")
     if not array.ndim:
-        return MemberType(pa.field(ending, pa.from_numpy_dtype(array.dtype), nullable=False), ending, "scalar")
+        return MemberType(pa.field(ending, _type_of(array), nullable=False), ending, "scalar")
     return _arrays(ending, ending, f"ndarray:{array.dtype.name}", nullable=False)
+
+
+def _type_of(array: Any) -> pa.DataType:
+    """Return the type of the numbers of an array, in whichever byte order they are."""
+    return pa.from_numpy_dtype(array.dtype.newbyteorder("="))
 
 
 def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: Any = None) -> MemberType:
@@ -154,8 +159,8 @@ def _scalar(kind: MemberType, contents: Contents) -> pa.Array:
     values = []
     for content in contents:
         array = None if content is None else read_npy(content)
-        if array is not None and array.ndim:
-            raise ValueError(f"expected an array without axes, found shape {array.shape}")
+        if array is not None and (array.ndim or _type_of(array) != kind.field.type):
+            raise ValueError(f"expected one {kind.field.type}, found {array.dtype} of shape {array.shape}")
         values.append(None if array is None else array[()])
     return pa.array(values, kind.field.type)
 

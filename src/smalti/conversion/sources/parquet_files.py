@@ -237,7 +237,12 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     Raises:
         FormatError: Some files are in such folders, and others are not; or a name is no text.
     """
-    by_file = [dict(_partitions_in(key, locate)) for key in keys]
+    by_file = []
+    for key in keys:
+        found = list(_partitions_in(key, locate))
+        by_file.append(dict(found))
+        if len(by_file[-1]) < len(found):
+            raise FormatError(f"{locate(key)}: two folders have one column; rename one of them", key=key)
     names = list(by_file[0]) if by_file else []
     for key, texts in zip(keys, by_file, strict=True):
         if list(texts) != names:

@@ -34,7 +34,7 @@ from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound
 from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.sources.listing import LeftOut
 
-_ENDINGS = (".tar", ".tgz")
+_ENDINGS = (".tar", ".tgz", ".tbz2", ".tar.xz", ".txz", ".tzst")
 _NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:$|/)")
 _MAX_SAMPLE = 1 << 30
