@@ -25,12 +25,16 @@ from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
+from smalti.writer.tables.columns import repeated
 from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 _KEY = b"huggingface"
+_CONTINUATION = b"\xff\xff\xff\xff"
+"""First bytes of a message of an Arrow stream since Arrow 0.15; before, the length of its metadata came first."""
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
+_AGAIN = "load the dataset with `datasets`, and call `save_to_disk` again"
 _PART_ROWS = 50_000
 _SEARCHED_ROWS = 10_000
 """Rows in which the first image of a column is looked for."""
@@ -107,10 +111,10 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
             raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
         files.append(SourceFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
-        schema = _reader(stream, files[0].url).schema
-    first = (batch for file in files for batch in ArrowFilePart(file, ()).raw_batches())
+        schema = _reader(stream, files[0].url, files[0].num_bytes).schema
+    first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
     columns = dataset_columns(schema, _features_of(info), wanted, first, partial(_read_below, store))
-    parts = tuple(ArrowFilePart(file, columns) for file in files)
+    parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
 
 
@@ -264,8 +268,10 @@ def dataset_columns(
     `batches` are the first rows: the first image of a column decides what its images are stored as.
 
     Raises:
-        SchemaError: There is no such column.
+        SchemaError: There is no such column, or two of one name.
     """
+    if twice := repeated(schema.names):
+        raise SchemaError(f"the dataset has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
     for name in wanted or ():
         if name not in schema.names:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
@@ -350,7 +356,9 @@ class ArrowFilePart:
     """The rows of one Arrow file of a folder."""
 
     file: SourceFile
-    columns: tuple[HuggingFaceColumn, ...] = field(repr=False)
+    columns: tuple[HuggingFaceColumn, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+    """Columns of the first file, also those that are not read."""
 
     @property
     def name(self) -> str:
@@ -367,20 +375,29 @@ class ArrowFilePart:
 
         Raises:
             FormatError: The file is damaged.
+            SchemaError: It has other columns than the first one.
         """
         for batch in self.raw_batches():
-            yield _batch(self.columns, batch.column, self.file.url)
+            if sorted(batch.schema.names) != sorted(self.names):
+                raise SchemaError(
+                    f"{self.file.url} has the columns {', '.join(batch.schema.names):.1000}, and the first file "
+                    f"{', '.join(self.names):.1000}; {_AGAIN}",
+                    key=self.name,
+                )
+            yield _batch(self.columns, batch, self.file.url)
 
     def raw_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the file."""
         with self.file.open_stored() as stream:
             try:
-                for batch in _reader(stream, self.file.url):
+                for batch in _reader(stream, self.file.url, self.num_bytes):
                     batch.validate(full=True)  # Arrow trusts the offsets in a file
                     yield batch
                 if stream.tell() != self.num_bytes or not _has_end(stream):
                     raise OSError("its rows do not end where the file ends; it was cut short or changed")
-            except (pa.ArrowException, OSError, MemoryError) as error:
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, SmaltiError):
+                    raise
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
 
 
@@ -390,10 +407,10 @@ def _has_end(stream: BinaryIO) -> bool:
     Messages begin with ff ff ff ff since Arrow 0.15, and so does the mark; before, it was a length of zero alone.
     """
     stream.seek(0)
-    is_old = stream.read(4) != b"\xff\xff\xff\xff"
+    is_old = stream.read(4) != _CONTINUATION
     stream.seek(-8, io.SEEK_END)
     end = stream.read(8)
-    return end[4:] == bytes(4) and (is_old or end[:4] == b"\xff\xff\xff\xff")
+    return end[4:] == bytes(4) and (is_old or end[:4] == _CONTINUATION)
 
 
 def _digest(files: Sequence[SourceFile]) -> Any:
@@ -401,17 +418,40 @@ def _digest(files: Sequence[SourceFile]) -> Any:
     return [[info.key, info.num_bytes, info.modified] for info in infos]
 
 
-def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
+def _reader(stream: Any, url: str, num_bytes: int) -> pa.RecordBatchReader:
+    head = stream.read(8)
+    stream.seek(0)
+    length = int.from_bytes(head[4:] if head[:4] == _CONTINUATION else head[:4], "little")
     try:
-        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+        if length > num_bytes:
+            found = "an Arrow file" if head[:6] == b"ARROW1" else "other bytes"
+            raise pa.ArrowInvalid(f"found {found}")
+        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"), options=pa.ipc.IpcReadOptions(use_threads=False))
         _ = reader.schema.names  # raises an error for names that are not UTF-8
         return reader
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-        raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise FormatError(
+            f"{url}: expected an Arrow stream, as `save_to_disk` of `datasets` writes it: {str(error)[:200]}"
+        ) from error
 
 
-def _batch(columns: Sequence[HuggingFaceColumn], column_of: Callable[[str], pa.Array], where: str) -> pa.RecordBatch:
-    arrays = [column.array(column_of(column.name), where) for column in columns]
+def _batch(columns: Sequence[HuggingFaceColumn], batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """Return the rows of a batch with the types of the first file.
+
+    Raises:
+        SchemaError: A value does not fit the type of its column.
+    """
+    arrays = []
+    for column in columns:
+        values = batch.column(column.name)
+        try:
+            arrays.append(column.array(values, where))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"{where}: column {column.name!r} is {values.type} there, and {column.field.type} in the first "
+                f"file, and a value does not fit: {str(error)[:200]}; {_AGAIN}",
+                column=column.name,
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
 
 
@@ -433,4 +473,4 @@ class DatasetPart:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order."""
         for batch in _batches_of(self.dataset, self.begin, self.end):
-            yield _batch(self.columns, batch.column, self.name)
+            yield _batch(self.columns, batch, self.name)
