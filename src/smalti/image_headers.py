@@ -146,6 +146,10 @@ def _gif_fault(data: bytes) -> str | None:
         if kind == 0x21:  # extension
             at = _after_blocks(data, at + 2)
         elif kind == 0x2C:  # frame
+            left, top, width, height = struct.unpack_from("<4H", data, at + 1)
+            screen_width, screen_height = gif_size(data)
+            if left + width > screen_width or top + height > screen_height:
+                return "its first frame is larger than its screen"
             _after_blocks(data, at + 11 + _table_bytes(data[at + 9]))
             return None
         else:

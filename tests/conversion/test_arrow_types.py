@@ -11,6 +11,7 @@ import pytest
 
 from smalti import convert
 from smalti.errors import SchemaError
+from smalti.writer.tables.plain import cast_array
 from tests.conversion.rows import samples_of, table_source
 
 MOMENT = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone.utc)
@@ -194,6 +195,26 @@ REFUSED = {
 
 UNREADABLE = ("60 lists in each other", "5000 lists in each other")
 """Columns that pyarrow writes to Parquet and does not read."""
+
+
+NULLS = [
+    pa.array([[{"a": 1, "x": None}, {"a": 2, "x": None}], None, [{"a": 3, "x": None}]]),
+    pa.array([[None, None], [None]]),
+    pa.array([[[None, None], [None]]]),
+    pa.array([{"x": [None, None], "y": {"z": None}}] * 3),
+    pa.array([[("k", None), ("l", None)]], pa.map_(pa.string(), pa.null())),
+    pa.array([{"n": 1, "x": [[None, None]]}] * 2),
+]
+
+
+@pytest.mark.parametrize("array", NULLS, ids=lambda array: str(array.type))
+def test_a_cast_keeps_nulls_of_the_type_null_in_lists(array):
+    for kind in (array.type, pa.large_list(array.type)):
+        values = array if kind == array.type else pa.ListArray.from_arrays([0, len(array)], array)
+        result = cast_array(values, kind)
+        result.validate(full=True)
+        assert result.type == kind
+        assert result.to_pylist() == values.to_pylist()
 
 
 def plain(value):

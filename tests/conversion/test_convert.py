@@ -1,6 +1,9 @@
 """`convert`: the rows of a source as a version, each once, with the types and null policies of every writer."""
 
 import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from smalti import SmaltiError, convert, history, load_manifest
 from smalti.conversion.job import group_parts
-from smalti.errors import DatasetExists, SchemaError, StoreError
+from smalti.errors import DatasetExists, FormatError, SchemaError, StoreError
 from smalti.testing import MemoryStore
 from tests.conversion.rows import Numbers, NumberSource, ids_of, numbers, samples_of, table_source
 
@@ -173,6 +176,36 @@ class Changing(NumberSource):
 def test_a_source_that_changes_while_it_is_read_publishes_nothing(tmp_path):
     with pytest.raises(SmaltiError, match="numbers changed while it was read; nothing was published"):
         convert(Changing([Numbers(0, (5,))]), tmp_path, processes=1)
+    assert list(tmp_path.rglob("*.mds*")) == []
+
+
+@dataclass(frozen=True)
+class Enormous(Numbers):
+    """A part that asks for more memory than any process may have, and takes an error of Arrow for damage."""
+
+    allocate: Callable[[], object] = bytes
+
+    def batches(self):
+        yield from super().batches()
+        try:
+            self.allocate()
+        except pa.ArrowException as error:
+            raise FormatError("the file is damaged") from error
+
+
+ALLOCATIONS = {
+    "Arrow": partial(pa.allocate_buffer, 1 << 62),
+    "NumPy": partial(np.empty, 1 << 62, np.uint8),
+    "Python": partial(bytearray, 1 << 62),
+}
+
+
+@pytest.mark.parametrize(("by", "processes"), [("Arrow", 1), ("NumPy", 1), ("Python", 1), ("NumPy", 2)])
+def test_a_part_that_takes_more_memory_than_there_is_is_an_error_that_says_so(tmp_path, by, processes):
+    source = NumberSource([Numbers(0, (5,)), Enormous(5, (5,), allocate=ALLOCATIONS[by])])
+    message = r"^part 1 \(numbers from 5\): it takes more memory than this process may use.*Use fewer `processes`, or"
+    with pytest.raises(SmaltiError, match=message):
+        convert(source, tmp_path, processes=processes, part_bytes=1)
     assert list(tmp_path.rglob("*.mds*")) == []
 
 

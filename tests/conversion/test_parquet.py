@@ -64,6 +64,19 @@ def test_folders_of_partitions_are_columns_as_spark_reads_them(tmp_path):
     assert str(second["day"]) == "2026-11-23"
 
 
+@pytest.mark.parametrize("name", ["k=%FF", "k%FF=1", "k=%ED%A0%80", "k=a%C3"])
+def test_a_folder_whose_name_is_no_utf_8_is_refused_by_its_name(tmp_path, name):
+    write(tmp_path / "in" / name / "0.parquet", id=[1])
+    with pytest.raises(FormatError, match=f"/in/{name}/0.parquet: the folder '{name}' is no UTF-8"):
+        convert(tmp_path / "in", tmp_path / "out", processes=1)
+
+
+def test_a_column_that_is_in_two_folder_names_is_refused(tmp_path):
+    write(tmp_path / "in" / "k=1" / "k=2" / "0.parquet", id=[1])
+    with pytest.raises(FormatError, match=r"/in/k=1/k=2/0.parquet: two folders have one column; rename one of them"):
+        convert(tmp_path / "in", tmp_path / "out", processes=1)
+
+
 def test_a_null_partition_follows_the_policy_for_nulls(tmp_path):
     write(tmp_path / "in" / "shop=__HIVE_DEFAULT_PARTITION__" / "0.parquet", id=[1])
     write(tmp_path / "in" / "shop=x" / "0.parquet", id=[2])

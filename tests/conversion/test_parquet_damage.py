@@ -9,7 +9,6 @@ import pytest
 
 from smalti import SmaltiError, convert
 from smalti.errors import FormatError
-from tests.conversion.rows import ids_of
 
 
 def write(path, group_rows=100, **columns):
@@ -85,15 +84,6 @@ def test_a_file_that_the_summary_of_a_folder_lists_must_be_there_with_its_rows(t
     write_encrypted(folder / "_metadata", **ENCRYPTED["all columns"])
     with pytest.raises(FormatError, match=r"_metadata cannot be read: .*; or remove _metadata if it is out of date"):
         convert(folder, tmp_path / "2", processes=1)
-
-
-def test_parts_that_are_numbered_of_a_number_are_all_there(tmp_path):
-    for number in (0, 2):
-        write(tmp_path / "in" / f"x-{number:05}-of-00003.parquet", id=[number])
-    with pytest.raises(FormatError, match=r"x-00001-of-00003\.parquet: 1 of 3 files with such names are missing"):
-        convert(tmp_path / "in", tmp_path / "set", processes=1)
-    convert(tmp_path / "in" / "*.parquet", tmp_path / "set", processes=1)
-    assert ids_of(tmp_path / "set") == [0, 2]
 
 
 def varint(number):

@@ -56,6 +56,14 @@ def test_images_are_images_and_class_names_are_kept(tmp_path):
     assert [(row["label"], row["text"]) for row in rows] == [(1, "text 1"), (0, "text 0")]
 
 
+def test_the_first_image_decides_what_images_are_stored_as_also_after_rows_without_one(tmp_path):
+    write(tmp_path / "in" / "a.parquet", [None] * 20, [0] * 20)
+    pq.write_table(hub_table([image(1)], [0]).drop(["image"]), tmp_path / "in" / "b.parquet")
+    write(tmp_path / "in" / "c.parquet", [{"bytes": None, "path": None}, image(1)], [0, 0])
+    manifest = convert(tmp_path / "in", tmp_path / "set", processes=1, nulls={"image": "mask"})
+    assert manifest.schema.columns()["image"] == "png"
+
+
 @pytest.mark.parametrize("name", ["README.md", "dataset_info.json", "LICENSE", "dataset.yaml"])
 def test_a_file_about_the_files_does_not_hide_their_format(tmp_path, name):
     write(tmp_path / "in" / "a.parquet", [image(1)], [0])

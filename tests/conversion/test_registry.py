@@ -1,6 +1,7 @@
 """Refusals of `convert` before it reads: places of no kind, folders of several formats, settings, cut files."""
 
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from smalti import convert
-from smalti.errors import ArgumentError, ArgumentTypeError, FormatError, SmaltiError
+from smalti.errors import ArgumentError, ArgumentTypeError, FormatError, SmaltiError, StoreNotFound
 from smalti.images.pixels import encode_jpeg
+from tests.sources.archives import tar_bytes
 
 
 @pytest.mark.parametrize("place", [None, 5, ["a.csv"], {"a": 1}, pa.table({"a": [1]})], ids=str)
@@ -28,6 +30,51 @@ def test_rows_of_two_formats_are_refused_whichever_has_more_files(tmp_path, parq
     with pytest.raises(SmaltiError, match="several formats, and rows of the others would be left out"):
         convert(tmp_path / "in", tmp_path / "set", processes=1)
     assert convert(tmp_path / "in", tmp_path / "set", format="csv", processes=1).rows == csv
+
+
+def test_what_is_left_out_is_named_where_no_format_is_recognised(tmp_path):
+    """The index of LitData is a pipe, and is not read."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "chunk-0-0.bin").write_bytes(b"1")
+    os.mkfifo(tmp_path / "in" / "index.json")
+    with pytest.raises(SmaltiError, match=r"of no format that is recognised") as caught:
+        convert(tmp_path / "in", tmp_path / "set", processes=1)
+    assert "left out: 1 pipes, sockets or devices (index.json)" in caught.value.message
+
+
+def write_rows(path):
+    """Write a file of one row, in the format of its ending."""
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(pa.table({"a": [1]}), path)
+    elif path.suffix == ".tar":
+        path.write_bytes(tar_bytes({"1.txt": b"1"}, "w"))
+    else:
+        path.write_text('{"a": 1}\n' if path.suffix == ".jsonl" else "a\n1\n")
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "jsonl", "tar"])
+@pytest.mark.parametrize(
+    ("numbers", "says"),
+    [
+        ((0, 2), r"x-00001-of-00003.*: 1 of 3 files with such names are missing"),
+        ((0, 7, 8), r"x-00001-of-00003.*: 2 of 3 files with such names are missing"),
+        ((1, 2), r"x-00000-of-00003.*: 1 of 3 files with such names are missing"),
+        ((2, 3), r"x-00001-of-00003.*: 1 of 3 files with such names are missing"),
+        ((0, 1, 2, 7), r"x-00007-of-00003.*: 1 files with such names have numbers above those of all 3 files"),
+        ((0, 1, 2), None),
+        ((1, 2, 3), None),
+    ],
+)
+def test_files_that_are_numbered_of_a_number_are_read_if_they_are_all_there(tmp_path, format, numbers, says):
+    (tmp_path / "in").mkdir()
+    for number in numbers:
+        write_rows(tmp_path / "in" / f"x-{number:05}-of-00003.{format}")
+    place = tmp_path / "in"
+    if says is not None:
+        with pytest.raises((StoreNotFound, FormatError), match=says):
+            convert(place, tmp_path / "set", processes=1)
+        place = f"{place}/x-*"  # as the error advises
+    assert convert(place, tmp_path / "set", processes=1).rows == len(numbers)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,104 @@ def test_names_that_are_no_text_are_an_error(tmp_path):
             read(tmp_path / "set")
 
 
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def save(folder, column, feature="Image"):
+    """Write a column `x` as `save_to_disk` does."""
+    folder.mkdir()
+    table = pa.table({"x": column})
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (folder / "dataset_info.json").write_text(json.dumps({"features": {"x": {"_type": feature}}}))
+    return folder
+
+
+def with_paths(*paths):
+    return pa.array([{"bytes": None, "path": path} for path in paths], FILE)
+
+
+def test_a_path_is_read_only_if_it_leads_to_a_file_in_the_folder(tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret")
+    folder = save(tmp_path / "set", with_paths("a/1.mp3", str(tmp_path / "set" / "2.mp3")), "Audio")
+    (folder / "a").mkdir()
+    (folder / "a" / "1.mp3").write_bytes(b"one")
+    (folder / "2.mp3").write_bytes(b"two")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    assert read(folder) == [{"x": b"one"}, {"x": b"two"}]
+    paths = [str(tmp_path / "secret"), "../secret", "a/../../secret", "link", "/etc/hostname", f"{folder}x/secret"]
+    for number, path in enumerate(paths):
+        other = save(tmp_path / f"other {number}", with_paths(path), "Audio")
+        (other / "link").symlink_to(tmp_path / "secret")
+        with pytest.raises(StoreNotFound, match=r"is not read.*it is not in the folder of the data set"):
+            read(other)
+        plain = save(tmp_path / f"plain {number}", pa.array([path]), "Image")
+        (plain / "link").symlink_to(tmp_path / "secret")
+        with pytest.raises(StoreNotFound, match=r"is not read.*it is not in the folder of the data set"):
+            read(plain)
+    missing = save(tmp_path / "missing", with_paths("3.mp3"), "Audio")
+    with pytest.raises(StoreNotFound, match=r"names the file '3\.mp3', which is not read \(.*No such file"):
+        read(missing)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (pa.table({"x": ["a"]}), "column 'x' is string there, and int64 in the first file, and a value does not fit"),
+        (pa.table({"x": [1.5]}), "column 'x' is double there, and int64 in the first file, and a value does not fit"),
+        (pa.table({"y": [1]}), "has the columns y, and the first file x; load the dataset"),
+        (pa.table({"x": [1], "y": [2]}), "has the columns x, y, and the first file x; load the dataset"),
+        (pa.table({"x": pa.array([2], pa.int8())}), None),
+    ],
+)
+def test_a_further_file_has_the_columns_of_the_first_one(tmp_path, other, says):
+    folder = save(tmp_path / "set", pa.array([1]), "Value")
+    with pa.OSFile(str(folder / "b.arrow"), "wb") as file, pa.ipc.new_stream(file, other.schema) as writer:
+        writer.write_table(other)
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}, {"filename": "b.arrow"}]}')
+    if says is None:
+        assert read(folder) == [{"x": 1}, {"x": 2}]
+    else:
+        with pytest.raises(SchemaError, match=rf"b\.arrow:? {says}"):
+            read(folder)
+
+
+@pytest.mark.parametrize("column", [pa.array([{"bytes": "x", "path": 1}]), pa.array([1]), pa.array([{"path": "a"}])])
+def test_a_column_that_cannot_have_images_stays_as_it_is(tmp_path, column):
+    assert read(save(tmp_path / "set", column)) == [{"x": column[0].as_py()}]
+
+
+def test_the_first_image_decides_what_images_are_stored_as_also_after_nulls(tmp_path):
+    png = b"\x89PNG\r\n\x1a\n"
+    column = pa.array([None, {"bytes": None, "path": None}, None, {"bytes": png, "path": None}], FILE)
+    source = source_of(save(tmp_path / "set", column))
+    assert source.schema().field("x").metadata == {b"smalti.stored_as": b"png"}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"garbage of any kind", "found other bytes"), (b"ARROW1\0\0" + bytes(50), "found an Arrow file"),
+        (b"\xff\xff\xff\xff\0\0\0\x7f" + bytes(50), "found other bytes"), (b"", "null or length 0"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_arrow_stream_is_an_error_that_takes_no_memory(tmp_path, data, says):
+    folder = save(tmp_path / "set", pa.array([1]))
+    (folder / "data.arrow").write_bytes(data)
+    with pytest.raises(FormatError, match=rf"data\.arrow: expected an Arrow stream, as `save_to_disk`.*: .*{says}"):
+        read(folder)
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    folder = save(tmp_path / "set", pa.array([1]))
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(SchemaError, match="has column 'x' more than once"):
+        read(folder)
+
+
 def test_a_dataset_is_read_with_its_selection_and_without_its_transforms(tmp_path):
     datasets = pytest.importorskip("datasets", reason="needs the package datasets")
     saved = datasets.load_from_disk(str(FOLDER))

@@ -102,6 +102,29 @@ def test_digits_within_nested_values_are_not_lost(tmp_path, content, monkeypatch
         read(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[None, None]], [[None, 1]], [[None, None, 1.5], [2.5]], [[None, "x"], [None, None]], [[], [None, None]],
+        [[None, {"x": 1}]], [[{"x": None}, {"x": None}]], [[{"x": None, "y": 1}, {"x": None}], [{"x": 3, "y": 4}]],
+        [[[None, None], [True]]], [[{"x": [None, None]}, None]], [{"x": [None, None], "y": {"z": None}}],
+        [[None, "2024-01-31"]], [[None, None, [None, None]], None],
+    ],
+)  # fmt: skip
+def test_nulls_may_be_anywhere_in_lists_and_objects(tmp_path, values):
+    """The parser of pyarrow loses nulls at the begin of lists, and its cast of lists those of the type null."""
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"a": value}) + "\n" for value in values))
+    assert [plain(row["a"]) for row in read(tmp_path / "a.jsonl")] == [plain(value) for value in values]
+    convert(tmp_path / "a.jsonl", tmp_path / "set", processes=1, columns={"a": "json"}, nulls="mask")
+
+
+def plain(value):
+    """Return a value without the fields of objects that are null, which an object has if another one has them."""
+    if isinstance(value, dict):
+        return {name: plain(child) for name, child in value.items() if child is not None}
+    return [plain(child) for child in value] if isinstance(value, list) else value
+
+
 def test_values_nested_too_deeply_are_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"a": {"[" * 2000}{"]" * 2000}}}')
     with pytest.raises(FormatError, match="line 1: values are nested more than 64 levels deep"):

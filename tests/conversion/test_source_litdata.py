@@ -9,6 +9,7 @@ import pytest
 import zstandard
 
 from smalti.conversion import convert
+from smalti.conversion.sources import litdata_chunk
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import DATA, read
@@ -67,6 +68,21 @@ def test_chunks_that_are_compressed_as_a_whole_are_read(copy):
         read(folder)
 
 
+def test_a_chunk_may_not_unpack_to_more_than_the_limit(copy, monkeypatch):
+    folder, change = copy
+    change(compression="zstd")
+    size = max(path.stat().st_size for path in folder.glob("*.bin"))
+    for path in folder.glob("*.bin"):
+        path.write_bytes(zstandard.compress(path.read_bytes()))
+    monkeypatch.setattr(litdata_chunk, "_MAX_UNPACKED", size)
+    assert len(read(folder)) == 4
+    monkeypatch.setattr(litdata_chunk, "_MAX_UNPACKED", size - 1)
+    with pytest.raises(
+        FormatError, match=rf"it unpacks to more than {size - 1:,} bytes; write the set again with smaller"
+    ):
+        read(folder)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -106,6 +122,9 @@ def test_damaged_chunks_are_errors(copy):
         chunk.write_bytes(data)
         with pytest.raises(FormatError, match=r"chunk-0-0\.bin"):
             read(folder)
+    chunk.write_bytes(whole + b"x")
+    with pytest.raises(FormatError, match=r"chunk-0-0\.bin: the chunk is damaged.*1 bytes follow its last item"):
+        read(folder)
     chunk.unlink()
     with pytest.raises(StoreNotFound, match="the index names this chunk, which is missing"):
         read(folder)
@@ -115,6 +134,7 @@ def test_damaged_chunks_are_errors(copy):
     "content",
     [b"", b"\x01\xff\xff\xff\x7f", b"\x02\x10\0\0\0",
      b"\x05\x01\0\0\0\x01\0\0\0a" + b"\x05\x01\0\0\0\x01\0\0\0a" * 5000,
+     b"\x05\x02\0\0\0\x01\0\0\0a\x0b\x01\0\0\0a\x0b", b"\x06\x01\0\0\0\x02\0\0\0\x01\0\0\0a\x01\0\0\0a\x10\x10",
      b"\x07\xff\0\0\0a", b"\x1f\x01\0\0\0", b"\x0a", b"\x0b\x0b", b"\x06\x01\0\0\0\xff\xff\xff\x7f"],
 )  # fmt: skip
 def test_a_damaged_nested_value_is_an_error(content):

@@ -130,6 +130,26 @@ def test_a_part_names_the_sample_of_each_row_of_its_last_batch(tmp_path, monkeyp
     assert names == ["many.tar, sample 'a'", "many.tar, sample 'b'", "many.tar, sample 'c'"]
 
 
+@pytest.mark.parametrize(("first", "other"), [("i8", "f8"), ("f4", "f8"), ("i4", "i8"), ("u1", "?"), ("i8", "U1")])
+def test_a_number_of_another_type_than_the_first_one_is_refused_and_not_changed(tmp_path, first, other):
+    members = []
+    for key, value in (("1", np.array(1, first)), ("2", np.array(1, f">{first}")), ("3", np.array(1.5).astype(other))):
+        file = io.BytesIO()
+        np.save(file, value)
+        members.append((f"{key}.npy", file.getvalue()))
+    assert read(write_tar(tmp_path / "a.tar", members[:2])) == [{"npy": 1}, {"npy": 1}]
+    assert read(write_tar(tmp_path / "a.tar", members[1:2])) == [{"npy": 1}]
+    with pytest.raises(SchemaError, match=r"a\.tar, sample '3': the member \.npy is not of type .*: expected one "):
+        read(write_tar(tmp_path / "a.tar", members))
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.tbz2", "a.txz", "a.tzst", "a.tar.xz", "a.tar.bz2", "a.tar.lz4"])
+def test_a_compressed_tar_is_recognised_by_its_name(tmp_path, name):
+    (tmp_path / "in").mkdir()
+    write_tar(tmp_path / "in" / name, [("1.txt", b"x")], mode="w:xz")
+    assert read(tmp_path / "in") == [{"txt": "x"}]
+
+
 def test_a_compressed_tar_is_read_whatever_its_name_is(tmp_path):
     for mode, name in (("w:gz", "a.tar"), ("w", "a.tar.gz"), ("w:xz", "a.tgz"), ("w:bz2", "a.tar.zst")):
         write_tar(tmp_path / name, [("1.txt", b"x")], mode=mode)

@@ -173,6 +173,23 @@ CASES = [
         settings={"types": {"a": "float32"}},
         changed={"types": {"a": "float64"}},
     ),
+    json_case("Write null in its place", b'{"a":1e400}\n', b'{"a":null}\n'),
+    json_case("Write null in its place", b'{"a":[{"b":-1e400}]}\n', b'{"a":[{"b":null}]}\n'),
+    json_case("Write null in its place", b'{"a":1%s}\n' % (b"0" * 400), b'{"a":null}\n'),
+    json_case(
+        "or write all numbers of the key as texts", b'{"a":1}\n{"a":1e400}\n', b'{"a":"1"}\n{"a":"1e400"}\n', rows=2
+    ),
+    *(
+        json_case(
+            "as texts, of type 'string'",
+            b'{"a":%s}\n' % number,
+            b'{"a":"%s"}\n' % number,
+            settings={"types": {"a": declared}},
+            changed={"types": {"a": "string"}},
+        )
+        for number in (b"1e400", b"1.7976931348623159e308", b"9" * 400)
+        for declared in ("float32", "float64", "decimal128(38, 0)", "string")
+    ),
     json_case(
         "such as 'float64' for numbers",
         b'{"a":1.5}\n',

@@ -68,6 +68,7 @@ def read_by_csv(text, **dialect):
 )
 @example([["", ""], ["", ""]], ",", csv.QUOTE_MINIMAL, "\n", True, 8 << 20)
 @example([[""], ["x"], [""]], ",", csv.QUOTE_MINIMAL, "\n", False, 8 << 20)
+@example([["\ufeffx", "\ufeff"], ["\ufeff1", "y"]], ",", csv.QUOTE_MINIMAL, "\n", False, 7)
 @settings(max_examples=60)
 def test_rows_that_csv_writes_are_read_with_the_same_values(
     tmp_path_factory, rows, delimiter, quoting, line_end, cut, block
@@ -171,6 +172,8 @@ def test_a_number_is_the_one_that_json_reads_or_an_error_with_its_line(tmp_path,
         b'{"a": {"b": 1, "b": 2}}',
         b'{"a": "\\ud800"}',
         b'{"a": 1} {"a": 2}',
+        b'{"a": 1} {"a": 2}\n',
+        b'\n\t\r\n{"a": 1}{"a": 2}{"a": 3}',
         b'{"a": 1}null{"a": 2}',
         b"null",
         b'{"a":\n1}',
@@ -187,9 +190,9 @@ def test_a_number_is_the_one_that_json_reads_or_an_error_with_its_line(tmp_path,
 def test_a_line_that_is_no_single_object_is_an_error_with_its_line(tmp_path, content):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"a": 1}\n' + content + b'\n{"a": 3}\n')
-    with pytest.raises(SmaltiError, match=r"a\.jsonl, line [23]: "):
+    with pytest.raises(SmaltiError, match=r"a\.jsonl, line [234]: "):
         rows_of(open_source(path))
-    with pytest.raises(SmaltiError, match=r"a\.jsonl, line [23]: "):
+    with pytest.raises(SmaltiError, match=r"a\.jsonl, line [234]: "):
         rows_of(open_source(path, None, SourceOptions(("a",), settings={"types": {"a": "int64"}})))
 
 

@@ -216,9 +216,7 @@ def test_an_export_that_lacks_a_file_is_not_converted_and_the_advice_reads_the_r
         convert(out, tmp_path / "back", processes=1)
     for name in ("_smalti_export.json", "_SUCCESS"):  # a copy without them, and the folder of a split, have the numbers
         (out / name).unlink()
-    with pytest.raises(
-        StoreNotFound, match=rf"1 of the {len(paths)} files of this export are missing, such as part-00001-"
-    ):
+    with pytest.raises(StoreNotFound, match=rf"part-00001-of-.*: 1 of {len(paths)} files with such names are missing"):
         convert(out, tmp_path / "back", processes=1)
     assert 0 < convert(out / "part-*", tmp_path / "back", processes=1).rows < 100
 
@@ -256,7 +254,7 @@ def test_other_files_in_the_folder_of_an_export_are_left_out_and_named(tmp_path,
     [
         {"files": None}, {"files": [1]}, {"files": [{"name": "a"}]}, {"complete": None}, {"members": None},
         {"members": {}}, {"members": {"id": 1}}, {"schema": "x"}, {"schema": None}, {"stored": []},
-        {"stored": {"id": 1}},
+        {"stored": {"id": 1}}, {"files": []}, {"files": [{"name": "../a", "bytes": 1}]}, {"schema": ""},
     ],
 )  # fmt: skip
 def test_a_damaged_record_of_an_export_is_an_error_of_the_tree(tmp_path, damage):
@@ -264,7 +262,7 @@ def test_a_damaged_record_of_an_export_is_an_error_of_the_tree(tmp_path, damage)
     export(tmp_path / "set", tmp_path / "out", format="webdataset")
     path = tmp_path / "out" / "_smalti_export.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    with pytest.raises((FormatError, SchemaError)):
+    with pytest.raises(FormatError, match=r"out/_smalti_export\.json: expected the record of an export.*copy it again"):
         convert(tmp_path / "out", tmp_path / "back", processes=1)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import brotli
 import cramjam
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -26,6 +27,7 @@ from smalti.errors import IndexFileError
 from smalti.format import parse_index
 from tests.golden.malformed.make import index, mds, one_value, packed
 from tests.hostile.seeds import MDS_INDEXES
+from tests.sources.archives import tar_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARE = 96 << 20
@@ -65,13 +67,32 @@ def read_in_little_memory(tmp_path, *folders):
 
 def run_in_little_memory(script, tmp_path, *folders):
     """Return the lines that a script prints about each argument, in a process with little memory."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "users-cache")}
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "users-cache")}
     command = [sys.executable, "-c", script, str(SPARE), *map(str, folders)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     first, *lines = done.stdout.splitlines()
     assert first == "limited" or sys.platform != "linux"
     return lines
+
+
+CONVERT = """
+import sys
+from pathlib import Path
+from smalti import convert
+from smalti.errors import SmaltiError
+from tests.hostile.harness import limit_memory
+
+small, *folders = map(Path, sys.argv[2:])
+for folder in small.iterdir():  # imports what they need
+    convert(folder, folder.with_suffix(".set"), processes=1)
+print("limited" if limit_memory(int(sys.argv[1])) else "unlimited")
+for folder in folders:
+    try:
+        print("rows", convert(folder, folder.with_suffix(".set"), processes=1).rows)
+    except SmaltiError as error:
+        print(type(error).__name__, str(error)[-600:].replace("\\n", " "))
+"""
 
 
 def write(folder, files):
@@ -105,6 +126,51 @@ def test_decompression_stops_at_the_declared_size(extension, tmp_path):
         assert "longer than the 1000 bytes" in line or "more blocks than its content needs" in line
     assert largest_below(tmp_path / "users-cache") <= 1000
     assert largest_below(tmp_path / "set-cache") <= 1000
+
+
+def sources(folder, size):
+    """Write a source of one value of this size in each format that compresses, and return their folders."""
+    value = bytes(size)
+    table = pa.table({"a": pa.array([value], pa.binary())})
+    leaf = struct.pack("<3I", 1, 12, 16 + size) + struct.pack("<I", size) + value
+    spec = [1, {"type": None, "context": None, "children_spec": []}]
+    config = {"compression": "zstd", "data_format": ["bytes"], "data_spec": json.dumps(spec)}
+    folder.mkdir()
+    parquet, arrow = io.BytesIO(), io.BytesIO()
+    pq.write_table(table, parquet, compression="zstd", use_dictionary=False)
+    with pa.ipc.new_stream(arrow, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return [
+        write(folder / "parquet", {"a.parquet": parquet.getvalue()}),
+        write(
+            folder / "huggingface",
+            {
+                "a.arrow": arrow.getvalue(),
+                "state.json": b'{"_data_files": [{"filename": "a.arrow"}]}',
+                "dataset_info.json": b"{}",
+            },
+        ),
+        write(
+            folder / "litdata",
+            {
+                "chunk-0-0.bin": zstandard.compress(leaf),
+                "index.json": json.dumps({"chunks": [{"filename": "chunk-0-0.bin"}], "config": config}).encode(),
+            },
+        ),
+        write(folder / "tar", {"a.tar.zst": zstandard.compress(tar_bytes({"a.bin": value}, "w"))}),
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+def test_a_source_that_unpacks_to_more_than_the_memory_is_an_error_that_says_so(tmp_path):
+    sources(tmp_path / "small", 1000)
+    folders = sources(tmp_path / "large", SPARE)
+    lines = run_in_little_memory(CONVERT, tmp_path, tmp_path / "small", *folders)
+    assert [
+        (folder.name, "takes more memory than this process may use" in line)
+        for folder, line in zip(folders, lines, strict=True)
+    ] == [(folder.name, True) for folder in folders], lines
 
 
 def _chunk(kind, data):

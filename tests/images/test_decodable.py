@@ -1,8 +1,8 @@
 """The check of image files agrees with the decoders, which are Pillow and libjpeg-turbo.
 
-Exceptions, on purpose: a file that is cut within its last bytes, behind the pixels, and a GIF file with a screen of no
-size are refused, although Pillow takes them; damage in the pixels, and in tables before them, shows only when they are
-decoded.
+Exceptions, on purpose: a file that is cut within its last bytes, behind the pixels, and a GIF file whose screen has no
+size or is smaller than its first frame are refused, although Pillow takes them; damage in the pixels, and in tables
+before them, shows only when they are decoded.
 """
 
 import io
@@ -10,9 +10,11 @@ import random
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from smalti.errors import BadImageError
-from smalti.format.encodings.images import check_image_file
+from smalti import MDSWriter, convert
+from smalti.errors import BadImageError, SchemaError, SmaltiError
+from smalti.format.encodings.images import Png, check_image_file
 from smalti.images.header import probe_image
 from smalti.images.pixels import decode_rgb
 from tests.seeds import seed_of
@@ -40,6 +42,7 @@ VARIANTS = {
     "lossless": saved("WEBP", lossless=True),
     "extended": saved("WEBP", "RGBA", exif=b"Exif\0\0II*\0\x08\0\0\0\0\0"),
 }
+EXPECTED_FAULTS = ("impossible size", "limit of", "larger than its screen")
 HEADER_BYTES = {"JPEG": 600, "PNG": 33, "GIF": 13, "BMP": 54, "WEBP": 30}
 
 
@@ -76,7 +79,7 @@ def test_a_file_that_is_cut_anywhere_is_refused_unless_it_can_be_decoded(name):
 @pytest.mark.search
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("name", VARIANTS)
-def test_no_file_that_pillow_decodes_is_refused_whatever_its_header(name, number):
+def test_whatever_its_header_a_file_is_accepted_only_if_it_opens_and_refused_only_if_it_does_not_decode(name, number):
     draw = random.Random(seed_of(number))
     for _ in range(60):
         data, head = bytearray(VARIANTS[name]), HEADER_BYTES[probe_image(VARIANTS[name]).format]
@@ -89,7 +92,49 @@ def test_no_file_that_pillow_decodes_is_refused_whatever_its_header(name, number
         else:
             del data[place : place + draw.randint(1, 3)]
         fault = fault_of(bytes(data))
-        assert fault is None or "impossible size" in fault or "limit of" in fault or not loads(bytes(data)), fault
+        if fault is None:
+            Png("png").decode(bytes(data))
+        else:
+            assert any(text in fault for text in EXPECTED_FAULTS) or not loads(bytes(data)), fault
+
+
+def changed(data, old, new):
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
+def with_text(text):
+    info = PngInfo()
+    info.add_text("about", text, zip=True)
+    return saved("PNG", pnginfo=info)
+
+
+UNREADABLE = {
+    "a colour profile of 2 MiB": (saved("PNG", icc_profile=bytes(2 << 20)), "Decompressed data too large"),
+    "a text of 2 MiB": (with_text("x" * (2 << 20)), "Decompressed data too large"),
+    "12 bits a colour": (changed(VARIANTS["jpeg"], b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"), "12-bit layers"),
+    "12 bits, mixed": (changed(VARIANTS["grey"], b"\xff\xc0\0\x0b\x08", b"\xff\xc0\0\x0b\x0c"), "12-bit layers"),
+    "a frame outside": (changed(VARIANTS["gif"], b"GIF87a(", b"GIF87a&"), "larger than its screen"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_no_dataset_could_decode_is_refused_by_its_name_when_it_is_converted(tmp_path, name):
+    data, reason = UNREADABLE[name]
+    folder = tmp_path / "photos" / "rose"
+    folder.mkdir(parents=True)
+    (folder / "broken").with_suffix(f".{probe_image(data).format.lower()}").write_bytes(data)
+    if "mixed" in name:
+        (folder / "other.png").write_bytes(VARIANTS["png"])
+    with pytest.raises(SmaltiError, match=f"rose/broken.*{reason}"):
+        convert(tmp_path / "photos", tmp_path / "set", processes=1)
+    if probe_image(data).format != "GIF":
+        encoding = probe_image(data).format.lower()
+        with (
+            MDSWriter(out=tmp_path / "rows", columns={"image": encoding}) as writer,
+            pytest.raises(SchemaError, match=reason),
+        ):
+            writer.write({"image": data})
 
 
 @pytest.mark.parametrize("name", ["jpeg", "grey", "progressive", "comment"])

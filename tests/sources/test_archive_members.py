@@ -84,6 +84,16 @@ def test_compressed_streams_that_follow_one_another_are_one_and_anything_else_af
             read_all(data)
 
 
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_frames_that_decompressors_skip_may_be_anywhere_as_pzstd_writes_them(codec):
+    pack = packed_by(codec)
+    skipped = b"\x50\x2a\x4d\x18\4\0\0\0size" + b"\x5f\x2a\x4d\x18\0\0\0\0"
+    assert read_all(skipped + pack(TAR[:3000]) + skipped + pack(TAR[3000:]) + skipped) == FOUR
+    for data in (skipped, skipped[:-1] + pack(TAR), skipped * 10_000 + pack(TAR)):
+        with pytest.raises(FormatError):
+            read_all(data)
+
+
 def extended(records, kind=tarfile.XHDTYPE):
     """Return an extended header with these bytes."""
     info = tarfile.TarInfo("x")

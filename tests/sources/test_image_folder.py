@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+import smalti.spark
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
+from smalti.sources.archive import fetch_archive
 from smalti.sources.image_folder import join_folders, list_image_partitions, list_images
 
 
@@ -86,8 +88,9 @@ def test_a_folder_one_level_too_high_is_recognized(tmp_path):
 
 
 def test_an_archive_is_not_listed_as_a_folder(tmp_path):
-    with pytest.raises(SmaltiError, match="unpack it first"):
+    with pytest.raises(SmaltiError, match=r"is an archive; give the folder.*`smalti\.spark\.fetch_archive"):
         list_images("https://example.com/flower_photos.tgz?token=1")
+    assert smalti.spark.fetch_archive is fetch_archive
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read everything")

@@ -84,6 +84,8 @@ def test_addresses_open_object_stores_and_connect_to_nothing(url, expected):
         ("dbfs:/Volumes/c/s/v/x#token=CANARY", "no password, signature or token"),
         ("/Volumes/c/s/v/x?token=CANARY", "no password, signature or token"),
         ("https://host/x#sig=CANARY", "no fragment in an address of the web"),
+        ("https://host/x?sig=CANARY", "no query.*a signature in an address is for one file"),
+        ("https://user:CANARY@host/x", "no user or password.*the storage option `headers`"),
         ("s3://KEY:SECRET/CANARY@bucket/x", "no password, signature or token"),
         ("s3:/KEY:CANARY@bucket/x", "one slash is missing, expected s3://"),
         ("gs:/bucket/x", "one slash is missing, expected gs://"),

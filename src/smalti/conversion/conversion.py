@@ -23,6 +23,7 @@ from smalti.conversion.job import (
     check_classes,
     check_unchanged,
     left_out_of,
+    memory_errors,
     plan_job,
 )
 from smalti.conversion.registry import Format, open_source
@@ -31,6 +32,7 @@ from smalti.conversion.workers import Task, Workers
 from smalti.errors import StoreError
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Place, Store, open_store
+from smalti.storage.redact import redact_address
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import collect_parts, delete_all
 from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require
@@ -148,11 +150,13 @@ def convert(  # noqa: PLR0913  these names are the documented interface
     count = _count_processes(processes)
     reading = _source_options(options, source_storage_options, settings, part_bytes)
     store = open_store(to, storage_options)
-    opened = open_source(source, format, reading)
+    with memory_errors(redact_address(str(getattr(source, "url", source)))[:200]):
+        opened = open_source(source, format, reading)
     if isinstance(source, str | PathLike | Store):
         check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
     left_out_of(opened).warn(opened.url)
-    job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
+    with memory_errors(opened.url):
+        job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 

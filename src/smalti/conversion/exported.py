@@ -6,18 +6,21 @@ files, and the names of the files say how many there were.
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from smalti.errors import ChecksumMismatch, FormatError, StoreNotFound
+from smalti.errors import ChecksumMismatch, FormatError, StoreError, StoreNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import ObjectInfo, Store
+from smalti.storage.store import check_key
 
 RECORD = "_smalti_export.json"
-_PART = re.compile(r"((?:.*/)?part-)([0-9]+)(-of-([0-9]+)\.(?:tar|parquet))", re.DOTALL)
-"""Name of a file of an export: its number, and the number of files in the folder."""
+NUMBERED = re.compile(
+    r"(?P<begin>(?:.*[-./_])?)(?P<number>[0-9]{5,})-of-(?P<count>[0-9]{5,})(?P<ending>\.[^/]*)", re.DOTALL
+)
+"""Name of a file that has its number, and the number of files, as exports and many programs write."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,17 +42,28 @@ def read_export(store: Store) -> Mapping[str, Any] | None:
             url=store.url,
         )
     files = record.get("files") if isinstance(record, dict) else None
-    if not isinstance(files, list) or not record.get("complete") or not all(map(_is_entry, files)):
-        raise FormatError(
-            f"{store.locate(RECORD)}: expected the record of an export, with names and sizes of its files; it is "
-            "damaged: copy it again, or export again to another folder",
-            key=RECORD,
-        )
+    if not isinstance(files, list) or not files or not record.get("complete") or not all(map(_is_entry, files)):
+        raise damaged_record(store.locate(RECORD), "names and sizes of its files")
     return cast("Mapping[str, Any]", record)
 
 
+def damaged_record(where: str, expected: str) -> FormatError:
+    """Return the error that the record of an export lacks what is expected."""
+    return FormatError(
+        f"{where}: expected the record of an export, with {expected}; it is damaged: copy it again, or export again to "
+        "another folder",
+        key=RECORD,
+    )
+
+
 def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("bytes"), int)
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or type(entry.get("bytes")) is not int:
+        return False
+    try:
+        check_key(entry["name"])
+    except StoreError:
+        return False
+    return True
 
 
 def exported_files(
@@ -60,7 +74,7 @@ def exported_files(
     Args:
         store: The store that has them.
         files: The files that were listed.
-        export: The record of the export; without one, only the numbers in the names of files are compared.
+        export: The record of the export; without one, nothing is checked.
         is_all: False if the caller chose some of the files.
 
     Raises:
@@ -68,8 +82,6 @@ def exported_files(
         ChecksumMismatch: A file has another size than it was written with.
     """
     if export is None:
-        if is_all:
-            _check_numbers(store, files)
         return tuple(files)
     sizes = {entry["name"]: entry["bytes"] for entry in export["files"]}
     present = {file.key: file for file in files}
@@ -121,20 +133,32 @@ def _without_others(
     return tuple(present[key] for key in sorted(present) if key not in set(others))
 
 
-def _check_numbers(store: Store, files: Sequence[ObjectInfo]) -> None:
-    """Check that all files of an export are there whose record is not: in a copy of them, or in the folder of a split.
+def check_numbers(keys: Iterable[str], locate: Callable[[str], str]) -> None:
+    """Return only if files named `x-00000-of-00002.tar` are all there, and no others with such names.
 
     Raises:
         StoreNotFound: Some are missing.
+        FormatError: A number is larger than the number of files.
     """
-    folders: dict[tuple[str, str], set[int]] = {}
-    for file in files:
-        match = _PART.fullmatch(file.key)
-        if match is not None:
-            folders.setdefault((match[1], match[3]), set()).add(int(match[2]))
-    for (begin, end), numbers in folders.items():
-        digits = end.removeprefix("-of-").partition(".")[0]
-        missing = sorted(set(range(min(int(digits), len(numbers) + 1))) - numbers)
+    groups: dict[tuple[str, str, str], set[int]] = {}
+    for key in keys:
+        if match := NUMBERED.fullmatch(key):
+            groups.setdefault((match["begin"], match["count"], match["ending"]), set()).add(int(match["number"]))
+    for (begin, count, ending), numbers in groups.items():
+        total = int(count)
+        first = 1 if total in numbers and 0 not in numbers else 0  # some programs count from 1
+        expected = range(first, first + total)
+        missing = total - sum(number in expected for number in numbers)
+        others = sorted(number for number in numbers if number not in expected)
         if missing:
-            name = f"{begin}{missing[0]:0{len(digits)}d}{end}"
-            _require_all(store, [name, *[""] * (int(digits) - len(numbers) - 1)], int(digits))
+            number = next(number for number in expected if number not in numbers)
+            raise StoreNotFound(
+                f"{locate(f'{begin}{number:0{len(count)}d}-of-{count}{ending}')}: {missing} of {total} files with such "
+                "names are missing; fetch them, or give a pattern of files, which reads those that are there",
+                missing=missing,
+            )
+        if others:
+            raise FormatError(
+                f"{locate(f'{begin}{others[0]:0{len(count)}d}-of-{count}{ending}')}: {len(others)} files with such "
+                f"names have numbers above those of all {total} files; remove them, or give a pattern of files",
+            )

@@ -4,7 +4,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from smalti.conversion.exported import exported_files, read_export
+from smalti.conversion.exported import check_numbers, exported_files, read_export
 from smalti.conversion.source import changed
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
@@ -42,6 +42,81 @@ class Files(Protocol):
         """Return the file's path if it is on a local disk, else None."""
 
 
+class _State(dict[str, "_State"]):
+    """A state of the search for a pattern; the next character leads to the next state, which is made when needed.
+
+    It is a set of places in the pattern, so that one pass over a key decides, whatever the pattern is. Place 2n is
+    before piece n, and 2n + 1 within a folder of a piece `**/`.
+    """
+
+    def __init__(self, pieces: Sequence[str], places: frozenset[int], states: "dict[frozenset[int], _State]") -> None:
+        self._pieces, self._places, self._states = pieces, places, states
+        self.is_match = 2 * len(pieces) in places
+        """True if the characters so far match the pattern."""
+
+    @classmethod
+    def first(cls, pattern: str) -> "_State":
+        """Return the state before the first character of a key."""
+        pieces = re.findall(r"\*\*/|\*\*|.", pattern, re.DOTALL)
+        return cls(pieces, _with_empty(pieces, {0}), {})
+
+    def __missing__(self, char: str) -> "_State":
+        places = _with_empty(self._pieces, {after for place in self._places for after in self._after(place, char)})
+        state = self._states.setdefault(places, _State(self._pieces, places, self._states))
+        self[char] = state
+        return state
+
+    def _after(self, place: int, char: str) -> Iterator[int]:
+        number, is_inside = divmod(place, 2)
+        piece = self._pieces[number] if number < len(self._pieces) else None
+        if piece == "**/":
+            if char != "/":
+                yield 2 * number + 1
+            elif is_inside:
+                yield 2 * number
+        elif piece == "**" or (piece == "*" and char != "/"):
+            yield place
+        elif piece == char or (piece == "?" and char != "/"):
+            yield place + 2
+
+
+def _with_empty(pieces: Sequence[str], places: set[int]) -> frozenset[int]:
+    """Return the places with those behind pieces that match nothing at all."""
+    found = set(places)
+    for place in range(0, 2 * len(pieces), 2):
+        if place in found and pieces[place // 2] in {"*", "**", "**/"}:
+            found.add(place + 2)
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The keys of a source: all, one, or those of a pattern.
+
+    `*` and `?` stay within a folder, `**/` is any number of folders, and `**` any characters.
+    """
+
+    text: str = ""
+    is_key: bool = False
+    """True if the text is a key, whose characters have no other meaning."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is a pattern: without one, all keys match."""
+        return bool(self.text)
+
+    def predicate(self) -> Callable[[str], bool]:
+        """Return the function that says whether a key matches; it takes time that is linear in the key's length."""
+        first = _State.first(self.text)
+
+        def matches(key: str) -> bool:
+            state = first
+            for char in key:
+                state = state[char]
+            return state.is_match
+
+        return self.text.__eq__ if self.is_key else matches
+
+
 @dataclass(frozen=True)
 class SourceFiles:
     """The files of a source at one moment."""
@@ -52,8 +127,8 @@ class SourceFiles:
     """Sorted by key; hidden files are left out."""
     url: str
     """Address that was asked for, without secrets."""
-    pattern: str = ""
-    """Pattern that the keys match; a single key for one file; empty for all files."""
+    pattern: "Pattern" = field(default_factory=Pattern)
+    """Pattern that the keys match."""
     export: Mapping[str, Any] | None = None
     """Record of the export that these files are; None if they are none."""
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
@@ -74,13 +149,15 @@ class SourceFiles:
         """Return the files whose keys are wanted; all of them where a pattern chose them. Others count as left out.
 
         Raises:
-            StoreNotFound: There is none.
+            StoreNotFound: There is none; or some of those with numbers in their names are missing.
+            FormatError: Numbers in their names are too large.
         """
         if self.pattern:
             return self
         chosen = tuple(file for file in self.files if is_wanted(file.key))
         if not chosen:
             raise StoreNotFound(f"{self.url}: {what}", url=self.url)
+        check_numbers((file.key for file in chosen), self.store.locate)
         for file in self.files:
             if not is_wanted(file.key):
                 self.left_out.add(OTHER_KIND, file.key)
@@ -115,8 +192,7 @@ class _Located:
     """The store and the pattern of the files of a source."""
 
     store: Store
-    pattern: str
-    """Regular expression of the keys; empty for all."""
+    pattern: Pattern
     shown: str
     key: str | None = None
     """Key of the file, if the source is a single one."""
@@ -167,12 +243,13 @@ def _matches_set(located: _Located, target: Store) -> bool:
     if inside is not None and place is not None:
         base, below = os.path.realpath(inside.parent), os.path.realpath(place.parent)
     prefix = below[len(base.rstrip("/")) + 1 :]
-    return any(re.fullmatch(located.pattern, f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds"))
+    matches = located.pattern.predicate()
+    return any(matches(f"{prefix}/{key}") for key in ("index.json", "0/0/shard.00000.mds"))
 
 
 def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located:
     if isinstance(place, Store):
-        return _Located(place, "", redact_address(place.url))
+        return _Located(place, Pattern(), redact_address(place.url))
     text = str(place)
     if not text or "\0" in text:
         raise StoreError(f"the place of the source is {text!r}: expected a path, a URL or a pattern", url=text)
@@ -186,15 +263,15 @@ def _locate(place: Place, storage_options: Mapping[str, Any] | None) -> _Located
     shown = printable(redact_address(text))
     folder, _, name = text.rpartition("/")
     if is_local and _is_file(text):
-        return _Located(open_store(folder or "/"), re.escape(name), shown, name)
+        return _Located(open_store(folder or "/"), Pattern(name, is_key=True), shown, name)
     if _WILDCARD.search(text) and not (is_local and os.path.lexists(text)):
         base = _WILDCARD.split(text, maxsplit=1)[0].rpartition("/")[0]
-        return _Located(open_store(base or "/", storage_options), _regex(text[len(base) :].lstrip("/")), shown)
+        return _Located(open_store(base or "/", storage_options), Pattern(text[len(base) :].lstrip("/")), shown)
     if not is_local and "." in name and not folder.endswith((":/", ":")):
         above_store = open_store(folder, storage_options)
         if above_store.exists(name):
-            return _Located(above_store, re.escape(name), shown, name)
-    return _Located(open_store(text, storage_options), "", shown)
+            return _Located(above_store, Pattern(name, is_key=True), shown, name)
+    return _Located(open_store(text, storage_options), Pattern(), shown)
 
 
 def _is_file(path: str) -> bool:
@@ -218,15 +295,13 @@ def _is_file(path: str) -> bool:
     return True
 
 
-def _list(store: Store, pattern: str) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
-    literal = re.sub(r"\\(.)", r"\1", pattern)
-    if pattern and re.escape(literal) == pattern:
+def _list(store: Store, pattern: Pattern) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
+    if pattern.is_key:
         try:
-            return (store.info(literal),), LeftOut()
+            return (store.info(pattern.text),), LeftOut()
         except StoreNotFound:
             return (), LeftOut()
-    chosen = re.compile(pattern) if pattern else None
-    found = list_source(store, _is_hidden_name, None if chosen is None else lambda key: bool(chosen.fullmatch(key)))
+    found = list_source(store, _is_hidden_name, pattern.predicate() if pattern else None)
     return found.objects, found.left_out
 
 
@@ -237,20 +312,6 @@ def is_hidden(key: str) -> bool:
 
 def _is_hidden_name(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _regex(pattern: str) -> str:
-    """Return the regular expression of a pattern: `*` and `?` stay within a folder, `**/` is any number of folders."""
-    found, place = "", 0
-    while place < len(pattern):
-        if pattern.startswith("**/", place):
-            found, place = f"{found}(?:[^/]+/)*", place + 3
-        elif pattern.startswith("**", place):
-            found, place = f"{found}.*", place + 2
-        else:
-            char = pattern[place]
-            found, place = found + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), place + 1
-    return f"(?s:{found})"
 
 
 def open_random(store: Files, key: str, num_bytes: int) -> pa.NativeFile:

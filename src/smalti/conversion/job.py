@@ -1,5 +1,6 @@
 """The plan of a conversion: the columns of a source as stored, and its parts in groups, one for each task."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from smalti.catalog.header import Header
 from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, as_json, changed
-from smalti.errors import SchemaError
+from smalti.errors import SchemaError, SmaltiError
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
@@ -87,6 +88,30 @@ def _plain(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
         raise SchemaError(f"{where}: {error.message}", **error.facts) from error
 
 
+@contextlib.contextmanager
+def memory_errors(where: str) -> Iterator[None]:
+    """Raise an error that says what to do where this process gets less memory than it asks for.
+
+    Arrow's error of missing memory is one of its others, too, so that sources may take it for damage.
+
+    Raises:
+        SmaltiError: Memory was missing; `where` names what was read.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, MemoryError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        reason = f" ({cause})" if str(cause) else ""
+        raise SmaltiError(
+            f"{where}: it takes more memory than this process may use{reason}. Use fewer `processes`, or write smaller "
+            "files or row groups; if the files are small, they are damaged: fetch them again"
+        ) from error
+
+
 @dataclass(frozen=True)
 class WriteGroup:
     """A task: write the rows of a group as shards."""
@@ -100,10 +125,11 @@ class WriteGroup:
             SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
         """
         rows = self.group.rows(plan.input_columns(), report, with_origins=plan.transform is None)
+        where = plan.where(attempt)
         try:
-            return write_shards(plan, rows, attempt)
+            with memory_errors(f"{where} ({self.group.name})"):
+                return write_shards(plan, rows, attempt)
         except SchemaError as error:
-            where = plan.where(attempt)
             rest = error.message.removeprefix(where)
             raise SchemaError(f"{where} ({self.group.name}){rest}", **error.facts) from error
 

@@ -56,9 +56,11 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
             raise ArgumentError(f"`format`: expected one of {', '.join(get_args(Format))}, found {format!r}")
         return cast("Source", _module(format).open_source(place, options))
     names: list[str] = []
+    left_out = ""
     if isinstance(place, Store | str) or hasattr(place, "__fspath__"):
         found = list_files(place, options.storage_options)
         names = list(itertools.islice(found.names(), _MAX_NAMES))
+        left_out = f" (left out: {found.left_out})" if found.left_out.counts else ""
     data = [name for name in names if any(_module(each).recognises(place, [name]) for each in _BY_NAMES)]
     matching = [each for each in FORMATS if _module(each).recognises(place, data if each in _BY_NAMES else names)]
     found_kinds = [each for each in _BY_NAMES if any(_module(each).recognises(place, [name]) for name in data)]
@@ -77,7 +79,7 @@ def open_source(place: Any, format: str | None = None, options: SourceOptions | 
     shown = redact_address(str(getattr(place, "url", place)))[:200]
     example = f", such as {names[0]}" if names else ""
     raise SmaltiError(
-        f"{shown}: the files there{example} are of no format that is recognised; name it: format="
+        f"{shown}: the files there{example}{left_out} are of no format that is recognised; name it: format="
         f"{' or '.join(map(repr, FORMATS))}",
         source=shown,
     )

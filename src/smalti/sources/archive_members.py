@@ -41,6 +41,10 @@ _DECOMPRESSORS: tuple[tuple[bytes, Callable[[BinaryIO], Any]], ...] = (
 )
 """By the first bytes of a stream. Each reads streams that follow one another, and refuses other bytes after them, which
 the files of `bz2` and `lzma` ignore."""
+_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
+"""First bytes of a frame of zstd and lz4 that decompressors skip; `pzstd` writes one before each of its others."""
+_MAX_SKIPPED = 64
+"""Frames at the begin of a stream that are skipped to find out how it is compressed."""
 _XZ_CHUNK_BYTES = 16 << 10  # copied at each of the streams that follow one another
 _MAX_XZ_BYTES = 512 << 20
 """Most memory that an xz stream may ask for; `xz -9` asks for 65 MiB."""
@@ -454,7 +458,12 @@ def _new_xz() -> lzma.LZMADecompressor:
 
 
 def _decompressed(archive: BinaryIO) -> IO[bytes]:
-    head = archive.read(6)
+    head = archive.read(8)
+    for _ in range(_MAX_SKIPPED):
+        if not _SKIPPED.match(head):
+            break
+        archive.seek(int.from_bytes(head[4:], "little"), os.SEEK_CUR)
+        head = archive.read(8)
     archive.seek(0)
     for magic, opener in _DECOMPRESSORS:
         if head.startswith(magic):

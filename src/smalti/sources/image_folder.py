@@ -131,7 +131,8 @@ def inventory_of(source: str, storage_options: Mapping[str, Any] | None = None) 
     """Return the inventory of a folder without a warning; raises as `list_images` does."""
     if is_archive(source):
         raise SmaltiError(
-            f"{redact_address(source)} is an archive; unpack it first: list_images(str(fetch_archive(source, into)))",
+            f"{redact_address(source)} is an archive; give the folder of its images, which "
+            "`smalti.spark.fetch_archive(source, Path(folder))` unpacks and returns",
             source=redact_address(source),
         )
     store = open_store(source, storage_options)

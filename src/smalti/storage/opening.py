@@ -17,6 +17,7 @@ from smalti.storage.store import Store, check_key
 
 Place = Store | str | Path
 """A store, or the address of one."""
+_WEB = ("http", "https")
 
 
 def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
@@ -119,7 +120,8 @@ def _parts_of(text: str) -> tuple[Scheme, str, str]:
     host, _, prefix = rest.partition("/")
     user, at, server = host.rpartition("@")
     if ":" in user or (at and not scheme.allows_at_sign):
-        raise StoreError(f"{shown}: no user or password in an address; give credentials as storage options", url=shown)
+        advice = scheme.credentials_help if scheme.name in _WEB else "give credentials as storage options"
+        raise StoreError(f"{shown}: no user or password in an address; {advice}", url=shown)
     check_secrets(text)
     if not (server or scheme.name == "memory") or (at and not user):
         raise StoreError(f"{shown}: the bucket is missing; expected {written}://bucket/prefix", url=shown)
@@ -140,10 +142,14 @@ def check_secrets(address: str) -> None:
     if not service and not has_login(address):
         return
     shown = redact_address(address)
-    if "#" in address and service in ("http", "https", "hf"):
+    if "#" in address and service in (*_WEB, "hf"):
         raise StoreError(f"{shown}: no fragment in an address of the web; # in a name is written %23", url=shown)
     if "?" in address and not address.startswith("/"):
-        raise StoreError(f"{shown}: no query in an address; give signatures and tokens as storage options", url=shown)
+        advice = "give signatures and tokens as storage options"
+        if service in _WEB:
+            login = SCHEME_BY_NAME[service].credentials_help
+            advice = f"a signature in an address is for one file, and a data set has many; {login}"
+        raise StoreError(f"{shown}: no query in an address; {advice}", url=shown)
     if redact(address) != address:
         raise StoreError(
             f"{shown}: no password, signature or token in an address; give them as storage options", url=shown

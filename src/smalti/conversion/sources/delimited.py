@@ -19,6 +19,7 @@ from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.lines import (
     BATCH_ROWS,
+    BOM,
     MAX_COLUMNS,
     Block,
     LineRange,
@@ -285,6 +286,8 @@ def _read(
 ) -> pa.Table:
     """Return the rows of a block of whole rows; `names` are None if its first row has them."""
     marks = dialect.marks
+    if data.startswith(BOM):  # the parser leaves out a byte order mark, and here it is a character of a value
+        data = BOM + data
     return pacsv.read_csv(
         pa.BufferReader(data),
         pacsv.ReadOptions(

@@ -7,8 +7,10 @@ a time.
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -16,20 +18,28 @@ import pyarrow.types as pt
 
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.conversion.sources.source_file import SourceFile, is_file_name
-from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound, VersionNotFound
+from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
-from smalti.writer.tables.plain import plain_array, plain_type
+from smalti.writer.tables.columns import repeated
+from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 _KEY = b"huggingface"
+_CONTINUATION = b"\xff\xff\xff\xff"
+"""First bytes of a message of an Arrow stream since Arrow 0.15; before, the length of its metadata came first."""
 _FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
 _ROWS = 1000
+_AGAIN = "load the dataset with `datasets`, and call `save_to_disk` again"
 _PART_ROWS = 50_000
+_SEARCHED_ROWS = 10_000
+"""Rows in which the first image of a column is looked for."""
+ReadPath = Callable[[str], bytes]
+"""Returns the content of a file of which a data set has the path alone."""
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:
@@ -101,10 +111,10 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
             raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
         files.append(SourceFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
-        schema = _reader(stream, files[0].url).schema
-    first = next(iter(ArrowFilePart(files[0], ()).raw_batches()), None)
-    columns = dataset_columns(schema, _features_of(info), wanted, first)
-    parts = tuple(ArrowFilePart(file, columns) for file in files)
+        schema = _reader(stream, files[0].url, files[0].num_bytes).schema
+    first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
+    columns = dataset_columns(schema, _features_of(info), wanted, first, partial(_read_below, store))
+    parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
     return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
 
 
@@ -125,10 +135,8 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
             "load it without `streaming=True`, or write its rows with MDSWriter"
         )
     plain = dataset.with_format("arrow")
-    first = plain[:1] if len(plain) else None
-    head = None if first is None or not first.num_rows else first.combine_chunks().to_batches()[0]
     features = {name: _feature(each) for name, each in dataset.features.items()}
-    columns = dataset_columns(dataset.data.schema, features, wanted, head)
+    columns = dataset_columns(dataset.data.schema, features, wanted, _batches_of(plain, 0, len(plain)), read_regular)
     step = _PART_ROWS
     spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
     size = int(dataset.data.nbytes)
@@ -137,6 +145,12 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
     )
     identity = [dataset._fingerprint, [column.name for column in columns]]  # theirs: changes with every operation
     return HuggingFaceSource(f"datasets.Dataset {dataset._fingerprint}", columns, parts, (), identity)
+
+
+def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a dataset that returns Arrow tables."""
+    for first in range(begin, end, _ROWS):
+        yield from dataset[first : min(first + _ROWS, end)].combine_chunks().to_batches()
 
 
 def _feature(feature: Any) -> dict[str, Any]:
@@ -162,14 +176,14 @@ class HuggingFaceColumn:
     field: pa.Field
     is_file: bool
     """True for images and audio: a struct of the file's bytes and its path."""
-    reads_paths: bool = True
-    """True if a file of which the dataset has the path alone is read."""
+    read_path: ReadPath | None = field(default=None, repr=False)
+    """Reads a file of which the dataset has the path alone; None if such files are not read."""
 
     def array(self, column: pa.Array, where: str) -> pa.Array:
         """Return the values of a batch."""
         column = plain_array(column)
         if not self.is_file:
-            return column if column.type == self.field.type else column.cast(self.field.type)
+            return cast_array(column, self.field.type)
         if pt.is_struct(column.type):
             names = [each.name for each in column.type]
             contents = column.flatten()[names.index("bytes")].to_pylist()
@@ -183,21 +197,48 @@ class HuggingFaceColumn:
         ]
         return pa.array(found, self.field.type)
 
+    def stored_as(self, encoding: bytes | None) -> "HuggingFaceColumn":
+        """Return the column with this encoding."""
+        return self if encoding is None else replace(self, field=self.field.with_metadata({STORED_AS: encoding}))
+
+    def first_content(self, batch: pa.RecordBatch) -> bytes | None:
+        """Return the content of the first file in a batch; None if there is none."""
+        values = batch.column(self.name)
+        contents = (self.array(values.slice(row, 1), "the first rows")[0].as_py() for row in range(len(values)))
+        return next((content for content in contents if content is not None), None)
+
     def _content(self, path: str | None, where: str) -> bytes | None:
         """Return the content of a file of which the dataset has the path alone."""
         if path is None:
             return None
         reason = "the files of other programs are not read"
-        if self.reads_paths:
+        if self.read_path is not None:
             try:
-                return read_regular(path)
-            except (OSError, ValueError) as error:
-                reason = str(error)
+                return self.read_path(path)
+            except (SmaltiError, OSError, ValueError) as error:
+                reason = error.message if isinstance(error, SmaltiError) else str(error)
         raise StoreNotFound(
             f"{where}: column {self.name!r} has no content but names the file {path!r:.200}, which is not read "
             f"({reason}); load the dataset with `datasets` on the machine that has the files, and `save_to_disk` there",
             column=self.name,
         )
+
+
+def _read_below(store: Store, path: str) -> bytes:
+    """Return the content of a file in the folder of a data set, which names it: other files are none of its business.
+
+    Raises:
+        ValueError: The path leads elsewhere.
+        OSError: It cannot be read.
+    """
+    inside = store.local_path("any")
+    if inside is None:
+        return store.get(path)
+    folder = os.path.realpath(inside.parent)
+    place = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 -- `path` may be absolute
+    if not place.startswith(f"{folder}/"):
+        raise ValueError("it is not in the folder of the data set")
+    return read_regular(place)
 
 
 def features_in(schema: pa.Schema, where: str) -> Mapping[str, Any]:
@@ -219,19 +260,22 @@ def dataset_columns(
     schema: pa.Schema,
     features: Mapping[str, Any],
     wanted: Sequence[str] | None,
-    first: pa.RecordBatch | None,
-    *,
-    reads_paths: bool = True,
+    batches: Iterable[pa.RecordBatch],
+    read_path: ReadPath | None = None,
 ) -> tuple[HuggingFaceColumn, ...]:
-    """Return how the columns of a dataset are taken from its table; `first` decides what images are stored as.
+    """Return how the columns of a dataset are taken from its table.
+
+    `batches` are the first rows: the first image of a column decides what its images are stored as.
 
     Raises:
-        SchemaError: There is no such column.
+        SchemaError: There is no such column, or two of one name.
     """
+    if twice := repeated(schema.names):
+        raise SchemaError(f"the dataset has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
     for name in wanted or ():
         if name not in schema.names:
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
-    found = []
+    found, images = [], []
     for name in wanted or schema.names:
         feature = features.get(name)
         kind = str(feature.get("_type")) if isinstance(feature, Mapping) else None
@@ -241,25 +285,46 @@ def dataset_columns(
         notes: dict[bytes, bytes] = {}
         if kind == "ClassLabel" and isinstance(feature, Mapping) and isinstance(feature.get("names"), list):
             notes[CLASS_NAMES] = json.dumps(feature["names"]).encode()
-        column = HuggingFaceColumn(name, pa.field(name, arrow), is_file, reads_paths)
-        if kind == "Image" and is_file and first is not None and first.num_rows:
-            encoding = _encoding_of(column.array(first.column(name), "the first row")[0].as_py())
-            notes |= {} if encoding is None else {STORED_AS: encoding}
-        found.append(replace(column, field=pa.field(name, arrow, metadata=notes or None)))
-    return tuple(found)
+        column = HuggingFaceColumn(name, pa.field(name, arrow, metadata=notes or None), is_file, read_path)
+        found.append(column)
+        if kind == "Image" and is_file:
+            images.append(column)
+    encodings = _image_encodings(images, batches)
+    return tuple(column.stored_as(encodings.get(column.name)) for column in found)
 
 
 def _holds_files(kind: pa.DataType) -> bool:
     """Return whether a column holds files as `datasets` stores them: contents and paths, or paths alone."""
-    if pt.is_struct(kind):
-        return bool(kind.get_field_index("bytes") >= 0)
+    if not pt.is_struct(kind):
+        return _is_text(kind)
+    types = {each.name: each.type for each in kind}
+    contents = types.get("bytes", pa.bool_())
+    return bool(pt.is_binary(contents) or pt.is_null(contents)) and _is_text(types.get("path", pa.null()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_null(kind))
 
 
-def _encoding_of(content: bytes | None) -> bytes | None:
-    """Return the encoding of the first image: the others should have the same format."""
-    if content is None:
-        return None
+def _image_encodings(
+    columns: Sequence[HuggingFaceColumn], batches: Iterable[pa.RecordBatch]
+) -> dict[str, bytes | None]:
+    """Return the encoding of columns of images by the first one of each; the others should have the same format."""
+    found: dict[str, bytes | None] = {}
+    num_rows = 0
+    for batch in batches if columns else ():
+        for column in columns:
+            is_known = column.name in found or column.name not in batch.schema.names
+            content = None if is_known else column.first_content(batch)
+            if content is not None:
+                found[column.name] = _encoding_of(content)
+        num_rows += batch.num_rows
+        if len(found) == len(columns) or num_rows >= _SEARCHED_ROWS:
+            break
+    return found
+
+
+def _encoding_of(content: bytes) -> bytes | None:
     return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
 
 
@@ -291,7 +356,9 @@ class ArrowFilePart:
     """The rows of one Arrow file of a folder."""
 
     file: SourceFile
-    columns: tuple[HuggingFaceColumn, ...] = field(repr=False)
+    columns: tuple[HuggingFaceColumn, ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+    """Columns of the first file, also those that are not read."""
 
     @property
     def name(self) -> str:
@@ -308,20 +375,29 @@ class ArrowFilePart:
 
         Raises:
             FormatError: The file is damaged.
+            SchemaError: It has other columns than the first one.
         """
         for batch in self.raw_batches():
-            yield _batch(self.columns, batch.column, self.file.url)
+            if sorted(batch.schema.names) != sorted(self.names):
+                raise SchemaError(
+                    f"{self.file.url} has the columns {', '.join(batch.schema.names):.1000}, and the first file "
+                    f"{', '.join(self.names):.1000}; {_AGAIN}",
+                    key=self.name,
+                )
+            yield _batch(self.columns, batch, self.file.url)
 
     def raw_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the file."""
         with self.file.open_stored() as stream:
             try:
-                for batch in _reader(stream, self.file.url):
+                for batch in _reader(stream, self.file.url, self.num_bytes):
                     batch.validate(full=True)  # Arrow trusts the offsets in a file
                     yield batch
                 if stream.tell() != self.num_bytes or not _has_end(stream):
                     raise OSError("its rows do not end where the file ends; it was cut short or changed")
-            except (pa.ArrowException, OSError, MemoryError) as error:
+            except (pa.ArrowException, OSError) as error:
+                if isinstance(error, SmaltiError):
+                    raise
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
 
 
@@ -331,10 +407,10 @@ def _has_end(stream: BinaryIO) -> bool:
     Messages begin with ff ff ff ff since Arrow 0.15, and so does the mark; before, it was a length of zero alone.
     """
     stream.seek(0)
-    is_old = stream.read(4) != b"\xff\xff\xff\xff"
+    is_old = stream.read(4) != _CONTINUATION
     stream.seek(-8, io.SEEK_END)
     end = stream.read(8)
-    return end[4:] == bytes(4) and (is_old or end[:4] == b"\xff\xff\xff\xff")
+    return end[4:] == bytes(4) and (is_old or end[:4] == _CONTINUATION)
 
 
 def _digest(files: Sequence[SourceFile]) -> Any:
@@ -342,17 +418,40 @@ def _digest(files: Sequence[SourceFile]) -> Any:
     return [[info.key, info.num_bytes, info.modified] for info in infos]
 
 
-def _reader(stream: Any, url: str) -> pa.RecordBatchReader:
+def _reader(stream: Any, url: str, num_bytes: int) -> pa.RecordBatchReader:
+    head = stream.read(8)
+    stream.seek(0)
+    length = int.from_bytes(head[4:] if head[:4] == _CONTINUATION else head[:4], "little")
     try:
-        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"))
+        if length > num_bytes:
+            found = "an Arrow file" if head[:6] == b"ARROW1" else "other bytes"
+            raise pa.ArrowInvalid(f"found {found}")
+        reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"), options=pa.ipc.IpcReadOptions(use_threads=False))
         _ = reader.schema.names  # raises an error for names that are not UTF-8
         return reader
-    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
-        raise FormatError(f"{url}: expected an Arrow stream of `datasets`: {str(error)[:200]}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise FormatError(
+            f"{url}: expected an Arrow stream, as `save_to_disk` of `datasets` writes it: {str(error)[:200]}"
+        ) from error
 
 
-def _batch(columns: Sequence[HuggingFaceColumn], column_of: Callable[[str], pa.Array], where: str) -> pa.RecordBatch:
-    arrays = [column.array(column_of(column.name), where) for column in columns]
+def _batch(columns: Sequence[HuggingFaceColumn], batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """Return the rows of a batch with the types of the first file.
+
+    Raises:
+        SchemaError: A value does not fit the type of its column.
+    """
+    arrays = []
+    for column in columns:
+        values = batch.column(column.name)
+        try:
+            arrays.append(column.array(values, where))
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"{where}: column {column.name!r} is {values.type} there, and {column.field.type} in the first "
+                f"file, and a value does not fit: {str(error)[:200]}; {_AGAIN}",
+                column=column.name,
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
 
 
@@ -373,7 +472,5 @@ class DatasetPart:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order."""
-        for begin in range(self.begin, self.end, _ROWS):
-            table = self.dataset[begin : min(begin + _ROWS, self.end)].combine_chunks()
-            for batch in table.to_batches():
-                yield _batch(self.columns, batch.column, self.name)
+        for batch in _batches_of(self.dataset, self.begin, self.end):
+            yield _batch(self.columns, batch, self.name)

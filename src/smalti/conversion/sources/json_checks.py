@@ -5,6 +5,7 @@ several objects of one line, or an object of several lines, which is no JSON Lin
 hold. Lines that look suspicious are read again by `json`, which decides.
 """
 
+import contextlib
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from smalti.errors import FormatError, SchemaError
 MAX_DEPTH = 64
 MAX_EXACT = 1 << 53
 _NOT_OBJECT = re.compile(rb"\n[ \t\r]*[^{ \t\r\n]")
+_BLANK = re.compile(rb"\n[ \t\r]*\n")
 _NULL = re.compile(rb"\}[ \t\r]*null")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{\n"))
 _NOT_NESTING = bytes(set(range(256)) - set(b"[{]}"))
@@ -78,7 +80,8 @@ def check_rows(block: Block, rows: int) -> None:
         FormatError: A line has several objects, or an object has several lines.
     """
     codes = np.frombuffer(block.data, np.uint8)
-    if rows == np.count_nonzero(codes == ord("\n")):  # faster than bytes.count
+    # Faster than bytes.count; a line that is blank has no row.
+    if rows == np.count_nonzero(codes == ord("\n")) and _BLANK.search(b"\n" + block.data) is None:
         return
     if rows != sum(1 for _ in lines_of(block.data)):
         refuse_first_malformed(block)
@@ -198,6 +201,19 @@ def too_many_keys(block: Block, offset: int) -> FormatError | SchemaError:
         f"there are more than {MAX_COLUMNS} different keys. Store values that belong together as one list, or as a "
         "list of objects with a name and a value",
     )
+
+
+def infinite_number(line: bytes) -> str | None:
+    """Return a number of a line that is larger than all floats, so that no type of numbers holds it; None for none."""
+    found: list[str] = []
+
+    def read(text: str) -> None:
+        if math.isinf(float(text)):
+            found.append(text)
+
+    with contextlib.suppress(ValueError, RecursionError):  # of a line that is no JSON
+        json.loads(line, parse_int=read, parse_float=read)
+    return found[0] if found else None
 
 
 def leaves(column: pa.ChunkedArray, is_wanted: Callable[[pa.DataType], bool]) -> Iterator[pa.ChunkedArray]:

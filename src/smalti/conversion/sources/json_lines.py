@@ -24,6 +24,7 @@ from smalti.conversion.sources.json_checks import (
     check_rows,
     estimated_columns,
     inexact_line,
+    infinite_number,
     lines_of,
     refuse_first_malformed,
     too_many_keys,
@@ -48,6 +49,7 @@ _HADOOP_PART = re.compile(r"(?:.*/)?part-[^/]*\.json")
 _ROW = re.compile(r" in row \d+")
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from (.*) to (.*)")
 _MAX_CELLS = 1 << 24
+_MAX_SHOWN = 40  # characters of a number
 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
@@ -179,16 +181,33 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Return the objects of whole lines that were checked."""
-    table = pajson.read_json(
+    """Return the objects of whole lines that were checked.
+
+    The parser of pyarrow 26 loses nulls at the begin of a list whose type it does not know, and is told it then.
+    """
+    table = _parse(data, schema, unexpected)
+    try:
+        table.validate(full=True)  # the parser does not look whether text is UTF-8
+        return table
+    except pa.ArrowInvalid:
+        kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
+        table = _parse(data, pa.schema([(name, _usable(name, kind)) for name, kind in kinds.items()]), unexpected)
+        table.validate(full=True)
+    columns = [
+        column if column.type == kinds[name] else pa.chunked_array([pa.array(column.to_pylist(), kinds[name])])
+        for name, column in zip(table.schema.names, table.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, table.schema.names)
+
+
+def _parse(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
+    return pajson.read_json(
         pa.BufferReader(data),
         read_options=pajson.ReadOptions(block_size=len(data) + 1, use_threads=False),
         parse_options=pajson.ParseOptions(
             explicit_schema=schema if schema.names else None, unexpected_field_behavior=unexpected
         ),
     )
-    table.validate(full=True)  # the parser does not look whether text is UTF-8
-    return table
 
 
 def _wire_schema(types: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -207,9 +226,7 @@ def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) 
     try:
         table = _read(block.data, _wire_schema(declared), unexpected)
         names = table.schema.names
-        columns = [
-            column.cast(declared.get(name, column.type)) for name, column in zip(names, table.columns, strict=True)
-        ]
+        columns = [_cast(column, declared.get(name)) for name, column in zip(names, table.columns, strict=True)]
     except pa.ArrowException as error:
         refuse_first_malformed(block)
         raise _located(block, declared, unexpected, error) from error
@@ -218,8 +235,22 @@ def _parsed(block: Block, declared: Mapping[str, pa.DataType], unexpected: str) 
         is_declared = name in declared
         offset = inexact_line(block, name, column, is_declared=is_declared)
         if offset is not None:
-            raise block.error(SchemaError, offset, _inexact(name, is_declared=is_declared))
+            reason = _infinite(block, offset) or _inexact(name, is_declared=is_declared)
+            raise block.error(SchemaError, offset, reason)
     return pa.Table.from_arrays(columns, names)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
+    return column if kind is None or kind == column.type else column.cast(kind)
+
+
+def _infinite(block: Block, offset: int) -> str | None:
+    """Return what is wrong with the number of a line that is larger than all floats; None if there is none."""
+    number = infinite_number(block.data[offset:].split(b"\n", 1)[0])
+    return number and (
+        f"the number {number if len(number) <= _MAX_SHOWN else number[:_MAX_SHOWN] + '...'} is larger than all floats. "
+        "Write null in its place, or write all numbers of the key as texts, of type 'string'"
+    )
 
 
 def _inexact(name: str, *, is_declared: bool = False) -> str:
@@ -227,7 +258,7 @@ def _inexact(name: str, *, is_declared: bool = False) -> str:
         return f"column {name!r} has a number beyond its float. Declare a wider type in `types`, such as 'float64'"
     return (
         f"column {name!r} has a number that a float does not hold: a whole number beyond 2^53 among floats, or beyond "
-        f"64 bits, or one that becomes 0 or infinite. Declare the type of the column: types={{{name!r}: 'float64'}} "
+        f"64 bits, or one that becomes 0. Declare the type of the column: types={{{name!r}: 'float64'}} "
         f"rounds, types={{{name!r}: 'decimal128(38, 0)'}} keeps whole numbers; nested values need an Arrow type"
     )
 
@@ -243,12 +274,14 @@ def _located(
         try:
             table = _read(block.data[: ends[number]], _wire_schema(declared), unexpected)
             for name, column in zip(table.schema.names, table.columns, strict=True):
-                column.cast(declared.get(name, column.type))
+                _cast(column, declared.get(name))
         except pa.ArrowException:
             return True
         return False
 
     place = min(bisect.bisect_left(range(len(ends)), 1, key=is_refused), len(ends) - 1)
+    if infinite := _infinite(block, begins[place]):
+        return block.error(SchemaError, begins[place], infinite)
     reason = _ROW.sub("", str(error)).removeprefix("JSON parse error: ")[:200]
     changed = _CHANGED.search(reason)
     if changed is None:

@@ -25,7 +25,7 @@ BATCH_ROWS = 1 << 18
 """At most so many rows are written at once, also if rows are empty."""
 _OTHER_COMPRESSIONS = frozenset({".xz", ".lzma", ".z", ".zip", ".7z", ".br", ".snappy", ".lzo", ".deflate"})
 _COLUMN_FOLDER = re.compile(r"[^=]+=.*")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _DECIMAL = re.compile(r"decimal(128|256)?\((\d{1,2}), ?(-?\d{1,2})\)")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]")
 _ALIASES = {"timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"), "date": pa.date32()}
@@ -152,9 +152,9 @@ class _LineStream(io.RawIOBase):
     def _skip_mark(self) -> None:
         """Move behind the byte order mark of UTF-8, if the file begins with one."""
         begin = b""
-        while len(begin) < len(_BOM) and (data := self._read(len(_BOM) - len(begin))):
+        while len(begin) < len(BOM) and (data := self._read(len(BOM) - len(begin))):
             begin += data
-        self._pending = begin.removeprefix(_BOM)
+        self._pending = begin.removeprefix(BOM)
 
     def _next(self, size: int) -> bytes:
         end = self._piece.end

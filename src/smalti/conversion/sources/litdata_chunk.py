@@ -6,15 +6,19 @@ a table       an Arrow file or stream | uint32 size of it | LDARW01 and a zero b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zstandard
 
-from smalti.conversion.sources.source_file import SourceFile, read_exactly
+from smalti.conversion.sources.source_file import SourceFile, read_some
 from smalti.errors import FormatError
 
 ADVICE = "write the set again without it with litdata.optimize, or read it with litdata and write rows with MDSWriter"
 _MAX_CHUNK = 1 << 32
+_MAX_UNPACKED = 1 << 30
+"""Most bytes that a compressed chunk may unpack to: a small file can claim all memory."""
+_PIECE_BYTES = 1 << 24
 _MAGIC = b"LDARW01\0"
 _TAIL_BYTES = 4 + len(_MAGIC)
 
@@ -42,7 +46,7 @@ class Chunk:
         Raises:
             FormatError: It is damaged, too large, or has another number of samples than the index says.
         """
-        data = memoryview(self._content())
+        data = self._content()
         count = int.from_bytes(data[:4], "little")
         begin = 4 + 4 * (count + 1)
         if len(data) < 4 or begin > len(data):
@@ -54,24 +58,28 @@ class Chunk:
             raise self.damaged("its offsets do not rise within it")
         return ChunkData(self, data, offsets.tolist())
 
-    def _content(self) -> bytes:
-        file = self.file
+    def _content(self) -> memoryview:
+        """Return the content, which is in memory once."""
+        file, content = self.file, bytearray()
         if file.num_bytes > _MAX_CHUNK:
             raise FormatError(f"{file.url}: a chunk of {file.num_bytes} bytes; at most {_MAX_CHUNK} are read")
         with file.open_stored() as stream:
-            if self.compression is None:
-                return read_exactly(stream, file.num_bytes, file.url)
-            pieces, total = [], 0
+            reader: Any = stream
+            if self.compression is not None:
+                reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
             try:
-                with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
-                    while piece := reader.read(1 << 24):
-                        pieces.append(piece)
-                        total += len(piece)
-                        if total > _MAX_CHUNK:
-                            raise FormatError(f"{file.url}: it unpacks to more than {_MAX_CHUNK} bytes; do not use it")
+                while piece := read_some(reader, _PIECE_BYTES, file.url):
+                    content += piece
+                    if self.compression is not None and len(content) > _MAX_UNPACKED:
+                        raise FormatError(
+                            f"{file.url}: it unpacks to more than {_MAX_UNPACKED:,} bytes; write the set again with "
+                            "smaller chunks, or without compression"
+                        )
             except zstandard.ZstdError as error:
                 raise self.damaged(f"it cannot be unpacked ({error})") from error
-            return b"".join(pieces)
+        if self.compression is None and len(content) != file.num_bytes:
+            raise self.damaged(f"it has {len(content)} bytes, and had {file.num_bytes}")
+        return memoryview(content)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from smalti.conversion.sources.litdata_chunk import ADVICE, Chunk, ChunkData
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.format import parse_encoding
+from smalti.format.json_fields import unique_keys
 from smalti.format.reading.arrow import STORED_AS
 
 _BATCH_BYTES = 32 << 20
@@ -135,6 +136,9 @@ def leaves_of(content: ChunkData, num_leaves: int) -> Iterator[list[bytes]]:
     Raises:
         FormatError: The chunk is damaged.
     """
+    after = len(content.data) - content.offsets[-1]
+    if after:
+        raise content.chunk.damaged(f"{after} bytes follow its last item")
     width = 4 * num_leaves
     for number, (first, last) in enumerate(pairwise(content.offsets)):
         if last - first < width:
@@ -287,7 +291,7 @@ class _Compact:
             found.append(item)
         if tag not in (1, 5):
             raise ValueError(f"a nested value with the unknown tag {tag}")
-        return (dict(found) if tag == 5 else found), at
+        return (unique_keys(found) if tag == 5 else found), at
 
     def _single(self, kind: int, at: int) -> tuple[Any, int]:
         """Return a single value: 0 text, 1 integer, 2 float, 3 truth value, 4 nothing."""
@@ -307,6 +311,7 @@ class _Compact:
         for _ in range(num_keys):
             key, at = self._text(at)
             keys.append(key)
+        unique_keys([(key, None) for key in keys])
         rows: list[dict[str, Any]] = []
         for _ in range(count):
             row = {}

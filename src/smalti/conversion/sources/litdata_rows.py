@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from smalti.conversion.sources.litdata_chunk import ADVICE, Chunk, ChunkData
 from smalti.errors import FormatError, SchemaError
-from smalti.writer.tables.plain import plain_array
+from smalti.writer.tables.plain import cast_array, plain_array
 
 _FILE = b"ARROW1"
 _KINDS = {
@@ -109,7 +109,7 @@ def _column(chunk: Chunk, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if place < 0:
         return pa.nulls(batch.num_rows, field.type)
     try:
-        return plain_array(batch.column(place)).cast(field.type)
+        return cast_array(plain_array(batch.column(place)), field.type)
     except pa.ArrowException as error:
         raise FormatError(
             f"{chunk.file.url}: column {field.name!r} is {batch.column(place).type} there, and the index describes it "

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.exported import RECORD
-from smalti.errors import FormatError, SchemaError
+from smalti.conversion.exported import damaged_record
+from smalti.errors import SchemaError, SmaltiError
 from smalti.format import parse_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
 from smalti.format.npy import read_npy
@@ -74,8 +74,13 @@ def _npy_type(ending: str, content: bytes) -> MemberType:
     if array.dtype.name not in DTYPE_CODES:
         raise SchemaError(f"the member .{ending} of the first sample has type {array.dtype}, which cannot be stored")
     if not array.ndim:
-        return MemberType(pa.field(ending, pa.from_numpy_dtype(array.dtype), nullable=False), ending, "scalar")
+        return MemberType(pa.field(ending, _type_of(array), nullable=False), ending, "scalar")
     return _arrays(ending, ending, f"ndarray:{array.dtype.name}", nullable=False)
+
+
+def _type_of(array: Any) -> pa.DataType:
+    """Return the type of the numbers of an array, in whichever byte order they are."""
+    return pa.from_numpy_dtype(array.dtype.newbyteorder("="))
 
 
 def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: Any = None) -> MemberType:
@@ -83,25 +88,22 @@ def _arrays(name: str, ending: str, encoding: str, *, nullable: bool, logical: A
     return MemberType(pa.field(name, pa.binary(), nullable=nullable, metadata=notes), ending, "npy", encoding)
 
 
-def exported_types(export: Mapping[str, Any] | None) -> list[MemberType] | None:
+def exported_types(export: Mapping[str, Any] | None, where: str) -> list[MemberType] | None:
     """Return the columns of tar files that Smalti exported; None without a record of such an export.
 
     Raises:
-        FormatError: The record is damaged.
-        SchemaError: The record's schema cannot be read.
+        FormatError: The record, whose address is `where`, is damaged.
     """
     if export is None or "members" not in export:
         return None
-    schema = decode_schema(str(export.get("schema")))
     members, stored = export["members"], export.get("stored", {})
     try:
+        schema = decode_schema(str(export.get("schema")))
         return [_exported(field, members[field.name].lower(), stored.get(field.name, {})) for field in schema]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FormatError(
-            f"{RECORD}: expected the members and encodings of all columns ({str(error)[:200]}); it is damaged: copy it "
-            "again, or export again to another folder",
-            key=RECORD,
-        ) from error
+        reason = error.message if isinstance(error, SmaltiError) else str(error)
+        expected = f"the types, members and encodings of all columns ({reason[:200]})"
+        raise damaged_record(where, expected) from error
 
 
 def _exported(field: pa.Field, ending: str, stored: dict[str, Any]) -> MemberType:
@@ -157,8 +159,8 @@ def _scalar(kind: MemberType, contents: Contents) -> pa.Array:
     values = []
     for content in contents:
         array = None if content is None else read_npy(content)
-        if array is not None and array.ndim:
-            raise ValueError(f"expected an array without axes, found shape {array.shape}")
+        if array is not None and (array.ndim or _type_of(array) != kind.field.type):
+            raise ValueError(f"expected one {kind.field.type}, found {array.dtype} of shape {array.shape}")
         values.append(None if array is None else array[()])
     return pa.array(values, kind.field.type)
 

@@ -24,7 +24,6 @@ from smalti.conversion.sources.parquet_files import (
     LOG_FOLDERS,
     SUFFIXES,
     Footer,
-    check_numbered_parts,
     first_type,
     metadata_of,
     open_rows,
@@ -39,13 +38,15 @@ from smalti.format.index import MAX_INDEX_BYTES
 from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.columns import repeated
-from smalti.writer.tables.plain import plain_array, plain_type
+from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _SUMMARY = "_metadata"
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
 _BATCH_ROWS_OF_TEXT = 1 << 13
 """Text and bytes take their length for each row; footers count equal values of a column once."""
+_SEARCHED_ROWS = 8
+"""Rows that are read at once to find the first image of a column."""
 _MAX_WHOLE_BYTES = 32 << 20
 """Larger row groups are read as streams: otherwise all of their columns are in memory at once."""
 _READERS = 16  # threads that read footers: each takes the round trips of a store
@@ -82,7 +83,6 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
     if found.pattern:
         return ParquetSource(found, options)
     _refuse_tables(found)
-    check_numbered_parts(found.names(), found.store.locate)
     source = ParquetSource(found, options)
     _check_summary(found, source.footers)
     return source
@@ -228,17 +228,17 @@ class ParquetSource:
         """Return the columns of images, audio and other files."""
         return {
             column.name: column
-            for column in dataset_columns(self._stored, features, None, None, reads_paths=False)
+            for column in dataset_columns(self._stored, features, None, ())
             if column.is_file and column.name not in self._values
         }
 
     def _described(self, features: Mapping[str, Any]) -> pa.Schema:
-        """Return the columns of the batches, with what the features and the first row say of them."""
+        """Return the columns of the batches, with what the features and the first rows say of them."""
         if not features:
             return self._stored
-        first = next((part for place in range(len(self.footers)) for part in self._parts_of(place, {})), None)
-        head = None if first is None or not self._files_in else first.head(list(self._files_in))
-        columns = dataset_columns(self._stored, features, None, head, reads_paths=False)
+        parts = (part for place in range(len(self.footers)) for part in self._parts_of(place, {}))
+        batches = (batch for part in parts for batch in part.stored(list(self._files_in), _SEARCHED_ROWS))
+        columns = dataset_columns(self._stored, features, None, batches if self._files_in else ())
         fields = [
             column.field if column.name in features and column.name not in self._values else field
             for column, field in zip(columns, self._stored, strict=True)
@@ -297,18 +297,15 @@ class ParquetPart:
             SchemaError: A value does not fit the type that other files have.
         """
         count = 0
-        for batch in self._stored(self.columns.names, self.batch_rows):
+        for batch in self.stored(self.columns.names, self.batch_rows):
             arrays = [self._column(batch, field) for field in self.columns]
             yield pa.RecordBatch.from_arrays(arrays, self.columns.names)
             count += batch.num_rows
         if count != self.num_rows:
             raise FormatError(f"{self.where}: it has {count} rows, and its footer says {self.num_rows}", key=self.key)
 
-    def head(self, names: Sequence[str]) -> pa.RecordBatch | None:
-        """Return some columns of the first row, as they are stored."""
-        return next(self._stored(names, 1), None)
-
-    def _stored(self, wanted: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def stored(self, wanted: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns, as they are stored."""
         streams = self.num_bytes > _MAX_WHOLE_BYTES
         metadata = metadata_of(self.store, self.key, self.file_bytes, self.digest)
         with open_rows(self.store, self.key, self.file_bytes, metadata=metadata, streams=streams) as file:
@@ -318,12 +315,6 @@ class ParquetPart:
             while True:
                 try:
                     batch = next(batches, None)
-                except MemoryError as error:
-                    raise SmaltiError(
-                        f"{self.where}: {batch_rows} rows take more memory than there is ({error}); use fewer "
-                        "`processes`, or write row groups with fewer rows",
-                        key=self.key,
-                    ) from error
                 except (pa.ArrowException, OSError, ValueError) as error:
                     if isinstance(error, SmaltiError):
                         raise
@@ -345,8 +336,7 @@ class ParquetPart:
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            plain = plain_array(array)
-            return plain if plain.type == field.type else plain.cast(field.type)
+            return cast_array(plain_array(array), field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "

@@ -5,7 +5,6 @@ for a column chunk whose metadata are encrypted (`RowGroupMetaData.column`): not
 """
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from smalti.conversion.exported import NUMBERED
 from smalti.conversion.files import Files, open_random
 from smalti.errors import FormatError, SmaltiError
 
@@ -50,7 +50,6 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _LOGS = {"Delta": r"_delta_log/.*", "Iceberg": r"metadata/[^/]*\.metadata\.json", "Hudi": r"\.hoodie/.*"}
 """By format of tables whose log says which files belong to the table now: a pattern of the log's files."""
 LOG_FOLDERS = ("_delta_log", "metadata", ".hoodie")
-_PART = re.compile(r"(?P<name>.*-)(?P<number>[0-9]{5,})-of-(?P<count>[0-9]{5,})(?P<ending>\.[^/]*)")
 
 
 @dataclass(frozen=True)
@@ -236,9 +235,14 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     """Return the values of each column that is in folder names `column=value`: one text for each file, None for null.
 
     Raises:
-        FormatError: Some files are in such folders, and others are not.
+        FormatError: Some files are in such folders, and others are not; or a name is no text.
     """
-    by_file = [dict(_partitions_in(key)) for key in keys]
+    by_file = []
+    for key in keys:
+        found = list(_partitions_in(key, locate))
+        by_file.append(dict(found))
+        if len(by_file[-1]) < len(found):
+            raise FormatError(f"{locate(key)}: two folders have one column; rename one of them", key=key)
     names = list(by_file[0]) if by_file else []
     for key, texts in zip(keys, by_file, strict=True):
         if list(texts) != names:
@@ -250,11 +254,19 @@ def partition_texts(keys: Sequence[str], locate: Callable[[str], str]) -> dict[s
     return {name: [texts[name] for texts in by_file] for name in names}
 
 
-def _partitions_in(key: str) -> Iterator[tuple[str, str | None]]:
+def _partitions_in(key: str, locate: Callable[[str], str]) -> Iterator[tuple[str, str | None]]:
     for part in key.split("/")[:-1]:
         name, equals, value = part.partition("=")
         if name and equals:
-            yield unquote(name), None if value == _NULL_FOLDER else unquote(value)
+            try:
+                column, text = (unquote(each, errors="strict") for each in (name, value))
+            except UnicodeDecodeError as error:
+                raise FormatError(
+                    f"{locate(key)}: the folder {part!r:.200} is no UTF-8 ({error.reason}); rename it, with "
+                    "%XX for the bytes of characters in UTF-8",
+                    key=key,
+                ) from error
+            yield column, None if value == _NULL_FOLDER else text
 
 
 def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[Callable[[str], Any], pa.DataType]]) -> pa.Array:
@@ -267,32 +279,10 @@ def first_type(texts: Sequence[str | None], kinds: Sequence[tuple[Callable[[str]
     return pa.array(texts, pa.string())
 
 
-def check_numbered_parts(keys: Sequence[str], locate: Callable[[str], str]) -> None:
-    """Return only if files named `x-00001-of-00005.parquet` are all there.
-
-    Raises:
-        FormatError: Some are missing.
-    """
-    numbers: dict[tuple[str, str, str], set[int]] = {}
-    for key in keys:
-        if match := _PART.fullmatch(key):
-            numbers.setdefault((match["name"], match["count"], match["ending"]), set()).add(int(match["number"]))
-    for (name, count, ending), present in numbers.items():
-        missing = int(count) - len(present)
-        if missing > 0:
-            absent = (number for number in itertools.count() if number not in present)
-            shown = f"{name}{next(absent):0{len(count)}}-of-{count}{ending}"
-            raise FormatError(
-                f"{locate(shown)}: {missing} of {int(count)} files with such names are missing; fetch them, or give a "
-                "pattern of files, which reads those that are there",
-                missing=missing,
-            )
-
-
 def splits_of_hub(keys: Iterable[str]) -> list[str]:
     """Return the names of the splits in file names such as `data/train-00000-of-00002.parquet`, sorted."""
-    matches = (_PART.fullmatch(key.rpartition("/")[2]) for key in keys)
-    return sorted({match["name"].removesuffix("-") for match in matches if match})
+    matches = (NUMBERED.fullmatch(key.rpartition("/")[2]) for key in keys)
+    return sorted({match["begin"].removesuffix("-") for match in matches if match and match["begin"].endswith("-")})
 
 
 def rows_in_summary(data: bytes) -> dict[str, int]:

@@ -13,7 +13,6 @@ from smalti.errors import FormatError, SmaltiError
 from smalti.storage import Store
 
 _COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".zstd": "zstd", ".lz4": "lz4"}
-_MOST_AT_ONCE = 1 << 26  # a false size in a file does not make memory
 
 
 @dataclass(frozen=True)
@@ -90,23 +89,6 @@ def is_file_name(name: object) -> bool:
         return bool(name.encode())
     except UnicodeEncodeError:
         return False
-
-
-def read_exactly(stream: BinaryIO, num_bytes: int, what: str) -> bytes:
-    """Return the next bytes of a stream, which asks for memory only as bytes arrive.
-
-    Raises:
-        FormatError: The stream ends before.
-    """
-    pieces = []
-    missing = num_bytes
-    while missing:
-        piece = read_some(stream, min(missing, _MOST_AT_ONCE), what)
-        if not piece:
-            raise FormatError(f"{what}: the file ends {missing} bytes too early; it was cut short")
-        pieces.append(piece)
-        missing -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def read_some(stream: BinaryIO, num_bytes: int, what: str) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from smalti.conversion.exported import RECORD
 from smalti.conversion.files import SourceFiles
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.members import MemberType, exported_types, member_type
@@ -33,7 +34,7 @@ from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound
 from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.sources.listing import LeftOut
 
-_ENDINGS = (".tar", ".tgz")
+_ENDINGS = (".tar", ".tgz", ".tbz2", ".tar.xz", ".txz", ".tzst")
 _NAME = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:$|/)")
 _MAX_SAMPLE = 1 << 30
@@ -68,7 +69,7 @@ def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
         raise ArgumentError(f"the `settings` of tar files are missing, found {sorted(given)}")
     if missing not in ("error", "null"):
         raise ArgumentError(f"`missing`: expected 'error' or 'null', found {missing!r}")
-    types = exported_types(found.export)
+    types = exported_types(found.export, found.store.locate(RECORD))
     is_exported = types is not None
     if types is None:
         types = _types_of_first(each_file(found))

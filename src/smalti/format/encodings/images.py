@@ -22,9 +22,12 @@ import numpy as np
 from PIL import (
     Image,
     UnidentifiedImageError,
-    WebPImagePlugin,  # noqa: F401 - registers WebP; Pillow would import the plugins of all formats to find it
 )
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from smalti.errors import BadImageError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
@@ -52,6 +55,7 @@ HEAD_BYTES = 1024
 """Bytes of a JPEG file that `has_good_head` looks at; a longer header, with a preview for example, is not cached."""
 END_MARK = b"\xff\xd9"
 _SCAN_MARK = bytes([0xFF, START_OF_SCAN])
+_EMPTY_SCAN = b"\0\2"  # the length of a scan header without content
 # Bits per pixel of the modes whose raw bytes are the whole image; the palette of P and PA would be lost. MosaicML's
 # writer stores those as well, masks for example, so they can be read: the palette indices are there.
 _MODE_BITS = {
@@ -59,6 +63,10 @@ _MODE_BITS = {
     "LAB": 24, "HSV": 24, "I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16,
 }  # fmt: skip
 _READ_BITS = {**_MODE_BITS, "P": 8, "PA": 16, "I;16N": 16}
+_OPENERS: Mapping[str, Callable[[BytesIO], Image.Image]] = {
+    "JPEG": JpegImageFile, "PNG": PngImageFile, "GIF": GifImageFile, "BMP": BmpImageFile, "WEBP": WebPImageFile,
+}  # fmt: skip
+"""Pillow's classes, which register their formats; it would import the plugins of all formats to find that of WebP."""
 _SIZE = np.dtype("<u4")
 _OTHER_FORMATS: tuple[tuple[bytes, str, Callable[[bytes], tuple[int, int] | None]], ...] = (
     (b"RIFF", "WEBP", webp_size),
@@ -86,7 +94,7 @@ def check_png(data: bytes) -> str | None:
         return "its header is damaged"
     if data.rfind(_PNG_END) < _PNG_HEADER_BYTES:
         return CUT_SHORT
-    return None
+    return _refusal("PNG", data)
 
 
 def check_jpeg(data: bytes) -> str | None:
@@ -100,7 +108,9 @@ def check_jpeg(data: bytes) -> str | None:
         if marker == START_OF_SCAN:
             if not has_size:
                 return "pixels come before the header with their size"
-            return None if data.rfind(END_MARK) >= begin - 3 else "the end mark is missing: it was cut short"
+            if data.rfind(END_MARK) < begin - 3:
+                return "the end mark is missing: it was cut short"
+            return _refusal("JPEG", data)
         if marker in FRAME_MARKERS:
             width, height = frame_size(data, begin) if len(data) >= begin + 5 else (0, 0)
             if not width:  # a height of 0 is allowed: it follows the first scan
@@ -109,6 +119,19 @@ def check_jpeg(data: bytes) -> str | None:
                 return fault
             has_size = True
     return "it ends before any pixels"
+
+
+def _refusal(kind: str, data: bytes) -> str | None:
+    """Return why Pillow's class for a format, which datasets open a file with, refuses it; None if it does not.
+
+    It parses what comes before the pixels: JPEG files of 12 bits a colour are refused, for example, and PNG files with
+    colour profiles of more than 1 MiB.
+    """
+    try:
+        _OPENERS[kind](BytesIO(data))
+    except Exception as error:  # noqa: BLE001  Pillow raises errors of many classes
+        return f"the decoder refuses it ({str(error)[:200]}); save it again, without its colour profile and comments"
+    return None
 
 
 def _other_format(data: bytes) -> str | None:
@@ -123,7 +146,7 @@ def check_image_file(kind: str, data: bytes) -> str | None:
     """
     if kind == "JPEG":
         return check_jpeg(data)
-    return check_png(data) if kind == "PNG" else find_fault(kind, data)
+    return check_png(data) if kind == "PNG" else find_fault(kind, data) or _refusal(kind, data)
 
 
 def too_many_pixels(width: int, height: int) -> str | None:
@@ -139,13 +162,13 @@ def has_good_head(head: bytes) -> bool:
     `head` is the first `HEAD_BYTES` of the file, or all of it; the end mark is not among the bytes up to the scan.
     """
     scan = head.find(_SCAN_MARK)
-    return scan >= 0 and _is_good(head[: scan + 4])
+    return scan >= 0 and _is_good(head[: scan + 2])
 
 
 @lru_cache(maxsize=1024)
 def _is_good(head: bytes) -> bool:
     # A scan mark inside another segment ends `head` too early for the check, which then finds no scan.
-    return check_jpeg(head + END_MARK) is None
+    return check_jpeg(head + _EMPTY_SCAN + END_MARK) is None
 
 
 class Pil(Encoding):

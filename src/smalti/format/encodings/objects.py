@@ -13,7 +13,7 @@ import numpy as np
 
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
-from smalti.format.json_fields import is_deeper_than, refuse_constant, unique_keys
+from smalti.format.json_fields import finite_float, is_deeper_than, refuse_constant, unique_keys
 
 _MAX_BYTES = 1 << 26
 """A parsed value takes up to thirty times the memory of its text: 64 MiB of text are 2 GB."""
@@ -22,19 +22,23 @@ _MAX_DEPTH = 512
 
 
 class Json(Encoding):
-    """Anything that JSON can hold, without NaN or infinities."""
+    """Anything that JSON can hold, without NaN or infinities, and with texts that UTF-8 can hold."""
 
     def encode(self, value: Any) -> bytes:
         """Return JSON text; an array becomes nested lists; bytes are accepted if they are strict JSON already."""
         try:
             if isinstance(value, bytes):
-                _parse(value, parse_constant=refuse_constant, object_pairs_hook=unique_keys)
+                parsed = _parse(
+                    value, parse_constant=refuse_constant, parse_float=finite_float, object_pairs_hook=unique_keys
+                )
+                _refuse_surrogates(value, parsed)
                 return value
             if isinstance(value, np.ndarray):
                 value = value.tolist()
             data = json.dumps(value, allow_nan=False).encode("ascii")
             if _parse(data) != value:
                 _explain_difference(value, "$")
+            _refuse_surrogates(data, value)
         except SchemaError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
@@ -57,6 +61,16 @@ def _parse(data: bytes, **hooks: Any) -> Any:
     if data.count(b"[") + data.count(b"{") > _MAX_DEPTH and is_deeper_than(value, _MAX_DEPTH):
         raise _too_deep()
     return value
+
+
+def _refuse_surrogates(data: bytes, value: Any) -> None:
+    """Raise ValueError if a text of a JSON value, which has this JSON text, has an unpaired surrogate."""
+    if b"\\ud" not in data and b"\\uD" not in data:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("a text has an unpaired surrogate, which UTF-8 cannot hold") from error
 
 
 def _too_deep() -> FormatError:

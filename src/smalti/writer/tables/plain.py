@@ -113,6 +113,24 @@ def plain_array(array: pa.Array) -> pa.Array:
     return array.cast(plain_type(kind))
 
 
+def cast_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values in another type; of a type that differs, in copies.
+
+    pyarrow 26 casts lists of the type null to lists that are shorter than their offsets say.
+
+    Raises:
+        ArrowException: A value does not fit the type.
+    """
+    if array.type == kind:
+        return array
+    result = array.cast(kind)
+    try:
+        result.validate()
+    except pa.ArrowInvalid:
+        return pa.array(array.to_pylist(), kind)
+    return result
+
+
 def _plain_map(array: pa.MapArray) -> pa.MapArray:
     begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
     lengths = pc.subtract(array.offsets[1:], array.offsets[:-1])

@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import pyarrow as pa
 
 from smalti.errors import ArgumentError, ArgumentTypeError, SchemaError, SmaltiError
-from smalti.writer.tables.plain import plain_batch
+from smalti.writer.tables.plain import cast_array, plain_batch
 
 Form = Literal["arrow", "arrow_iterator", "pandas", "pandas_iterator"]
 TransformFunction = Callable[[Any], Any]
@@ -188,7 +188,7 @@ class TransformRun:
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            return column.cast(field.type)
+            return cast_array(column, field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self._rows}: `transform` gave column {field.name!r} as {column.type}, before it was {field.type}; "

@@ -209,8 +209,8 @@ def _as_json(name: str, kind: Kind) -> Stored:
     described = _in_json(name, kind)
     if is_deeper_than(described, _MAX_DEPTH):
         raise SchemaError(
-            f"column {name!r} has values that are nested deeper than readers accept; store the inner ones as text, or "
-            "take them apart into columns",
+            f"column {name!r} has values that are nested deeper than readers accept, which is 27 structs or 55 lists; "
+            "store the inner ones as text, or take them apart into columns",
             column=name,
         )
     return Stored("json", described, JsonText(described))
