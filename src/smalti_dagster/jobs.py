@@ -10,6 +10,7 @@ from smalti_dagster.declaration import Declaration, Stage
 from smalti_dagster.lineage import run_tags
 from smalti_dagster.models.model import study_key
 from smalti_dagster.models.promotion import promoted_key
+from smalti_dagster.runs.worker import in_process_executor
 from smalti_dagster.stages.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "promote", "observe", "study", "train_best"]
@@ -41,7 +42,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 - dg.AssetSelection.checks(storage_check(declared)),
                 description=f"Looks at the source of {name}, and records its data version; makes nothing.",
                 tags=run_tags(declared),
-                executor_def=dg.in_process_executor,
+                executor_def=in_process_executor,
             )
         )
     if declared.train is not None:
@@ -56,7 +57,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 description=f"Promotes a model of {name}, and the version that it was trained on: the newest whose "
                 "checks passed, that of a run, or the one before.",
                 tags=run_tags(declared),
-                executor_def=dg.in_process_executor,
+                executor_def=in_process_executor,
             )
         )
     if declared.tuning is not None:
@@ -81,7 +82,7 @@ def build_storage_job(loaded: dg.Definitions) -> Any:
         f"{STORAGE_REACHABLE}_job",
         selection=dg.AssetSelection.checks(*found),
         description="Tries to list, read, write and delete at the places of all data sets; takes seconds.",
-        executor_def=dg.in_process_executor,
+        executor_def=in_process_executor,
     )
 
 
