@@ -129,7 +129,7 @@ def test_a_command_on_this_machine_is_interrupted_when_its_run_is_cancelled(
 
 
 def test_the_daemon_fails_a_command_s_run_whose_process_was_killed() -> None:
-    """The same by the settings of an instance, and Dagster's monitoring; of the daemon's workspace, that uses nothing."""
+    """The same by the settings of an instance, and the monitoring, which uses nothing of a workspace."""
     own = {"module": "smalti_dagster.runs.launcher", "class": "MonitoredRunLauncher", "config": {"settle_seconds": 0}}
     settings = {"run_launcher": own, "run_monitoring": {"enabled": True}}
     with dg.instance_for_test(overrides=settings) as instance, dead_process() as killed:
