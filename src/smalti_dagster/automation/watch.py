@@ -23,12 +23,14 @@ from smalti_dagster.automation import debounce
 from smalti_dagster.automation.debounce import WatchState
 from smalti_dagster.automation.partitions import Look, add_partitions, look_at_partitions, request_partitions
 from smalti_dagster.automation.states import unfinished_reader
+from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration, Watch
 from smalti_dagster.jobs import job_name
 from smalti_dagster.lineage import facts_of, made_in
 from smalti_dagster.places import expand
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.shard_tags import settle
 from smalti_dagster.sources.images import ImagesConfig
 from smalti_dagster.stage import Facts
 from smalti_dagster.stages.source import (
@@ -64,6 +66,7 @@ def build_watch_sensor(
     )
     @with_resources
     def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
+        settle(context.instance, declared, storage, own_checks(context, declared))
         return _Tick(context.instance, declared, watch, storage, clock()).result(context.cursor)
 
     return sensor

@@ -9,6 +9,7 @@ import dagster as dg
 
 from smalti.errors import SmaltiError
 from smalti.spark.prepared.table import PreparedTable
+from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration, Stage
 from smalti_dagster.declaration.checks import CheckName, severity_of
 from smalti_dagster.places import prepared_table
@@ -29,6 +30,8 @@ class CheckInput:
     key: dg.AssetCheckKey
     facts: Facts
     """Of the materialisation that it is about."""
+    own: tuple[dg.AssetCheckKey, ...] = ()
+    """The project's own blocking checks of the data set."""
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
     shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
@@ -112,6 +115,7 @@ def evaluate(
             context.run,
             check.spec.key,
             find_facts(),
+            own=own_checks(context, declared),
             is_alone=check.spec.asset_key not in context.selected_asset_keys,
             shared=shared,
         )
