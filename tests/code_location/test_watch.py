@@ -20,10 +20,12 @@ from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
 from smalti_dagster.automation import watch
 from smalti_dagster.automation.partitions import request_partitions
+from smalti_dagster.automation.states import unfinished_reader
 from smalti_dagster.automation.watch import SEEN_TAG
 from smalti_dagster.declaration import Partitions, Source
+from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
 from smalti_dagster.resources.storage import S3Storage, StorageResource
-from tests.code_location.declared import declare
+from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run
 from tests.code_location.watching import SUCCESS, Watcher
 
@@ -85,9 +87,46 @@ def test_j2_a_change_waits_for_the_run_of_a_schedule_and_needs_none_if_that_has_
     assert watcher.follow(5) == 0
 
 
-@pytest.mark.parametrize("job", ["train", "promote"])
-def test_j2_a_run_that_reads_no_source_is_not_waited_for(watcher: Watcher, job: str) -> None:
-    new_run(watcher.instance, job)
+BEGUN = {DATA_SET_TAG: "flowers"}
+TRAINS = {**BEGUN, TRAINS_TAG: "digest"}
+
+
+@pytest.mark.parametrize(
+    ("job", "stages", "tags", "is_waited_for"),
+    [
+        ("flowers_reshard_job", [], {}, True),
+        ("flowers_everything_job", [], {}, True),
+        ("flowers_everything_job", [], TRAINS, False),
+        ("flowers_train_job", [], TRAINS, False),
+        ("flowers_train_best_job", [], BEGUN, False),
+        ("flowers_study_job", [], BEGUN, False),
+        ("flowers_promote_job", [], BEGUN, False),
+        ("__ASSET_JOB", ["raw"], {}, True),
+        ("__ASSET_JOB", ["shards", "model"], {}, True),
+        ("__ASSET_JOB", ["model"], BEGUN, False),
+        ("__ASSET_JOB", ["study"], BEGUN, False),
+        ("a_job_of_the_project", [], BEGUN, True),
+        ("a_job_of_the_project", [], {}, False),
+        ("trees_reshard_job", [], {DATA_SET_TAG: "trees"}, False),
+    ],
+)
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
+def test_j2_the_runs_that_are_waited_for_are_those_that_make_data(
+    instance: dg.DagsterInstance,
+    job: str,
+    stages: list[str],
+    tags: dict[str, str],
+    is_waited_for: bool,
+    status: dg.DagsterRunStatus,
+) -> None:
+    keys = frozenset(dg.AssetKey(["flowers", stage]) for stage in stages)
+    run = instance.add_run(dg.DagsterRun(job, tags=tags, status=status, asset_selection=keys or None))
+    found = unfinished_reader(instance, FLOWERS)
+    assert (found.run_id if found is not None else None) == (run.run_id if is_waited_for else None)
+
+
+def test_j2_a_training_does_not_keep_a_change_from_being_read(watcher: Watcher) -> None:
+    new_run(watcher.instance, "train", tags=TRAINS)
     watcher.add("roses/2.jpg", b"two")
     assert watcher.follow(5) == 1
 
