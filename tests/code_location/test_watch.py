@@ -110,7 +110,7 @@ TRAINS = {**BEGUN, TRAINS_TAG: "digest"}
         ("trees_reshard_job", [], {DATA_SET_TAG: "trees"}, False),
     ],
 )
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED])
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
 def test_j2_the_runs_that_are_waited_for_are_those_that_make_data(
     instance: dg.DagsterInstance,
     job: str,
@@ -123,6 +123,16 @@ def test_j2_the_runs_that_are_waited_for_are_those_that_make_data(
     run = instance.add_run(dg.DagsterRun(job, tags=tags, status=status, asset_selection=keys or None))
     found = unfinished_reader(instance, FLOWERS)
     assert (found.run_id if found is not None else None) == (run.run_id if is_waited_for else None)
+
+
+def test_j2_a_re_execution_that_has_the_tags_of_a_training_is_waited_for(instance: dg.DagsterInstance) -> None:
+    """It may read its source once more."""
+    first = new_run(instance, "everything", tags=TRAINS)
+    end(instance, first, FAILURE)
+    again = new_run(instance, "everything", parent=first, tags=TRAINS)
+    found = unfinished_reader(instance, FLOWERS)
+    assert found is not None
+    assert found.run_id == again.run_id
 
 
 def test_j2_a_training_does_not_keep_a_change_from_being_read(watcher: Watcher) -> None:
