@@ -304,6 +304,53 @@ def test_partitions_that_cannot_be_are_refused_with_a_message(text: str, message
         DataSet.resolve_from_yaml(text)
 
 
+NOVEMBER = {"by": "day", "start": "2026-11-01"}
+HOURS = {"by": "hour", "start": "2026-11-01-00:00"}
+
+
+def test_a_schedule_requests_the_windows_that_were_over_at_its_tick_and_that_the_shards_do_not_hold() -> None:
+    night = datetime(2026, 11, 20, 3, tzinfo=timezone.utc)
+    midnight = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    first, last = "2026-11-19-03:00", "2026-11-20-02:00"
+    cases: list[tuple[dict[str, str], str, datetime, list[str], tuple[str, str] | None]] = [
+        (NOVEMBER, "0 3 * * *", night, [], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-18"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-19"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-05", "2026-11-15"], ("2026-11-16", "2026-11-19")),  # an outage
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-20"], ("2026-11-19", "2026-11-19")),  # by hand, since the tick
+        (NOVEMBER, "0 * * * *", night, ["2026-11-19"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 0 * * *", midnight, [], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * 5", night, [], ("2026-11-13", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", datetime(2026, 11, 1, 3, tzinfo=timezone.utc), [], None),
+        (HOURS, "0 3 * * *", night, [], (first, last)),
+        (HOURS, "0 3 * * *", night, ["2026-11-19-02:00"], (first, last)),
+        (HOURS, "0 3 * * *", night, ["2026-11-18-02:00"], ("2026-11-18-03:00", last)),
+    ]
+    found = []
+    with dg.instance_for_test() as instance:
+        for number, (partitions, cron, tick, held, _) in enumerate(cases):
+            declared = Declaration(
+                name=f"set{number}",
+                source=Source(table="t"),
+                partitions=Partitions(column="day", **partitions),  # type: ignore[arg-type]
+            )
+            for key in held:
+                made = dg.AssetMaterialization(declared.key("shards"), partition=key)
+                instance.report_runless_asset_event(made)
+            schedule = build_reshard_schedule(declared, cron)
+            request: Any = schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=tick))
+            found.append(asked_for(request))
+    assert found == [case[-1] for case in cases]
+
+
+def asked_for(request: Any) -> tuple[str, str] | None:
+    """The first and the last partition that are requested; None for none."""
+    if isinstance(request, dg.SkipReason):
+        return None
+    key = request.partition_key
+    return (key, key) if key else (request.tags[FIRST], request.tags[LAST])
+
+
 def test_rows_by_key_have_no_schedule_because_a_person_alone_knows_the_keys() -> None:
     text = "name: a\nsource: {table: t}\npartitions: {by: key, column: day}"
     assert not build_definitions(DataSet.resolve_from_yaml(text)).schedules

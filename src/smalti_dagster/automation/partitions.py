@@ -1,6 +1,6 @@
 """Run requests for the partitions of a source that changed since they were read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -74,8 +74,12 @@ def request_partitions(
     found = [key for key in (*known, *(key for each in added for key in each.partition_keys)) if key in wanted]
     if not found:
         return [], added
-    span = {_FIRST_TAG: found[0], _LAST_TAG: found[-1]}
-    return [dg.RunRequest(run_key=request.run_key, tags={**request.tags, **span})], added
+    return [dg.RunRequest(run_key=request.run_key, tags={**request.tags, **span_tags(found)})], added
+
+
+def span_tags(keys: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a run that makes several partitions: the first to the last of these."""
+    return {_FIRST_TAG: keys[0], _LAST_TAG: keys[-1]}
 
 
 def add_partitions(
