@@ -13,6 +13,7 @@ from smalti.catalog import history
 from smalti.dataset import StreamingDataset
 from smalti.errors import StoreNotFound
 from smalti.storage import open_store
+from smalti_dagster.automation.partitions import look_at_partitions
 from smalti_dagster.automation.schedules import build_reshard_schedule
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.data_set import DataSet, build_definitions
@@ -245,6 +246,30 @@ def check_requests(instance: dg.DagsterInstance, storage: LocalStorage, tmp_path
         found = schedule.evaluate_tick(context)
     assert requests(found) == []
     assert found.skip_message == "no partition of daily has changed since it was read"
+
+
+def test_a_partition_that_was_read_and_did_not_get_into_the_shards_counts_as_changed(
+    instance: dg.DagsterInstance, storage: LocalStorage, tmp_path: Path
+) -> None:
+    for day in (1, 2, 3):
+        put(tmp_path / "photos", f"2026-11-0{day}", day)
+    declared = Declaration(name="daily", **images(tmp_path / "photos", **DAYS))
+    days = ("2026-11-01", "2026-11-02")
+    _, read = read_partitions(declared, f"{tmp_path}/photos/day={{partition}}", RunPartitions(days), storage)
+    facts = {"partitions": read.save(inventories_of(declared, storage))}
+
+    def made(stage: Any, *keys: str) -> None:
+        for key in keys:
+            event = dg.AssetMaterialization(declared.key(stage), partition=key, metadata=facts)
+            instance.report_runless_asset_event(event)
+
+    made("raw", *days)
+    made("shards", "2026-11-01")
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-02", "2026-11-03")
+    made("shards", "2026-11-02")
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-03",)
+    made("raw", "2026-11-01")  # once more, in a run that failed then
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-01", "2026-11-03")
 
 
 def test_a_source_that_is_gone_does_not_empty_its_partitions(storage: LocalStorage, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from smalti_dagster.declaration import Partitions, Source
 from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
 from smalti_dagster.resources.storage import S3Storage, StorageResource
 from tests.code_location.declared import FLOWERS, declare
-from tests.code_location.events import end, new_run
+from tests.code_location.events import end, materialise, new_run
 from tests.code_location.watching import SUCCESS, Watcher
 
 FAILURE = dg.DagsterRunStatus.FAILURE
@@ -172,6 +172,56 @@ def test_j10_a_content_that_comes_back_again_and_again_is_read_each_time(watcher
         (watcher.folder / "roses" / "2.jpg").unlink()
         runs += watcher.follow(3, after=61)
     assert runs == 6
+
+
+@pytest.mark.parametrize("by", ["sensor", "schedule"])
+@pytest.mark.parametrize("status", [FAILURE, dg.DagsterRunStatus.CANCELED])
+def test_a_change_whose_run_ended_between_raw_and_shards_is_requested_again_until_the_shards_hold_it(
+    watcher: Watcher, by: str, status: dg.DagsterRunStatus
+) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    run = new_run(watcher.instance) if by == "schedule" else requested(watcher)
+    watcher.materialize(run, shards=False)
+    end(watcher.instance, run, status)
+    message = str(watcher.tick().skip_message)
+    assert "was read, and the shards do not hold it" in message
+    assert f"run {run.run_id}, which read it last, ended as {status.value}" in message
+    again = requested(watcher)
+    materialise(watcher.instance, "shards", {}, again)
+    end(watcher.instance, again, SUCCESS)
+    assert watcher.follow(5, after=61) == 0
+    assert "nothing changed" in str(watcher.tick().skip_message)
+
+
+def test_a_change_that_never_gets_into_the_shards_is_requested_three_times(watcher: Watcher) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    for _ in range(3):
+        run = requested(watcher)
+        watcher.materialize(run, shards=False)
+        end(watcher.instance, run, FAILURE)
+    assert watcher.follow(5, after=61) == 0
+    assert "requested 3 times, and the shards do not hold it" in str(watcher.tick().skip_message)
+    watcher.add("roses/3.jpg", b"three")
+    assert watcher.follow(5, after=61) == 1
+
+
+def test_a_change_whose_run_dagster_will_start_again_is_not_requested_beside_that(watcher: Watcher) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    run = requested(watcher)
+    watcher.materialize(run, shards=False)
+    watcher.instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
+    end(watcher.instance, run, FAILURE)
+    assert watcher.follow(5, after=61) == 0
+    watcher.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "deleted"})
+    assert watcher.follow(5, after=61) == 1
+
+
+def requested(watcher: Watcher) -> dg.DagsterRun:
+    """The run that one of the next ticks requests."""
+    for _ in range(4):
+        for run in watcher.launch(watcher.tick(after=61)):
+            return run
+    raise AssertionError(f"nothing was requested: {watcher.tick().skip_message}")
 
 
 def test_a_change_is_recorded_as_a_data_version_as_soon_as_it_is_seen(watcher: Watcher) -> None:
