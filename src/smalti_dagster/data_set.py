@@ -1,6 +1,7 @@
 """DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
 
 import re
+import warnings
 from typing import Any
 
 import dagster as dg
@@ -22,6 +23,9 @@ from smalti_dagster.models.training_function import build_function_model
 from smalti_dagster.models.tuning import build_study
 from smalti_dagster.stages.data import build_data
 from smalti_dagster.stages.source import build_source, is_watchable
+
+# Dagster's own, about each schedule, sensor and job of a declaration with `owners`, most of them while it loads a job.
+warnings.filterwarnings("ignore", message="Parameter `owners` of", category=dg.BetaWarning)
 
 
 class DataSetParameters(BaseModel):
@@ -109,5 +113,6 @@ def build_automation_sensor(declared: Declaration) -> dg.AutomationConditionSens
         target=dg.AssetSelection.assets(*map(declared.key, declared.stages)),
         default_status=dg.DefaultSensorStatus.STOPPED,
         run_tags=run_tags(declared),
+        **declared.labels,
         description=f"Requests the assets of {declared.name} by their conditions ({declared.automation.condition}).",
     )

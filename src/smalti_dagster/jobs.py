@@ -41,7 +41,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 selection=dg.AssetSelection.assets(declared.source_key)
                 - dg.AssetSelection.checks(storage_check(declared)),
                 description=f"Looks at the source of {name}, and records its data version; makes nothing.",
-                tags=run_tags(declared),
+                **_labels(declared),
                 executor_def=in_process_executor,
             )
         )
@@ -56,7 +56,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 selection=dg.AssetSelection.assets(promoted_key(declared)),
                 description=f"Promotes a model of {name}, and the version that it was trained on: the newest whose "
                 "checks passed, that of a run, or the one before.",
-                tags=run_tags(declared),
+                **_labels(declared),
                 executor_def=in_process_executor,
             )
         )
@@ -66,7 +66,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 job_name(declared, "study"),
                 selection=dg.AssetSelection.assets(study_key(declared)),
                 description=f"Tries out hyperparameters of the training of {name}.",
-                tags=run_tags(declared),
+                **_labels(declared),
             )
         )
         text = f"Trains a model of {name} with the best hyperparameters of the newest study."
@@ -99,5 +99,11 @@ def _job(
         selection=dg.AssetSelection.assets(*(declared.key(stage) for stage in stages)),
         description=description,
         config=dict(config) if config else None,
-        tags=run_tags(declared),
+        **_labels(declared),
     )
+
+
+def _labels(declared: Declaration) -> dict[str, Any]:
+    """Return the tags and owners of a job, and the tags of its runs."""
+    tags = run_tags(declared)
+    return {**declared.labels, "tags": {**declared.labels["tags"], **tags}, "run_tags": tags}

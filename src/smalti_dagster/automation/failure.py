@@ -89,6 +89,7 @@ def build_failure_sensor(
         name=name,
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING if is_on else dg.DefaultSensorStatus.STOPPED,
+        **(declared.labels if declared is not None else {}),
         description=f"Reports failed runs {whose}and their blocking checks, once no retry is left, and sensors and "
         "schedules that fail again and again.",
     )

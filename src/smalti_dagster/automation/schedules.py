@@ -22,6 +22,7 @@ def build_reshard_schedule(declared: Declaration, cron: str) -> dg.ScheduleDefin
         "job_name": job,
         "execution_timezone": declared.automation.timezone,
         "default_status": dg.DefaultScheduleStatus.STOPPED,
+        **declared.labels,
         "description": f"Re-shards {declared.name} as it is declared; an unchanged source gives no new version.",
     }
     if declared.partitions is not None and declared.source.kind == "images":

@@ -71,6 +71,7 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
         job_name=job,
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
+        **declared.labels,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
         f"checks passed: once for every digest, and again if that failed or was cancelled, at most {MAX_TRIES} times.",
     )

@@ -62,6 +62,7 @@ def build_watch_sensor(
         job_name=job_name(declared, "reshard"),
         minimum_interval_seconds=watch.interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
+        **declared.labels,
         description=f"{then} {declared.name} when the content of its source has changed, and was then quiet for "
         f"{watch.quiet_seconds} s.",
     )
