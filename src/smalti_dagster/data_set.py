@@ -113,6 +113,6 @@ def build_automation_sensor(declared: Declaration) -> dg.AutomationConditionSens
         target=dg.AssetSelection.assets(*map(declared.key, declared.stages)),
         default_status=dg.DefaultSensorStatus.STOPPED,
         run_tags=run_tags(declared),
-        **declared.labels,
+        tags=declared.labels["tags"],  # it takes no owners
         description=f"Requests the assets of {declared.name} by their conditions ({declared.automation.condition}).",
     )

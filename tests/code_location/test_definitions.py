@@ -46,6 +46,9 @@ def describe(found: dg.Definitions) -> dict[str, Any]:
                 "tags": {name: value for name, value in sorted(node.tags.items()) if "/" not in name},
                 "owners": sorted(node.owners),
                 "code version": node.code_version,
+                "overdue after": node.freshness_policy.fail_window.to_timedelta().total_seconds() / 3600
+                if node.freshness_policy is not None
+                else None,
                 "checks": {
                     key.name: "blocking" if graph.get_check_spec(key).blocking else "warning"
                     for key in sorted(node.check_keys, key=lambda key: key.name)

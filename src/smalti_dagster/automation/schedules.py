@@ -8,6 +8,7 @@ import dagster as dg
 from smalti_dagster.automation.partitions import look_at_partitions, request_partitions, span_tags
 from smalti_dagster.automation.states import unfinished_reader
 from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration.automation import cron_ticks
 from smalti_dagster.jobs import job_name
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
@@ -65,10 +66,7 @@ def _windows(context: dg.ScheduleEvaluationContext, declared: Declaration, cron:
         raise TypeError(f"the schedule of {declared.name} needs partitions by windows of time, found {definition}")
     over = definition.get_partition_keys(current_time=tick)
     held = context.instance.get_materialized_partitions(declared.key("shards"))
-    times = dg.TimeWindowPartitionsDefinition(
-        start=tick, fmt="%Y", cron_schedule=cron, timezone=declared.automation.timezone
-    )
-    before = times.get_prev_partition_window(tick, respect_bounds=False)
+    before = cron_ticks(cron, declared.automation.timezone).get_prev_partition_window(tick, respect_bounds=False)
     first = len(over) - 1
     while first > 0 and before is not None and definition.end_time_for_partition_key(over[first - 1]) > before.start:
         first -= 1
