@@ -5,7 +5,7 @@ Stages hand over addresses, versions and digests, never data: a DataFrame or ten
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,10 +197,9 @@ def upstream(
     return facts
 
 
-def _made_by_job(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> Collection[dg.AssetKey]:
+def _made_by_job(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> set[dg.AssetKey]:
     """Return the assets that the job of a step makes, in whichever step."""
-    found: Collection[dg.AssetKey] = context.op_execution_context.job_def.asset_layer.executable_asset_keys
-    return found
+    return set(context.op_execution_context.job_def.asset_layer.executable_asset_keys)
 
 
 def made_before(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> dg.EventLogEntry | None:

@@ -93,7 +93,8 @@ class MonitoredRunLauncher(dg.DefaultRunLauncher):
         run = self._instance.get_run_by_id(run_id)
         here = process_here(run) if run is not None and not run.is_finished else None
         if run is None or here is None or (is_alive(here) and GRPC_INFO_TAG in run.tags):
-            return bool(super().terminate(run_id))
+            terminate: Any = super().terminate
+            return bool(terminate(run_id))
         self._instance.report_run_canceling(run)
         if is_alive(here):
             os.kill(here.number, signal.SIGINT)
@@ -117,7 +118,8 @@ class MonitoredRunLauncher(dg.DefaultRunLauncher):
 
     def _is_known_to_server(self, run: dg.DagsterRun) -> bool | None:
         """Return whether a run's code server executes it; None if it does not answer."""
-        client = self._get_grpc_client_for_termination(run.run_id)
+        connect: Any = self._get_grpc_client_for_termination
+        client = connect(run.run_id)
         if client is None:
             return None
         try:
