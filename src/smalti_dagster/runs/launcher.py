@@ -6,8 +6,8 @@ In `dagster.yaml`:
 
 Intended behaviour, with `run_monitoring` enabled:
 1. The daemon fails a started run whose process is gone, whatever has started it: a code server, or a command such as
-   `dg launch`. `run_retries` then starts it again, and the daemon frees its places in the pools. With Dagster's default
-   launcher it cannot tell whether a process lives.
+   `dg launch`. `run_retries` then starts it again, and the daemon frees its places in the pools. Dagster's default
+   launcher does not know whether a process lives.
 2. A run of a code server has failed only once that server answers again: Dagster tries a retry a single time, and drops
    it if the server cannot be reached. The run must be found gone for a few seconds, in which the daemon loads the new
    server. Without an answer for a minute the run has failed, so that its places are free.
@@ -36,7 +36,7 @@ _ASK_SECONDS = 5  # that a code server has for its answer
 
 
 class MonitoredRunLauncher(dg.DefaultRunLauncher):
-    """Dagster's default launcher, which can also tell whether the process of a run lives.
+    """Dagster's default launcher, which also knows whether the process of a run lives.
 
     Args:
         inst_data: Of Dagster.

@@ -27,7 +27,7 @@ class Process(NamedTuple):
     number: int
     """Its id."""
     started: float
-    """When it started, in seconds since 1970."""
+    """Time at which it started, in seconds since 1970."""
 
 
 def process_tags(run_id: str, process: int | None = None) -> dict[str, str]:

@@ -48,7 +48,7 @@ def _has_just_ended(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 def _is_passed_over(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether Dagster's daemon has looked at a failure and started no retry.
 
-    Only the daemon's own cursor tells how far it has looked.
+    How far it has looked is in the daemon's own cursor alone.
     """
     name = f"EVENT_LOG_CONSUMER_CURSOR-{dg.DagsterEventType.RUN_FAILURE.value}"
     cursor = instance.daemon_cursor_storage.get_cursor_values({name}).get(name)

@@ -4,7 +4,7 @@ Intended behaviour:
 1. The run's tags name the process that executes it, whatever has started that (`process`). By them the daemon finds
    that it is gone, and fails the run (`launcher`).
 2. When the code server that started a run worker dies, the run worker is killed. Dagster itself would leave it working
-   for a run that nobody can cancel any more, and that is started again beside it.
+   for a run that cannot be cancelled any more, and that is started again beside it.
 3. When the run is over although its worker lives (cancelled by force, failed by the daemon, deleted), the run worker is
    killed. SIGKILL, so that it writes nothing more: a failure after a cancellation would be the run's state.
 4. Its steps end with it; see `lifetime`.
