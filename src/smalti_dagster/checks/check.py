@@ -104,6 +104,7 @@ def evaluate(
         find_facts: Gives the facts of the materialisation that the checks are about.
     """
     is_stopped = False
+    own = own_checks(context, declared)
     shared: dict[Callable[[CheckInput], Any], Any] = {}
     for check in checks:
         if check.spec.key not in context.selected_asset_check_keys:
@@ -115,7 +116,7 @@ def evaluate(
             context.run,
             check.spec.key,
             find_facts(),
-            own=own_checks(context, declared),
+            own=own,
             is_alone=check.spec.asset_key not in context.selected_asset_keys,
             shared=shared,
         )
