@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,16 +114,19 @@ def _run(options: argparse.Namespace) -> None:
 
     from pipelines.definitions import defs
     from pipelines.progress import progress_logger
-    from smalti_dagster.runs.leftovers import end_leftovers
-    from smalti_dagster.runs.worker import process_tags
+    from smalti_dagster.runs.launcher import cancel_dead_commands
+    from smalti_dagster.runs.process import process_tags
 
     begin = time.monotonic()
     logged = dg.Definitions.merge(defs(), dg.Definitions(loggers={"progress": progress_logger(STAGES, _say)}))
     job = logged.resolve_job_def("flowers_everything_job")
     with dg.DagsterInstance.from_config(str(home)) as instance:
-        end_leftovers(instance)
-        result = job.execute_in_process(run_config=run_config(options), instance=instance, tags=process_tags())
-        _say(_summary(instance, result.run_id, seconds=time.monotonic() - begin))
+        cancel_dead_commands(instance)
+        run_id = str(uuid.uuid4())
+        job.execute_in_process(
+            run_config=run_config(options), instance=instance, run_id=run_id, tags=process_tags(run_id)
+        )
+        _say(_summary(instance, run_id, seconds=time.monotonic() - begin))
 
 
 def _summary(instance: Any, run_id: str, *, seconds: float) -> str:

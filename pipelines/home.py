@@ -1,6 +1,6 @@
 """The home of Dagster's own records: the folder `DAGSTER_HOME`, made ready here before Dagster first looks at it.
 
-`python -m pipelines.home` does so before the UI starts, and ends the runs of processes that are gone.
+`python -m pipelines.home` does so before the UI starts.
 """
 
 import os
@@ -32,7 +32,4 @@ def prepare_home(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    from smalti_dagster.runs import leftovers
-
     detect_home()
-    leftovers.main()

@@ -367,6 +367,7 @@ def _automation_sensor(data_set: Declaration) -> dg.AutomationConditionSensorDef
         target=dg.AssetSelection.assets(*map(data_set.key, data_set.stages)),
         default_status=dg.DefaultSensorStatus.STOPPED,
         run_tags=run_tags(data_set),
+        tags=data_set.labels["tags"],  # it takes no owners
         description=f"Requests the assets of {data_set.name} by their conditions ({data_set.automation.condition}).",
     )
 

@@ -1,6 +1,7 @@
 """DataSet: the component that turns a declaration into a family of assets, checks, jobs, a schedule and sensors."""
 
 import re
+import warnings
 
 import dagster as dg
 from pydantic import BaseModel, Field, PrivateAttr
@@ -8,6 +9,9 @@ from typing_extensions import Self
 
 from smalti_dagster.blocks import build_definitions
 from smalti_dagster.declaration import Declaration
+
+# Dagster's own, about each schedule, sensor and job of a declaration with `owners`, most of them while it loads a job.
+warnings.filterwarnings("ignore", message="Parameter `owners` of", category=dg.BetaWarning)
 
 
 class DataSetParameters(BaseModel):

@@ -10,6 +10,7 @@ from smalti_dagster.declaration import Declaration, Stage
 from smalti_dagster.lineage import run_tags
 from smalti_dagster.models.model import study_key
 from smalti_dagster.models.promotion import promoted_key
+from smalti_dagster.runs.worker import in_process_executor
 from smalti_dagster.stages.source import is_watchable
 
 JobKind = Literal["reshard", "train", "everything", "promote", "observe", "study", "train_best"]
@@ -40,8 +41,8 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 selection=dg.AssetSelection.assets(declared.source_key)
                 - dg.AssetSelection.checks(storage_check(declared)),
                 description=f"Looks at the source of {name}, and records its data version; makes nothing.",
-                tags=run_tags(declared),
-                executor_def=dg.in_process_executor,
+                **_labels(declared),
+                executor_def=in_process_executor,
             )
         )
     if declared.train is not None:
@@ -55,8 +56,8 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 selection=dg.AssetSelection.assets(promoted_key(declared)),
                 description=f"Promotes a model of {name}, and the version that it was trained on: the newest whose "
                 "checks passed, that of a run, or the one before.",
-                tags=run_tags(declared),
-                executor_def=dg.in_process_executor,
+                **_labels(declared),
+                executor_def=in_process_executor,
             )
         )
     if declared.tuning is not None:
@@ -65,7 +66,7 @@ def build_jobs(declared: Declaration) -> list[Any]:
                 job_name(declared, "study"),
                 selection=dg.AssetSelection.assets(study_key(declared)),
                 description=f"Tries out hyperparameters of the training of {name}.",
-                tags=run_tags(declared),
+                **_labels(declared),
             )
         )
         text = f"Trains a model of {name} with the best hyperparameters of the newest study."
@@ -81,7 +82,7 @@ def build_storage_job(loaded: dg.Definitions) -> Any:
         f"{STORAGE_REACHABLE}_job",
         selection=dg.AssetSelection.checks(*found),
         description="Tries to list, read, write and delete at the places of all data sets; takes seconds.",
-        executor_def=dg.in_process_executor,
+        executor_def=in_process_executor,
     )
 
 
@@ -98,7 +99,7 @@ def _job(
         selection=_between(declared, stages),
         description=description,
         config=dict(config) if config else None,
-        tags=run_tags(declared),
+        **_labels(declared),
     )
 
 
@@ -110,3 +111,9 @@ def _between(declared: Declaration, stages: tuple[Stage, ...]) -> dg.AssetSelect
         return named
     first, last = dg.AssetSelection.assets(keys[0]), dg.AssetSelection.assets(keys[-1])
     return named | (first.downstream() & last.upstream())
+
+
+def _labels(declared: Declaration) -> dict[str, Any]:
+    """Return the tags and owners of a job, and the tags of its runs."""
+    tags = run_tags(declared)
+    return {**declared.labels, "tags": {**declared.labels["tags"], **tags}, "run_tags": tags}

@@ -164,8 +164,10 @@ def upstream(
     1. The one of its own run comes first, then that of the run that it re-executes, and so on to the first of them, or
        to one that was deleted.
     2. Then the one that the run, or one that it re-executes, took from another run before.
-    3. A re-execution that finds none is refused: what its data was is not known.
-    4. Any other run takes the newest of any run, and notes in its tags which that was.
+    3. A re-execution that finds none is refused if the asset is one that its job makes, or if a run before it was
+       deleted: what its data was is not known.
+    4. Any other run takes the newest of any run, and notes in its tags which that was, before it is used. So does a
+       re-execution: no run before it has got so far.
 
     Raises:
         dg.Failure: the asset was never materialised, or it is not known which materialisation a run has used.
@@ -178,8 +180,9 @@ def upstream(
     for run in runs:
         if (taken := run.tags.get(_taken_from(asset))) is not None:
             return _taken_before(instance, asset, run, taken)
-    if context.run.parent_run_id is not None:
-        deleted = f" (run {runs[-1].parent_run_id} was deleted)" if runs and runs[-1].parent_run_id else ""
+    is_deleted = bool(runs and runs[-1].parent_run_id)
+    if context.run.parent_run_id is not None and (is_deleted or asset in _made_by_job(context)):
+        deleted = f" (run {runs[-1].parent_run_id} was deleted)" if is_deleted else ""
         raise dg.Failure(
             f"run {context.run.run_id} is a re-execution of run {context.run.parent_run_id}, and neither that one nor "
             f"one before it made asset {name} or noted which materialisation of it was used{deleted}: re-execute it "
@@ -193,6 +196,11 @@ def upstream(
     tags = {_taken_from(asset): newest.run_id or _NO_RUN, _taken_digest(asset): str(facts.get("digest", ""))}
     instance.add_run_tags(context.run.run_id, tags)
     return facts
+
+
+def _made_by_job(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> set[dg.AssetKey]:
+    """Return the assets that the job of a step makes, in whichever step."""
+    return set(context.op_execution_context.job_def.asset_layer.executable_asset_keys)
 
 
 def made_before(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> dg.EventLogEntry | None:

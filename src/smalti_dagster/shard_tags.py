@@ -2,14 +2,15 @@
 
 `checked` names the newest version whose blocking checks passed. Every blocking check moves it when it passes as the
 last of them, in the run that wrote the version or in any later run that executes the check again. It never moves back,
-and never past a version that the checks have not compared the new one with.
+and never past a version that the checks have not compared the new one with. Where a project has blocking checks of its
+own, the tag waits for these, too: a tick of the data set's sensors moves it when they have passed (`settle`).
 
 A training tags its version until it succeeds, so that no vacuum removes it. One that failed, was cancelled or killed
 leaves its tag, so that a retry, even one that is still queued, finds the version. The next training, or the next run
 that publishes, removes the tags of runs that are over and are not about to be executed again.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +22,14 @@ from smalti.catalog.tags import Tag, read_tag, tag_bytes, tag_key, version_of_ta
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
 from smalti_dagster.checks.check import CheckInput
+from smalti_dagster.checks.own import missing_of
+from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.checks import checks_before_shards
-from smalti_dagster.lineage import evaluations
-from smalti_dagster.places import Place
+from smalti_dagster.lineage import evaluations, facts_of, latest
+from smalti_dagster.places import Place, shards_of
+from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.runs.steps import is_going_on
-from smalti_dagster.stage import plain
+from smalti_dagster.stage import Facts, plain
 
 CHECKED = "checked"
 """The tag of the newest version whose blocking checks passed."""
@@ -70,7 +74,7 @@ def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.Asse
     about: dict[str, Any] = {"version": manifest.version, "digest": manifest.digest, "set": place.url}
     state = {}
     if step.key.name in step.declared.blocking_checks:
-        state = {f"tag_{CHECKED}": _move(step, place, manifest.version, about, result)}
+        state = {f"tag_{CHECKED}": _move(step, place.store(), about, result)}
     return dg.AssetCheckResult(
         passed=result.passed,
         severity=result.severity,
@@ -79,21 +83,60 @@ def conclude(step: CheckInput, place: Place, manifest: Manifest, result: dg.Asse
     )
 
 
-def _move(step: CheckInput, place: Place, version: int, about: Mapping[str, Any], result: dg.AssetCheckResult) -> str:
+def settle(
+    instance: dg.DagsterInstance, declared: Declaration, storage: StorageResource, own: Sequence[dg.AssetCheckKey]
+) -> None:
+    """Move `checked` to the newest version if checks of the project's own were the last that it waited for."""
+    event = latest(instance, declared.key("shards")) if own else None
+    if event is None:
+        return
+    facts, place = facts_of(event), shards_of(declared, storage)
+    about = {"version": facts.get("version"), "digest": facts.get("digest"), "set": place.url}
+    checked = checked_version(place.store())
+    if checked is None or about["version"] != checked.version:
+        _advance(instance, declared, place.store(), facts, about, {}, own)
+
+
+def _move(step: CheckInput, store: Store, about: Mapping[str, Any], result: dg.AssetCheckResult) -> str:
     """Move `checked` to a version if all its blocking checks have passed; return in words what was done."""
     if not _lets_pass(result):
         return f"not moved: {step.key.name} failed"
-    said: dict[str, Mapping[str, Any]] = {step.key.name: plain(result.metadata)}
-    for name in step.declared.blocking_checks:
-        found = _said(step.instance, dg.AssetCheckKey(step.key.asset_key, name), about) if name not in said else None
+    said = {step.key.name: plain(result.metadata)}
+    return _advance(step.instance, step.declared, store, step.facts, about, said, step.own)
+
+
+def _advance(
+    instance: dg.DagsterInstance,
+    declared: Declaration,
+    store: Store,
+    facts: Facts,
+    about: Mapping[str, Any],
+    said: Mapping[str, Facts],
+    own: Sequence[dg.AssetCheckKey],
+) -> str:
+    """Move `checked` to a version if all its blocking checks have passed; return in words what was done.
+
+    Args:
+        instance: Knows what the checks said.
+        declared: The data set.
+        store: Of the shard set.
+        facts: Of the materialisation of the version.
+        about: Version, digest and set, as they are in the metadata of its checks.
+        said: The metadata of checks that have passed just now, by name.
+        own: Blocking checks of the project's own.
+    """
+    version, passed = int(about["version"]), dict(said)
+    for name in declared.blocking_checks:
+        found = _said(instance, dg.AssetCheckKey(declared.key("shards"), name), about) if name not in passed else None
         if found is not None and _lets_pass(found):
-            said[name] = plain(found.metadata)
-    if missing := [name for name in step.declared.blocking_checks if name not in said]:
+            passed[name] = plain(found.metadata)
+    missing = [name for name in declared.blocking_checks if name not in passed]
+    if missing := missing or missing_of(instance, own):
         return f"not moved before {' and '.join(missing)} passed for version {version}"
-    if (failed := _failed_before(step)) is not None:
+    if (failed := _failed_before(instance, declared, facts)) is not None:
         return f"not moved: {failed} failed for the rows of version {version}"
-    bases = {name: facts[BASE] for name, facts in said.items() if BASE in facts}
-    named = advance(place.store(), version, bases=bases.values())
+    bases = {name: each[BASE] for name, each in passed.items() if BASE in each}
+    named = advance(store, version, bases=bases.values())
     if named >= version:
         return f"version {named}"
     stale = [name for name, base in bases.items() if base != named]
@@ -115,16 +158,16 @@ def _said(
     return None
 
 
-def _failed_before(step: CheckInput) -> str | None:
+def _failed_before(instance: dg.DagsterInstance, declared: Declaration, facts: Facts) -> str | None:
     """Return the blocking check that the rows of a version have failed, where the stages ran one by one.
 
     Which rows a check was of is known of prepared images alone. Of others, its last evaluation counts.
     """
-    for stage in step.declared.stages[: step.declared.stages.index("shards")]:
-        is_known = stage == "prepared" and "table" in step.facts
-        about = {"digest": step.facts["table"]} if is_known else {}
-        for name in checks_before_shards(step.declared.source.kind, step.declared.checks.severity):
-            said = _said(step.instance, dg.AssetCheckKey(step.declared.key(stage), name), about)
+    for stage in declared.stages[: declared.stages.index("shards")]:
+        is_known = stage == "prepared" and "table" in facts
+        about = {"digest": facts["table"]} if is_known else {}
+        for name in checks_before_shards(declared.source.kind, declared.checks.severity):
+            said = _said(instance, dg.AssetCheckKey(declared.key(stage), name), about)
             if said is not None and not _lets_pass(said):
                 return name
     return None

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from smalti_dagster.declaration import Declaration, Stage
-from smalti_dagster.declaration.conditions import condition_of
+from smalti_dagster.declaration.conditions import condition_of, freshness_of
 from smalti_dagster.faults import retrying
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
@@ -77,7 +77,7 @@ def stage_spec(
     deps: Iterable[dg.AssetKey] = (),
     description: str | None = None,
 ) -> dg.AssetSpec:
-    """Return the specification of a stage's asset: its key, group, owners, tags and the version of its code.
+    """Return the specification of a stage's asset: its key, group, owners, tags, freshness and code.
 
     Args:
         declared: The data set.
@@ -97,6 +97,7 @@ def stage_spec(
         kinds=kinds,
         code_version=declared.code_version(stage, code),
         automation_condition=condition_of(declared, stage),
+        freshness_policy=freshness_of(declared, stage),
         skippable=True,  # a re-execution after failure takes it from the run that failed
     )
 

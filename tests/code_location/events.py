@@ -1,6 +1,9 @@
 """Runs and materialisations as Dagster records them, without executing anything."""
 
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
@@ -58,3 +61,11 @@ def end(instance: dg.DagsterInstance, run: dg.DagsterRun, status: dg.DagsterRunS
         dg.DagsterRunStatus.CANCELED: dg.DagsterEventType.RUN_CANCELED,
     }[status]
     instance.report_dagster_event(dg.DagsterEvent(kind.value, run.job_name), run.run_id)
+
+
+@contextmanager
+def dead_process() -> Iterator[int]:
+    """The id of a process that was killed; no other one gets it while the body runs."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        child.kill()
+        yield child.pid

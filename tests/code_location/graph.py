@@ -1,7 +1,6 @@
 """The three stages up to the shard set, run on a declared folder of photos, and what they said."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from smalti_dagster.lineage import CHECKED_IN, facts_of, latest
 from smalti_dagster.resources.spark import SparkResource
 from smalti_dagster.resources.storage import LocalStorage, StorageResource
 from smalti_dagster.resources.training import TrainerResource
+from smalti_dagster.runs.process import process_tags
 from tests.code_location.declared import declare, define
 from tests.code_location.events import op_config
 
@@ -75,7 +75,7 @@ class Graph:
     def run(
         self,
         *,
-        tags: Mapping[str, str] | None = None,
+        run_id: str | None = None,
         spark: Any = None,
         **shards: Any,
     ) -> dict[str, dict[str, Any]]:
@@ -83,7 +83,12 @@ class Graph:
         done = (
             self.defs(spark)
             .resolve_job_def("flowers_reshard_job")
-            .execute_in_process(instance=self.instance, run_config=op_config({"shards": shards}), tags=tags)
+            .execute_in_process(
+                instance=self.instance,
+                run_config=op_config({"shards": shards}),
+                run_id=run_id,
+                tags=process_tags(run_id) if run_id is not None else None,
+            )
         )
         checks = done.get_asset_check_evaluations()
         assert all(check.passed for check in checks)

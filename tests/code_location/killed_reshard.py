@@ -6,13 +6,13 @@ killed_reshard <instance's folder> <photos> <data> <version that it dies before>
 import os
 import signal
 import sys
+import uuid
 from pathlib import Path
 
 import dagster as dg
 
 from smalti.catalog.header import header_key
 from smalti.storage import LocalStore
-from smalti_dagster.runs.worker import process_tags
 from tests.code_location.graph import Graph
 
 
@@ -31,7 +31,7 @@ def die_before(version: int) -> None:
 def main(home: str, photos: str, data: str, version: str) -> None:
     die_before(int(version))
     with dg.DagsterInstance.from_config(home) as instance:
-        Graph(instance, Path(photos), Path(data)).run(tags=process_tags())
+        Graph(instance, Path(photos), Path(data)).run(run_id=str(uuid.uuid4()))
 
 
 if __name__ == "__main__":

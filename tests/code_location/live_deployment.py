@@ -21,7 +21,7 @@ import dagster as dg
 import yaml
 
 from pipelines.home import REPOSITORY
-from smalti_dagster.runs.worker import PROCESS_TAG
+from smalti_dagster.runs.process import PROCESS_TAG
 from tests.storage.servers.process import free_port
 from tests.torch.train.conftest import publish_squares
 
@@ -104,9 +104,6 @@ class LiveDeployment:
             "webserver": ["dagster-webserver", *place, str(self.web_port), "-w", str(self.workspace)],
         }
         command = [str(TOOLS / commands[part][0]), *commands[part][1:]]
-        if part == "code server" and part in self.parts:
-            left = [sys.executable, "-m", "smalti_dagster.runs.leftovers"]
-            subprocess.run(left, cwd=REPOSITORY, env=self.environment, check=True, timeout=60)
         if part == "code server":
             command += ["-a", "defs", "-d", str(REPOSITORY)]
         with (self.folder / f"{part}.log").open("ab") as log:

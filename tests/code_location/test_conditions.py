@@ -1,11 +1,15 @@
 """Automation conditions in the declaration, by Dagster's own evaluation of them."""
 
+import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
 
+from pipelines.home import REPOSITORY
 from smalti_dagster import DataSet, build_definitions
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.declaration import Automation, Declaration, Partitions, Source, Watch
@@ -164,3 +168,25 @@ IMAGES = "name: a\nsource: {folder: x}\n"
 def test_automation_that_cannot_be_is_refused_with_a_message(text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         DataSet.resolve_from_yaml(text)
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_the_condition_of_the_page_is_attached_by_post_processing_and_requests_the_data_every_night(
+    instance: dg.DagsterInstance,
+) -> None:
+    page = (REPOSITORY / "docs" / "dagster.md").read_text()
+    [declared] = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "post_processing" in text]
+    [module] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "template_var" in text]
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=DataSet, defs_yaml_contents=yaml.safe_load(declared))
+        (folder / "conditions.py").write_text(module)
+        with sandbox.load_component_and_build_defs(defs_path=folder) as (_, defs):
+            selection, cursor, requested = dg.AssetSelection.groups("slides"), None, []
+            for hour in (2, 4, 5):
+                now = datetime(2026, 11, 23, hour, tzinfo=timezone.utc)
+                found = dg.evaluate_automation_conditions(defs, instance, selection, evaluation_time=now, cursor=cursor)
+                cursor = found.cursor
+                keys = [dg.AssetKey(["slides", stage]) for stage in ("source", "raw", "prepared", "shards")]
+                requested.append([key.path[1] for key in keys if found.get_num_requested(key)])
+            assert requested == [[], ["raw", "prepared", "shards"], []]
+            assert not defs.schedules

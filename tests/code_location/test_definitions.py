@@ -11,6 +11,8 @@ import dagster as dg
 import pytest
 
 from pipelines.home import REPOSITORY
+from smalti_dagster.declaration import Automation, Notify
+from tests.code_location.declared import declare, define
 from tests.code_location.shipped import defs
 
 SNAPSHOT = Path(__file__).with_name("definitions.json")
@@ -44,6 +46,9 @@ def describe(found: dg.Definitions) -> dict[str, Any]:
                 "tags": {name: value for name, value in sorted(node.tags.items()) if "/" not in name},
                 "owners": sorted(node.owners),
                 "code version": node.code_version,
+                "overdue after": node.freshness_policy.fail_window.to_timedelta().total_seconds() / 3600
+                if node.freshness_policy is not None
+                else None,
                 "checks": {
                     key.name: "blocking" if graph.get_check_spec(key).blocking else "warning"
                     for key in sorted(node.check_keys, key=lambda key: key.name)
@@ -54,13 +59,19 @@ def describe(found: dg.Definitions) -> dict[str, Any]:
         "jobs": {
             job.name: {
                 "assets": sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys),
-                "tags": {name: value for name, value in sorted(job.tags.items()) if name.startswith("smalti/")},
+                "tags": dict(sorted(job.tags.items())),
+                "run tags": dict(sorted(job.run_tags.items())),
             }
             for job in sorted(repository.get_all_jobs(), key=lambda job: job.name)
             if not job.name.startswith("__")
         },
         "schedules": {
-            each.name: {"cron": each.cron_schedule, "job": each.job_name, "status": each.default_status.value}
+            each.name: {
+                "cron": each.cron_schedule,
+                "job": each.job_name,
+                "status": each.default_status.value,
+                "tags": dict(each.tags),
+            }
             for each in sorted(repository.schedule_defs, key=lambda each: each.name)
         },
         "sensors": {
@@ -68,6 +79,7 @@ def describe(found: dg.Definitions) -> dict[str, Any]:
                 "seconds": each.minimum_interval_seconds,
                 "job": each.job_name if each.targets else None,
                 "status": each.default_status.value,
+                "tags": dict(each.tags),
             }
             for each in sorted(repository.sensor_defs, key=lambda each: each.name)
             if not each.name.startswith("default_automation")
@@ -82,6 +94,20 @@ def test_the_definitions_are_those_of_the_snapshot() -> None:
     if os.environ.get("SMALTI_UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(text)
     assert json.loads(text) == json.loads(SNAPSHOT.read_text())
+
+
+def test_tags_and_owners_of_a_declaration_are_those_of_all_that_belongs_to_it() -> None:
+    """By them the UI can be filtered; runs have the tags by which they are found, and no others."""
+    notify = Notify(email=["vision@example.com"])
+    declared = declare(owners=["team:vision"], tags={"team": "vision"}, automation=Automation(notify=notify))
+    repository = define(declared).get_repository_def()
+    jobs = [job for job in repository.get_all_jobs() if not job.name.startswith("__")]
+    everything: list[Any] = [*jobs, *repository.schedule_defs, *repository.sensor_defs]
+    assert len(everything) == 9
+    for each in everything:
+        assert {"data_set": "flowers", "team": "vision"}.items() <= dict(each.tags).items(), each.name
+        assert each.owners == ["team:vision"], each.name
+    assert {frozenset(job.run_tags) for job in jobs} == {frozenset({"smalti/data_set", "smalti/declaration"})}
 
 
 def test_everything_that_is_defined_can_be_loaded() -> None:

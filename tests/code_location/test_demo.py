@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,9 @@ from pipelines.faults import describe_fault
 from pipelines.home import prepare_home
 from pipelines.progress import progress_logger
 from smalti.errors import BadImageError, SmaltiError
-from smalti_dagster.runs.leftovers import end_leftovers
-from smalti_dagster.runs.worker import HOST_TAG, PROCESS_TAG, process_tags
+from smalti_dagster.runs.launcher import cancel_dead_commands
+from smalti_dagster.runs.process import process_tags
+from tests.code_location.events import dead_process, new_run
 from tests.code_location.shipped import defs
 
 
@@ -132,42 +132,23 @@ def test_home_gets_settings_once_and_keeps_those_of_its_owner(tmp_path: Path) ->
     assert settings.read_text() == "telemetry: {enabled: true}\n"
 
 
-def started_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.DagsterRun:
-    job = defs.resolve_job_def("flowers_train_job")
-    return instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
-
-
 @pytest.mark.slow
 def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> None:
     """Else the next demo would wait for the place for ever."""
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    tags = process_tags(child.pid)
-    child.communicate(b"\n", timeout=60)
     prepare_home(tmp_path)
-    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        dead = started_run(instance, tags)
-        alive = started_run(instance, process_tags())
-        other_host = started_run(instance, {**tags, "smalti/host": "elsewhere"})
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance, dead_process() as killed:
+        dead, alive, other_host = (new_run(instance, "train") for _ in range(3))
+        instance.add_run_tags(dead.run_id, process_tags(dead.run_id, killed))
+        instance.add_run_tags(alive.run_id, process_tags(alive.run_id))
+        instance.add_run_tags(other_host.run_id, {**process_tags(dead.run_id, killed), "smalti/host": "elsewhere"})
         instance.event_log_storage.initialize_concurrency_limit_to_default("spark")
         claim = instance.event_log_storage.claim_concurrency_slot("spark", dead.run_id, "flowers__data")
         assert claim.is_claimed
-        assert end_leftovers(instance) == [dead.run_id]
+        assert cancel_dead_commands(instance) == [dead.run_id]
         assert instance.event_log_storage.claim_concurrency_slot("spark", alive.run_id, "flowers__data").is_claimed
         statuses = {run.run_id: run.status for run in instance.get_runs()}
     assert statuses[dead.run_id] is dg.DagsterRunStatus.CANCELED
     assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED
-
-
-@pytest.mark.slow
-def test_a_retry_that_waits_is_not_ended_because_it_has_the_tags_of_the_run_that_was_killed(
-    instance: dg.DagsterInstance,
-) -> None:
-    """Dagster copies the tags when it executes a run again."""
-    dead = {HOST_TAG: socket.gethostname(), PROCESS_TAG: "1 0"}
-    waiting = [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING]
-    for status in waiting:
-        instance.create_run_for_job(defs.resolve_job_def("flowers_train_job"), tags=dead, status=status)
-    assert end_leftovers(instance) == []
 
 
 def demo(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ from smalti.catalog import history, verify
 from smalti.spark import PrepareOptions, list_images, read_prepared, update_prepared
 from smalti.storage import open_store
 from smalti_dagster.resources.spark import SparkResource
-from smalti_dagster.runs.leftovers import end_leftovers
+from smalti_dagster.runs.launcher import cancel_dead_commands
 from tests.code_location.documented_keys import documented_keys
 from tests.code_location.events import end, materialise
 from tests.code_location.graph import Graph, draw, draw_all
@@ -190,7 +190,7 @@ def test_a_run_that_was_killed_before_it_published_leaves_the_old_version_and_th
         assert done.returncode == -9, done.stdout + done.stderr
         assert (stored.manifest, stored.rows()) == before
         assert verify(open_store(graph.place)).ok
-        end_leftovers(instance)
+        cancel_dead_commands(instance)
         facts = stored.run()
         assert (facts["shards"]["version"], facts["shards"]["rows_written"]) == (2, 1)
         assert stored.rows().keys() == before[1].keys()

@@ -4,13 +4,16 @@ All of this is done with the kernel's death signal switched off, as on systems t
 """
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
 from dagster._daemon.monitoring.concurrency import execute_concurrency_slots_iteration
+from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
 from tests.code_location.live_deployment import LiveDeployment, deployed, shipped_settings, wait_until
 
@@ -42,7 +45,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeploym
     settings["run_coordinator"] = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
     del settings["concurrency"]["runs"], settings["run_queue"]
     settings["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
-    with deployed(folder, "code server", "webserver", settings=settings, PYTHONPATH=str(folder / "without")) as made:
+    path = os.pathsep.join([str(folder / "without"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with deployed(folder, "code server", "webserver", settings=settings, PYTHONPATH=path) as made:
         yield made
 
 
@@ -56,8 +60,10 @@ def begin(made: LiveDeployment) -> str:
 
 
 def is_gone(made: LiveDeployment, run_id: str) -> bool:
-    """Return whether nothing of a run is left; frees slots as the daemon does, which takes the instance alone."""
-    list(execute_concurrency_slots_iteration(SimpleNamespace(instance=made.instance), logging.getLogger()))
+    """Return whether nothing of a run is left; looks at runs and slots as the daemon does, by the instance alone."""
+    daemon: Any = SimpleNamespace(instance=made.instance, create_request_context=lambda: None)
+    for iteration in (execute_run_monitoring_iteration, execute_concurrency_slots_iteration):
+        list(iteration(daemon, logging.getLogger()))
     run = made.instance.get_run_by_id(run_id)
     return run is not None and run.is_finished and not made.of_runs() and not any(made.slots().values())
 
@@ -76,7 +82,13 @@ def test_j4_a_run_that_is_cancelled_by_force_ends_at_once_and_records_nothing_mo
     check_nothing_is_left(deployment, run_id, dg.DagsterRunStatus.CANCELED)
 
 
-def test_j5_runs_of_a_killed_code_server_fail_and_end_without_a_death_signal(deployment: LiveDeployment) -> None:
+def test_j5_runs_of_a_killed_code_server_end_without_a_death_signal_and_fail_when_they_can_be_started_again(
+    deployment: LiveDeployment,
+) -> None:
+    """Dagster tries once to start a failed run again, and drops it if the code server cannot be reached then."""
     run_id = begin(deployment)
     deployment.kill("code server")
+    assert wait_until(lambda: not deployment.of_runs(), SECONDS)
+    assert not is_gone(deployment, run_id)
+    deployment.start("code server")
     check_nothing_is_left(deployment, run_id, dg.DagsterRunStatus.FAILURE)

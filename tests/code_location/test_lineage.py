@@ -8,11 +8,13 @@ import pytest
 
 from smalti_dagster.lineage import upstream
 from tests.code_location.events import materialise, new_run
+from tests.code_location.shipped import defs
 
 
 def context_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Any:
     """Return the context of a step, with the run in its state at the start of the step."""
-    return SimpleNamespace(instance=instance, run=run)
+    op = SimpleNamespace(job_def=defs.resolve_job_def(run.job_name))
+    return SimpleNamespace(instance=instance, run=run, op_execution_context=op)
 
 
 def digest_for(instance: dg.DagsterInstance, run: dg.DagsterRun, stage: str = "raw") -> str:
@@ -85,6 +87,23 @@ def test_a_re_execution_whose_data_is_not_known_is_refused_and_names_the_runs(in
     assert again.run_id in str(caught.value.description)
     assert failed.run_id in str(caught.value.description)
     assert caught.value.allow_retries is False
+
+
+@pytest.mark.parametrize("died", ["before its step", "in its step"])
+def test_a_re_execution_of_runs_that_never_came_to_take_an_asset_takes_the_newest(
+    instance: dg.DagsterInstance, died: str
+) -> None:
+    """As of a training whose worker was killed as soon as it was started."""
+    killed = new_run(instance, "train")
+    if died == "in its step":
+        kind = dg.DagsterEventType.STEP_START.value
+        instance.report_dagster_event(dg.DagsterEvent(kind, killed.job_name, step_key="flowers__model"), killed.run_id)
+    materialise(instance, "shards", {"digest": "a"})
+    again = new_run(instance, "train", parent=new_run(instance, "train", parent=killed))
+    assert digest_for(instance, again, "shards") == "a"
+    materialise(instance, "shards", {"digest": "b"})
+    assert digest_for(instance, again, "shards") == "a"
+    assert digest_for(instance, new_run(instance, "train", parent=again), "shards") == "a"
 
 
 def test_a_re_execution_is_refused_when_the_run_before_it_was_deleted_which_may_have_made_the_asset_anew(

@@ -142,6 +142,7 @@ def test_a_changed_label_is_seen_by_the_sensor(
         [build_data(declared)], selection=[declared.key("raw")], instance=instance, resources=resources
     )
     assert found.success
+    instance.report_runless_asset_event(dg.AssetMaterialization(declared.key("shards")))
     sensor = build_watch_sensor(declared, Watch(quiet_seconds=0))
     with dg.build_sensor_context(instance=instance, resources={"smalti_storage": storage}) as context:
         assert "nothing changed" in str(sensor.evaluate_tick(context).skip_message)

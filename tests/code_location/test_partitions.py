@@ -14,6 +14,7 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import StoreNotFound
 from smalti.storage import open_store
 from smalti_dagster import DataSet, build_definitions
+from smalti_dagster.automation.partitions import look_at_partitions
 from smalti_dagster.automation.schedules import build_reshard_schedule
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.declaration import Checks, Declaration, Image, Partitions, Prepare, Shards, Source, Split
@@ -247,6 +248,30 @@ def check_requests(instance: dg.DagsterInstance, storage: LocalStorage, tmp_path
     assert found.skip_message == "no partition of daily has changed since it was read"
 
 
+def test_a_partition_that_was_read_and_did_not_get_into_the_shards_counts_as_changed(
+    instance: dg.DagsterInstance, storage: LocalStorage, tmp_path: Path
+) -> None:
+    for day in (1, 2, 3):
+        put(tmp_path / "photos", f"2026-11-0{day}", day)
+    declared = Declaration(name="daily", **images(tmp_path / "photos", **DAYS))
+    days = ("2026-11-01", "2026-11-02")
+    _, read = read_partitions(declared, f"{tmp_path}/photos/day={{partition}}", RunPartitions(days), storage)
+    facts = {"partitions": read.save(inventories_of(declared, storage))}
+
+    def made(stage: Any, *keys: str) -> None:
+        for key in keys:
+            event = dg.AssetMaterialization(declared.key(stage), partition=key, metadata=facts)
+            instance.report_runless_asset_event(event)
+
+    made("raw", *days)
+    made("shards", "2026-11-01")
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-02", "2026-11-03")
+    made("shards", "2026-11-02")
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-03",)
+    made("raw", "2026-11-01")  # once more, in a run that failed then
+    assert look_at_partitions(instance, declared, storage).changed == ("2026-11-01", "2026-11-03")
+
+
 def test_a_source_that_is_gone_does_not_empty_its_partitions(storage: LocalStorage, tmp_path: Path) -> None:
     put(tmp_path / "photos", "2026-11-01", 1)
     put(tmp_path / "photos", "2026-11-02", 1)
@@ -302,6 +327,53 @@ PHOTOS = "name: photos\nsource: {folder: 's3://b/day={partition}'}\n"
 def test_partitions_that_cannot_be_are_refused_with_a_message(text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):
         DataSet.resolve_from_yaml(text)
+
+
+NOVEMBER = {"by": "day", "start": "2026-11-01"}
+HOURS = {"by": "hour", "start": "2026-11-01-00:00"}
+
+
+def test_a_schedule_requests_the_windows_that_were_over_at_its_tick_and_that_the_shards_do_not_hold() -> None:
+    night = datetime(2026, 11, 20, 3, tzinfo=timezone.utc)
+    midnight = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    first, last = "2026-11-19-03:00", "2026-11-20-02:00"
+    cases: list[tuple[dict[str, str], str, datetime, list[str], tuple[str, str] | None]] = [
+        (NOVEMBER, "0 3 * * *", night, [], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-18"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-19"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-05", "2026-11-15"], ("2026-11-16", "2026-11-19")),  # an outage
+        (NOVEMBER, "0 3 * * *", night, ["2026-11-20"], ("2026-11-19", "2026-11-19")),  # by hand, since the tick
+        (NOVEMBER, "0 * * * *", night, ["2026-11-19"], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 0 * * *", midnight, [], ("2026-11-19", "2026-11-19")),
+        (NOVEMBER, "0 3 * * 5", night, [], ("2026-11-13", "2026-11-19")),
+        (NOVEMBER, "0 3 * * *", datetime(2026, 11, 1, 3, tzinfo=timezone.utc), [], None),
+        (HOURS, "0 3 * * *", night, [], (first, last)),
+        (HOURS, "0 3 * * *", night, ["2026-11-19-02:00"], (first, last)),
+        (HOURS, "0 3 * * *", night, ["2026-11-18-02:00"], ("2026-11-18-03:00", last)),
+    ]
+    found = []
+    with dg.instance_for_test() as instance:
+        for number, (partitions, cron, tick, held, _) in enumerate(cases):
+            declared = Declaration(
+                name=f"set{number}",
+                source=Source(table="t"),
+                partitions=Partitions(column="day", **partitions),  # type: ignore[arg-type]
+            )
+            for key in held:
+                made = dg.AssetMaterialization(declared.key("shards"), partition=key)
+                instance.report_runless_asset_event(made)
+            schedule = build_reshard_schedule(declared, cron)
+            request: Any = schedule(dg.build_schedule_context(instance=instance, scheduled_execution_time=tick))
+            found.append(asked_for(request))
+    assert found == [case[-1] for case in cases]
+
+
+def asked_for(request: Any) -> tuple[str, str] | None:
+    """The first and the last partition that are requested; None for none."""
+    if isinstance(request, dg.SkipReason):
+        return None
+    key = request.partition_key
+    return (key, key) if key else (request.tags[FIRST], request.tags[LAST])
 
 
 def test_rows_by_key_have_no_schedule_because_a_person_alone_knows_the_keys() -> None:

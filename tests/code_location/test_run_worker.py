@@ -1,46 +1,43 @@
-"""The executor that binds a run worker, and the tags by which dead ones are found."""
+"""The executors that bind a run worker."""
 
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 import pytest
 
-from pipelines.home import REPOSITORY
 from smalti_dagster.runs import worker as run_worker
-from smalti_dagster.runs.worker import PROCESS_TAG, is_alive, process_tags
-from tests.code_location import paused_step
+from smalti_dagster.runs.process import process_here
+from tests.code_location.events import new_run
 from tests.code_location.shipped import defs
-
-
-def test_a_process_is_alive_until_it_ends() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    tags = process_tags(child.pid)
-    assert is_alive(tags)
-    child.communicate(b"\n", timeout=60)
-    assert not is_alive(tags)
-
-
-def test_another_process_with_the_same_id_does_not_count() -> None:
-    process, _, started = process_tags()[PROCESS_TAG].partition(" ")
-    assert is_alive({PROCESS_TAG: f"{process} {started}"})
-    assert not is_alive({PROCESS_TAG: f"{process} {int(started) - 60}"})
-
-
-@pytest.mark.parametrize("value", ["", "1", "x y"])
-def test_a_tag_that_names_no_process_names_a_dead_one(value: str) -> None:
-    assert not is_alive({PROCESS_TAG: value} if value else {})
 
 
 def test_every_job_of_the_deployment_has_the_executor_that_binds_its_run_worker() -> None:
     executor = defs.resolve_job_def("flowers_everything_job").executor_def
     assert executor.name == dg.multiprocess_executor.name == "multiprocess"
     assert executor.executor_creation_fn is run_worker.run_bound_executor.executor_creation_fn
+    for job in ("flowers_promote_job", "flowers_observe_job"):
+        assert defs.resolve_job_def(job).executor_def is run_worker.in_process_executor
+
+
+def test_the_tags_name_the_process_also_where_no_code_server_has_started_it(instance: dg.DagsterInstance) -> None:
+    """As of `dg launch`, whose process has no parent that could be waited for."""
+
+    class Inner(dg.Executor):
+        retries: Any = None
+
+        def execute(self, plan_context: Any, execution_plan: Any) -> Any:
+            yield process_here(instance.get_run_by_id(plan_context.run_id))
+
+    run = new_run(instance)
+    plan_context = SimpleNamespace(instance=instance, run_id=run.run_id)
+    [process] = run_worker.RunBoundExecutor(Inner()).execute(plan_context, None)
+    assert process.number == os.getpid()
 
 
 @pytest.fixture
@@ -67,24 +64,3 @@ def test_a_cancellation_takes_effect_when_the_run_is_found_to_go_on(received: li
             time.sleep(0.01)
     assert received == [signal.SIGINT]
     assert asked[0] - begin >= run_worker.FORCED_SECONDS
-
-
-def test_a_step_that_is_paused_within_a_transaction_does_not_keep_the_run_from_being_reported(tmp_path: Path) -> None:
-    """SQLite has one lock for all writers, and Dagster waits 30 seconds for it, then fails."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        run = instance.create_run_for_job(defs.resolve_job_def("flowers_everything_job"))
-        instance.report_engine_event("the first event creates the file", run)
-    [path] = tmp_path.rglob(f"{run.run_id}.db")
-    done = subprocess.run(
-        [sys.executable, "-m", paused_step.__name__, str(tmp_path), run.run_id, str(path)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.stdout == "reported stopped\n", done.stderr
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        found = instance.get_run_by_id(run.run_id)
-    assert found is not None
-    assert found.status is dg.DagsterRunStatus.FAILURE

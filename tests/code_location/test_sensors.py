@@ -423,8 +423,7 @@ def test_a_run_that_read_the_folder_and_failed_is_named_until_a_re_execution_has
     watcher.materialize(run)
     end(watcher.instance, run, FAILURE)
     message = str(watcher.tick().skip_message)
-    assert f"run {run.run_id}, which read it last, ended as FAILURE" in message
-    assert "re-execute it" in message
+    assert f"run {run.run_id}, which read it last, ended as FAILURE: see its log" in message
     root = {"dagster/root_run_id": run.run_id}
     end(watcher.instance, new_run(watcher.instance, parent=run, tags=root), SUCCESS)
     assert run.run_id not in str(watcher.tick().skip_message)
@@ -451,7 +450,8 @@ def test_a_table_is_watched_by_the_files_of_its_log(
     declared = declare(source=source, train=None)
     config = rows_config(declared)()
     facts = {"source": config.described, "watched": watched_digest(declared, config, storage)}
-    materialise(instance, "raw", facts, new_run(instance, status=SUCCESS))
+    for stage in ("raw", "shards"):
+        materialise(instance, stage, facts, new_run(instance, status=SUCCESS))
     sensor, messages = build_watch_sensor(declared, Watch(quiet_seconds=0)), []
     for _ in range(2):
         with dg.build_sensor_context(instance=instance, resources={"smalti_storage": storage}) as context:

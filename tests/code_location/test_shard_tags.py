@@ -421,6 +421,7 @@ def test_a_retry_is_awaited_from_the_very_failure_and_no_longer_when_dagster_has
         untagged = failed.with_tags({name: value for name, value in failed.tags.items() if "retry" not in name})
         assert awaits_retry(instance, failed)
         assert awaits_retry(instance, untagged)
+        assert not awaits_retry(instance, new_run(instance, "train", status=dg.DagsterRunStatus.FAILURE))  # no tag ever
         name = "EVENT_LOG_CONSUMER_CURSOR-PIPELINE_FAILURE"
         instance.daemon_cursor_storage.set_cursor_values({name: "0"})
         assert awaits_retry(instance, failed)

@@ -20,11 +20,13 @@ from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
 from smalti_dagster.automation import watch
 from smalti_dagster.automation.partitions import request_partitions
+from smalti_dagster.automation.states import unfinished_reader
 from smalti_dagster.automation.watch import SEEN_TAG
 from smalti_dagster.declaration import Partitions, Source
+from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
 from smalti_dagster.resources.storage import S3Storage, StorageResource
-from tests.code_location.declared import declare
-from tests.code_location.events import end, new_run
+from tests.code_location.declared import FLOWERS, declare
+from tests.code_location.events import end, materialise, new_run
 from tests.code_location.watching import SUCCESS, Watcher
 
 FAILURE = dg.DagsterRunStatus.FAILURE
@@ -85,9 +87,56 @@ def test_j2_a_change_waits_for_the_run_of_a_schedule_and_needs_none_if_that_has_
     assert watcher.follow(5) == 0
 
 
-@pytest.mark.parametrize("job", ["train", "promote"])
-def test_j2_a_run_that_reads_no_source_is_not_waited_for(watcher: Watcher, job: str) -> None:
-    new_run(watcher.instance, job)
+BEGUN = {DATA_SET_TAG: "flowers"}
+TRAINS = {**BEGUN, TRAINS_TAG: "digest"}
+
+
+@pytest.mark.parametrize(
+    ("job", "stages", "tags", "is_waited_for"),
+    [
+        ("flowers_reshard_job", [], {}, True),
+        ("flowers_everything_job", [], {}, True),
+        ("flowers_everything_job", [], TRAINS, False),
+        ("flowers_train_job", [], TRAINS, False),
+        ("flowers_train_best_job", [], BEGUN, False),
+        ("flowers_study_job", [], BEGUN, False),
+        ("flowers_promote_job", [], BEGUN, False),
+        ("__ASSET_JOB", ["raw"], {}, True),
+        ("__ASSET_JOB", ["shards", "model"], {}, True),
+        ("__ASSET_JOB", ["model"], BEGUN, False),
+        ("__ASSET_JOB", ["study"], BEGUN, False),
+        ("a_job_of_the_project", [], BEGUN, True),
+        ("a_job_of_the_project", [], {}, False),
+        ("trees_reshard_job", [], {DATA_SET_TAG: "trees"}, False),
+    ],
+)
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
+def test_j2_the_runs_that_are_waited_for_are_those_that_make_data(
+    instance: dg.DagsterInstance,
+    job: str,
+    stages: list[str],
+    tags: dict[str, str],
+    is_waited_for: bool,
+    status: dg.DagsterRunStatus,
+) -> None:
+    keys = frozenset(dg.AssetKey(["flowers", stage]) for stage in stages)
+    run = instance.add_run(dg.DagsterRun(job, tags=tags, status=status, asset_selection=keys or None))
+    found = unfinished_reader(instance, FLOWERS)
+    assert (found.run_id if found is not None else None) == (run.run_id if is_waited_for else None)
+
+
+def test_j2_a_re_execution_that_has_the_tags_of_a_training_is_waited_for(instance: dg.DagsterInstance) -> None:
+    """It may read its source once more."""
+    first = new_run(instance, "everything", tags=TRAINS)
+    end(instance, first, FAILURE)
+    again = new_run(instance, "everything", parent=first, tags=TRAINS)
+    found = unfinished_reader(instance, FLOWERS)
+    assert found is not None
+    assert found.run_id == again.run_id
+
+
+def test_j2_a_training_does_not_keep_a_change_from_being_read(watcher: Watcher) -> None:
+    new_run(watcher.instance, "train", tags=TRAINS)
     watcher.add("roses/2.jpg", b"two")
     assert watcher.follow(5) == 1
 
@@ -123,6 +172,56 @@ def test_j10_a_content_that_comes_back_again_and_again_is_read_each_time(watcher
         (watcher.folder / "roses" / "2.jpg").unlink()
         runs += watcher.follow(3, after=61)
     assert runs == 6
+
+
+@pytest.mark.parametrize("by", ["sensor", "schedule"])
+@pytest.mark.parametrize("status", [FAILURE, dg.DagsterRunStatus.CANCELED])
+def test_a_change_whose_run_ended_between_raw_and_shards_is_requested_again_until_the_shards_hold_it(
+    watcher: Watcher, by: str, status: dg.DagsterRunStatus
+) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    run = new_run(watcher.instance) if by == "schedule" else requested(watcher)
+    watcher.materialize(run, shards=False)
+    end(watcher.instance, run, status)
+    message = str(watcher.tick().skip_message)
+    assert "was read, and the shards do not hold it" in message
+    assert f"run {run.run_id}, which read it last, ended as {status.value}" in message
+    again = requested(watcher)
+    materialise(watcher.instance, "shards", {}, again)
+    end(watcher.instance, again, SUCCESS)
+    assert watcher.follow(5, after=61) == 0
+    assert "nothing changed" in str(watcher.tick().skip_message)
+
+
+def test_a_change_that_never_gets_into_the_shards_is_requested_three_times(watcher: Watcher) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    for _ in range(3):
+        run = requested(watcher)
+        watcher.materialize(run, shards=False)
+        end(watcher.instance, run, FAILURE)
+    assert watcher.follow(5, after=61) == 0
+    assert "requested 3 times, and the shards do not hold it" in str(watcher.tick().skip_message)
+    watcher.add("roses/3.jpg", b"three")
+    assert watcher.follow(5, after=61) == 1
+
+
+def test_a_change_whose_run_dagster_will_start_again_is_not_requested_beside_that(watcher: Watcher) -> None:
+    watcher.add("roses/2.jpg", b"two")
+    run = requested(watcher)
+    watcher.materialize(run, shards=False)
+    watcher.instance.add_run_tags(run.run_id, {"dagster/will_retry": "true"})
+    end(watcher.instance, run, FAILURE)
+    assert watcher.follow(5, after=61) == 0
+    watcher.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "deleted"})
+    assert watcher.follow(5, after=61) == 1
+
+
+def requested(watcher: Watcher) -> dg.DagsterRun:
+    """The run that one of the next ticks requests."""
+    for _ in range(4):
+        for run in watcher.launch(watcher.tick(after=61)):
+            return run
+    raise AssertionError(f"nothing was requested: {watcher.tick().skip_message}")
 
 
 def test_a_change_is_recorded_as_a_data_version_as_soon_as_it_is_seen(watcher: Watcher) -> None:

@@ -47,14 +47,16 @@ class Watcher:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
-    def materialize(self, run: dg.DagsterRun | None = None) -> None:
-        """Report a materialisation of the raw images, in a run that succeeds unless one is given."""
+    def materialize(self, run: dg.DagsterRun | None = None, *, shards: bool = True) -> None:
+        """Report that the raw images and the shards were made, in a run that succeeds unless one is given."""
         mark = file_mark(self.declared, self.address, self.storage)
         seen = list_images(self.address, storage_options=self.storage.options_for(self.address))
         made_by = run or new_run(self.instance)
         self.instance.add_run_tags(made_by.run_id, {DATA_SET_TAG: self.declared.name, READS_TAG: reads(self.address)})
         facts = {"folder": seen.source, "digest": seen.digest, "source": self.address}
         materialise(self.instance, "raw", {**facts, **watched_fact(self.declared, seen, mark)}, made_by)
+        if shards:
+            materialise(self.instance, "shards", {}, made_by)
         if run is None:
             end(self.instance, made_by, SUCCESS)
 

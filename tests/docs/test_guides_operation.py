@@ -230,7 +230,8 @@ def test_the_services_execute_what_the_image_executes(production):
         "dagster-webserver": "-h 127.0.0.1 -p 3000 -w /opt/smalti/workspace.yaml",
     }
     dockerfile = (REPOSITORY / "deploy" / "docker" / "Dockerfile").read_text()
-    assert commands["dagster"].replace("127.0.0.1", "0.0.0.0") in dockerfile
+    in_image = ["dagster", *commands["dagster"].replace("127.0.0.1", "0.0.0.0").split()]
+    assert f"CMD {json.dumps(in_image)}\n" in dockerfile
     [location] = yaml.safe_load(production.block("yaml", "# workspace.yaml"))["load_from"]
     assert location == {"grpc_server": {"host": "127.0.0.1", "port": 4000, "location_name": "smalti"}}
 

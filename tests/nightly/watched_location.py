@@ -1,4 +1,7 @@
-"""A code location with the watch sensor of a declared folder; its job only reads the raw data, which needs no Spark."""
+"""A code location with the watch sensor of a declared folder; its job reads the raw data, and makes no real shards.
+
+So it needs no Spark.
+"""
 
 import os
 
@@ -16,9 +19,18 @@ DECLARED = Declaration(
     name="watched", source=Source(folder=os.environ["WATCHED_FOLDER"]), automation=Automation(watch=WATCH)
 )
 
+
+@dg.success_hook
+def report_shards(context: dg.HookContext) -> None:
+    """Report that the shards were made, too."""
+    context.instance.report_runless_asset_event(dg.AssetMaterialization(DECLARED.key("shards")))
+
+
+RAW = dg.AssetSelection.assets(DECLARED.key("raw"))
+
 defs = dg.Definitions(
     assets=[build_source(DECLARED), build_data(DECLARED)],
-    jobs=[dg.define_asset_job("watched_reshard_job", selection=dg.AssetSelection.assets(DECLARED.key("raw")))],
+    jobs=[dg.define_asset_job("watched_reshard_job", selection=RAW, hooks={report_shards})],
     sensors=[build_watch_sensor(DECLARED, WATCH)],
     resources={"smalti_storage": LocalStorage(root=os.environ["SMALTI_ROOT"]), "smalti_spark": SparkResource()},
     executor=dg.in_process_executor,

@@ -51,10 +51,19 @@ class Verdict:
     """True if a run is due."""
 
 
-def judge(watch: WatchState, digest: str, *, known: str, running: str, now: float, quiet_seconds: float) -> Verdict:
-    """Decide whether the content `digest` needs a run: it was not read yet, no run is about to, and it is quiet.
+def judge(
+    watch: WatchState,
+    digest: str,
+    *,
+    known: str,
+    running: str,
+    now: float,
+    quiet_seconds: float,
+    is_held: bool = True,
+) -> Verdict:
+    """Decide whether the content `digest` needs a run: the shards do not hold it, no run is about to, and it is quiet.
 
-    A content whose run ended without reading it is requested again, `MAX_TRIES` times in all.
+    A content whose run ended before its shards were written is requested again, `MAX_TRIES` times in all.
 
     Args:
         watch: what was remembered at the last look.
@@ -63,9 +72,10 @@ def judge(watch: WatchState, digest: str, *, known: str, running: str, now: floa
         running: ID of a run that may read the source and has not ended yet; empty if there is none.
         now: the present, in the clock of `watch.since`.
         quiet_seconds: how long a new content must stay the same; an upload in progress changes it all the time.
+        is_held: whether the shards hold the content that was last read.
     """
     short = digest[:12]
-    if digest == known:
+    if digest == known and is_held:
         # Forget the request: its run may read what is there now, and then a change back is a new one.
         forgotten = replace(watch, requested="", tries=0, seen="", since=0.0)
         return Verdict(forgotten, f"nothing changed: the content is still {short}")
@@ -75,13 +85,15 @@ def judge(watch: WatchState, digest: str, *, known: str, running: str, now: floa
     if tries >= MAX_TRIES:
         return Verdict(
             replace(watch, seen=""),
-            f"content {short} was requested {tries} times, and no run has read it: look at the last of them, mend the "
-            "cause, then re-execute it or reset this sensor's cursor",
+            f"content {short} was requested {tries} times, and the shards do not hold it: look at the last run, "
+            "correct the cause, then re-execute it or reset this sensor's cursor",
         )
     if digest != watch.seen:
+        news = f"the content changed from {known[:12]} to {short}"
+        if digest == known:
+            news = f"content {short} was read, and the shards do not hold it"
         return Verdict(
-            replace(watch, seen=digest, since=now),
-            f"the content changed from {known[:12]} to {short}: waiting until it is quiet for {quiet_seconds:g} s",
+            replace(watch, seen=digest, since=now), f"{news}: waiting until it is quiet for {quiet_seconds:g} s"
         )
     if (quiet := now - watch.since) < quiet_seconds:
         return Verdict(watch, f"content {short} has been quiet for {quiet:.0f} of {quiet_seconds:g} s")

@@ -16,7 +16,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, TickStatus
 
 from smalti_dagster.automation.failed_runs import data_set_of, describe_run, first_line
 from smalti_dagster.declaration import Declaration
@@ -32,7 +31,7 @@ _WINDOW_SECONDS = 24 * 3600.0
 _TICK_SECONDS = 30.0  # no message is begun later; Dagster ends a tick after 60
 _LOOKED_AT = 1000
 _ERRORS = 3
-_ENDED = [TickStatus.SUCCESS, TickStatus.SKIPPED, TickStatus.FAILURE]
+_STARTED_AT_MOST = 3  # ticks of one sensor that have not ended
 
 
 class FailureReport:
@@ -89,6 +88,7 @@ def build_failure_sensor(
         name=name,
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING if is_on else dg.DefaultSensorStatus.STOPPED,
+        **(declared.labels if declared is not None else {}),
         description=f"Reports failed runs {whose}and their blocking checks, once no retry is left, and sensors and "
         "schedules that fail again and again.",
     )
@@ -176,12 +176,13 @@ def _report_errors(
         return failing
     for state in context.instance.all_instigator_state():
         name = state.instigator_name
-        if name == sensor or state.status is InstigatorStatus.STOPPED or not _is_ours(context, declared, state):
+        if name == sensor or state.status.value == "STOPPED" or not _is_ours(context, declared, state):
             continue
-        ticks = context.instance.get_ticks(
-            state.instigator_origin_id, state.selector_id, limit=_ERRORS, statuses=_ENDED
+        newest = context.instance.get_ticks(
+            state.instigator_origin_id, state.selector_id, limit=_ERRORS + _STARTED_AT_MOST
         )
-        if len(ticks) < _ERRORS or any(tick.status is not TickStatus.FAILURE for tick in ticks):
+        ticks = [tick for tick in newest if tick.status.value != "STARTED"][:_ERRORS]
+        if len(ticks) < _ERRORS or any(tick.status.value != "FAILURE" for tick in ticks):
             continue
         error = ticks[0].error
         text = first_line(error, has_texts=report.has_texts) if error is not None else "its ticks do not say why"
@@ -199,7 +200,7 @@ _KINDS = ("reshard_schedule", "watch_sensor", "train_sensor", "automation_sensor
 """Endings of the names of a set's schedules and sensors: the name of another set may begin with that of this one."""
 
 
-def _is_ours(context: dg.SensorEvaluationContext, declared: Declaration | None, state: InstigatorState) -> bool:
+def _is_ours(context: dg.SensorEvaluationContext, declared: Declaration | None, state: Any) -> bool:
     """Return whether a sensor or schedule is one of this code location, and of the data set if one is given."""
     ours = context.code_location_origin
     location = state.origin.repository_origin.code_location_origin.location_name

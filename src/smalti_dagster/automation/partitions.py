@@ -1,6 +1,6 @@
 """Run requests for the partitions of a source that changed since they were read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -25,7 +25,7 @@ class Look:
     found: Mapping[str, ImageFolder]
     """Inventories of those that have images, by key."""
     changed: tuple[str, ...]
-    """Keys of those that are not as they were read: new, changed and emptied ones."""
+    """Keys of those that are not as they were read, or that were read and did not get into the shards."""
     digest: str
     """Digest of all images together; empty if there are none."""
 
@@ -56,9 +56,17 @@ def look_at_partitions(instance: dg.DagsterInstance, declared: Declaration, stor
             "the address, the mount and the credentials; if they were removed on purpose, launch the job by hand"
         )
     now = {key: inventory_key(folder) for key, folder in found.items()}
-    changed = [key for key in sorted({*now, *before}) if now.get(key, "") != before.get(key, "")]
+    unheld = _not_in_the_shards(instance, declared)
+    changed = [key for key in sorted({*now, *before}) if now.get(key, "") != before.get(key, "") or key in unheld]
     digest = join_partitions(address, found, storage).digest if found else ""
     return Look(found, tuple(changed), digest)
+
+
+def _not_in_the_shards(instance: dg.DagsterInstance, declared: Declaration) -> set[str]:
+    """Return the partitions that were read after the shards were made of them last: the run has failed between."""
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    read, held = (instance.get_latest_storage_id_by_partition(declared.key(stage), kind) for stage in ("raw", "shards"))
+    return {key for key, number in read.items() if held.get(key, 0) < number}
 
 
 def request_partitions(
@@ -74,8 +82,12 @@ def request_partitions(
     found = [key for key in (*known, *(key for each in added for key in each.partition_keys)) if key in wanted]
     if not found:
         return [], added
-    span = {_FIRST_TAG: found[0], _LAST_TAG: found[-1]}
-    return [dg.RunRequest(run_key=request.run_key, tags={**request.tags, **span})], added
+    return [dg.RunRequest(run_key=request.run_key, tags={**request.tags, **span_tags(found)})], added
+
+
+def span_tags(keys: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a run that makes several partitions: the first to the last of these."""
+    return {_FIRST_TAG: keys[0], _LAST_TAG: keys[-1]}
 
 
 def add_partitions(

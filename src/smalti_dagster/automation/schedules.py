@@ -1,12 +1,14 @@
 """Schedules of re-sharding. They are off until a person switches them on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
-from smalti_dagster.automation.partitions import look_at_partitions, request_partitions
+from smalti_dagster.automation.partitions import look_at_partitions, request_partitions, span_tags
 from smalti_dagster.automation.states import unfinished_reader
 from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration.automation import cron_ticks
 from smalti_dagster.jobs import job_name
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
@@ -21,6 +23,7 @@ def build_reshard_schedule(declared: Declaration, cron: str) -> dg.ScheduleDefin
         "job_name": job,
         "execution_timezone": declared.automation.timezone,
         "default_status": dg.DefaultScheduleStatus.STOPPED,
+        **declared.labels,
         "description": f"Re-shards {declared.name} as it is declared; an unchanged source gives no new version.",
     }
     if declared.partitions is not None and declared.source.kind == "images":
@@ -35,16 +38,40 @@ def build_reshard_schedule(declared: Declaration, cron: str) -> dg.ScheduleDefin
 
     @dg.schedule(**options)
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
-        """Request one run per tick, unless one has not ended yet; of windows of time, of the last one that is over."""
+        """Request one run per tick, unless one has not ended yet; of windows of time, of those that are over."""
         run_key, tags = _named(context, declared)
-        last = None
-        if declared.partitions is not None:
-            last = declared.partitions.definition(declared.name).get_last_partition_key()
-            if last is None:
-                return dg.SkipReason("the first window of time is not over yet")
-        return _skipped(context, declared) or dg.RunRequest(run_key=run_key, tags=tags, partition_key=last)
+        if (skipped := _skipped(context, declared)) is not None:
+            return skipped
+        if declared.partitions is None:
+            return dg.RunRequest(run_key=run_key, tags=tags)
+        windows = _windows(context, declared, cron)
+        if not windows:
+            return dg.SkipReason("the first window of time is not over yet")
+        if len(windows) == 1:
+            return dg.RunRequest(run_key=run_key, tags=tags, partition_key=windows[0])
+        return dg.RunRequest(run_key=run_key, tags={**tags, **span_tags(windows)})
 
     return schedule
+
+
+def _windows(context: dg.ScheduleEvaluationContext, declared: Declaration, cron: str) -> Sequence[str]:
+    """Return the windows of time that a tick requests, which are neighbours, oldest first.
+
+    1. Those that were over at the time of the tick, however late it is evaluated.
+    2. Those that are over since the tick before, of which the last one is requested again and again.
+    3. Those after the newest that the shards hold, because Dagster skips the ticks of an outage, and runs fail.
+    """
+    tick, definition = context.scheduled_execution_time, declared.partitions_definition
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        raise TypeError(f"the schedule of {declared.name} needs partitions by windows of time, found {definition}")
+    over = definition.get_partition_keys(current_time=tick)
+    held = context.instance.get_materialized_partitions(declared.key("shards"))
+    before = cron_ticks(cron, declared.automation.timezone).get_prev_partition_window(tick, respect_bounds=False)
+    first = len(over) - 1
+    while first > 0 and before is not None and definition.end_time_for_partition_key(over[first - 1]) > before.start:
+        first -= 1
+    newest = max((at for at, key in enumerate(over) if key in held), default=first)
+    return over[max(min(first, newest + 1), 0) :]
 
 
 def _skipped(context: dg.ScheduleEvaluationContext, declared: Declaration) -> dg.SkipReason | None:

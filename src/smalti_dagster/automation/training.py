@@ -20,6 +20,7 @@ import dagster as dg
 from smalti.catalog.header import Header
 from smalti_dagster.automation.debounce import MAX_TRIES
 from smalti_dagster.automation.states import UNFINISHED
+from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.jobs import TRAINING_JOBS, job_name
 from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, latest, made_in, run_tags
@@ -28,7 +29,7 @@ from smalti_dagster.places import shards_of
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.runs.steps import awaits_retry
-from smalti_dagster.shard_tags import CHECKED, checked_version
+from smalti_dagster.shard_tags import CHECKED, checked_version, settle
 from smalti_dagster.stages.source import source_config
 
 GOING_ON, TRAINED, FAILED, NOTHING = "going on", "trained", "failed", "trained nothing"
@@ -70,12 +71,14 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
         job_name=job,
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
+        **declared.labels,
         description=f"Trains on the version of {declared.name} with the tag `{CHECKED}`, the newest whose blocking "
         f"checks passed: once for every digest, and again if that failed or was cancelled, at most {MAX_TRIES} times.",
     )
     @with_resources
     def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
         """Request a run for a digest that was not trained on yet, pinned to that version."""
+        settle(context.instance, declared, storage, own_checks(context, declared))
         header = checked_version(shards_of(declared, storage).store())
         waiting = _unchecked(context.instance, declared, header)
         if header is None:

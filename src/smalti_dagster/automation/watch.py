@@ -23,12 +23,15 @@ from smalti_dagster.automation import debounce
 from smalti_dagster.automation.debounce import WatchState
 from smalti_dagster.automation.partitions import Look, add_partitions, look_at_partitions, request_partitions
 from smalti_dagster.automation.states import unfinished_reader
+from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration, Watch
 from smalti_dagster.jobs import job_name
-from smalti_dagster.lineage import facts_of, made_in
+from smalti_dagster.lineage import facts_of, latest, made_in
 from smalti_dagster.places import expand
 from smalti_dagster.resources.binding import with_resources
 from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.runs.steps import awaits_retry
+from smalti_dagster.shard_tags import settle
 from smalti_dagster.sources.images import ImagesConfig
 from smalti_dagster.stage import Facts
 from smalti_dagster.stages.source import (
@@ -59,11 +62,13 @@ def build_watch_sensor(
         job_name=job_name(declared, "reshard"),
         minimum_interval_seconds=watch.interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
+        **declared.labels,
         description=f"{then} {declared.name} when the content of its source has changed, and was then quiet for "
         f"{watch.quiet_seconds} s.",
     )
     @with_resources
     def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
+        settle(context.instance, declared, storage, own_checks(context, declared))
         return _Tick(context.instance, declared, watch, storage, clock()).result(context.cursor)
 
     return sensor
@@ -83,6 +88,8 @@ class _Sight:
     versions: Versions
     """Data versions to record."""
     partitions: Look | None = None
+    is_held: bool = True
+    """Whether the shards hold the content that was read last."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,8 @@ class _Tick:
             return sight
         if self.declared.automation.condition is not None:
             return self._observe(sight)
-        verdict = self._judge(sight, unfinished_reader(self.instance, self.declared))
+        running = unfinished_reader(self.instance, self.declared) or self._awaited(event)
+        verdict = self._judge(sight, running)
         events, cursor = list(new_observations(self.instance, self.declared, sight.versions)), verdict.watch.to_cursor()
         if not verdict.is_due:
             reason = f"{sight.place}: {verdict.reason}{_describe_failure(self.instance, event)}"
@@ -124,12 +132,13 @@ class _Tick:
             running=running.run_id if running is not None else "",
             now=self.now,
             quiet_seconds=self.watch.quiet_seconds,
+            is_held=sight.is_held,
         )
 
     def _observe(self, sight: _Sight) -> dg.SensorResult:
         """Record a quiet source's new version, on which the automation conditions of the assets act."""
         events = list(new_observations(self.instance, self.declared, sight.versions))
-        verdict = self._judge(replace(sight, known="" if events else sight.digest), None)
+        verdict = self._judge(replace(sight, known="" if events else sight.digest, is_held=True), None)
         if not verdict.is_due:
             reason = f"{sight.place}: {verdict.reason}"
             return dg.SensorResult(skip_reason=reason, cursor=verdict.watch.to_cursor())
@@ -155,12 +164,13 @@ class _Tick:
 
     def _look(self, state: WatchState, event: dg.EventLogEntry | None) -> _Sight | dg.SensorResult:
         facts = facts_of(event) if event is not None else {}
+        is_held = event is None or self._is_held(event)
         if self.declared.partitions is not None:
             return self._look_at_partitions(state)
         if self.watch.queue:
             return self._look_at_messages(state, self.watch.queue, event.run_id if event is not None else "")
         if self.watch.listing == "paged":
-            return self._look_at_pages(state, facts)
+            return self._look_at_pages(state, facts, is_held=is_held)
         try:
             seen = look(self.declared, self.storage, facts)
         except StoreNotFound as error:
@@ -169,7 +179,18 @@ class _Tick:
             return dg.SensorResult(skip_reason=f"waiting for {self.watch.file}: {error}", cursor=state.to_cursor())
         if seen is None:  # an archive, or images that are generated: there is no folder before a run made it
             return self._unread(state)
-        return _Sight(state, seen.place, seen.digest, str(facts.get(seen.fact, "")), {None: seen.digest})
+        known = str(facts.get(seen.fact, ""))
+        return _Sight(state, seen.place, seen.digest, known, {None: seen.digest}, is_held=is_held)
+
+    def _is_held(self, event: dg.EventLogEntry) -> bool:
+        """Return whether the shards hold what a materialisation of `raw` has read: they were made after it."""
+        shards = latest(self.instance, self.declared.key("shards"))
+        return shards is not None and shards.timestamp >= event.timestamp
+
+    def _awaited(self, event: dg.EventLogEntry | None) -> dg.DagsterRun | None:
+        """Return the run that has read the source last if Dagster is about to start it again."""
+        run = self.instance.get_run_by_id(event.run_id) if event is not None and event.run_id else None
+        return run if run is not None and awaits_retry(self.instance, run) else None
 
     def _look_at_partitions(self, state: WatchState) -> _Sight:
         found = look_at_partitions(self.instance, self.declared, self.storage)
@@ -177,7 +198,7 @@ class _Tick:
         place = source_config(self.declared).described
         return _Sight(state, place, found.digest, known, found.versions, found)
 
-    def _look_at_pages(self, state: WatchState, facts: Facts) -> _Sight | dg.SensorResult:
+    def _look_at_pages(self, state: WatchState, facts: Facts, *, is_held: bool) -> _Sight | dg.SensorResult:
         """List a part of the source; what is there is known when the listing has come to its end."""
         config = source_config(self.declared)
         address = watched_address(config, facts) if isinstance(config, ImagesConfig) else None
@@ -191,12 +212,12 @@ class _Tick:
         if not listing.count:
             raise StoreNotFound(f"{config.described}: the folder is empty or does not exist; nothing is requested")
         rested, known = replace(state, listing=Listing()), str(facts.get(WATCHED, ""))
-        return _Sight(rested, config.described, listing.digest, known, {None: listing.digest})
+        return _Sight(rested, config.described, listing.digest, known, {None: listing.digest}, is_held=is_held)
 
     def _look_at_messages(self, state: WatchState, address: str, last_run: str) -> _Sight | dg.SensorResult:
         """Take messages from the queue; the digest of those that no run has followed stands for the content."""
         queue = MessageQueue(expand(address))
-        if state.messages and self._was_read(state.messages):
+        if state.messages and self._was_published(state.messages):
             state = replace(state, messages="", requested="", tries=0, seen="")
         # What the saved cursor knows of as not requested yet may go: the run that follows reads it in any case.
         is_saved = bool(state.messages) and state.messages != state.requested
@@ -209,10 +230,10 @@ class _Tick:
             return dg.SensorResult(skip_reason=f"{place}: no message is waiting", cursor=state.to_cursor())
         return _Sight(state, place, state.messages, "", {None: f"messages {state.messages[:12]}"})
 
-    def _was_read(self, messages: str) -> bool:
-        """Return whether a run that was requested for messages has read the source."""
-        raw = self.declared.key("raw")
-        return any(made_in(self.instance, raw, run.run_id) is not None for run in self._requested(messages))
+    def _was_published(self, messages: str) -> bool:
+        """Return whether a run that was requested for messages, or one that executes it again, has made the shards."""
+        shards = self.declared.key("shards")
+        return any(made_in(self.instance, shards, run.run_id) is not None for run in self._requested(messages))
 
     def _unread(self, state: WatchState) -> dg.SensorResult:
         raw, job = self.declared.key("raw").to_user_string(), job_name(self.declared, "reshard")
@@ -225,7 +246,7 @@ def _describe_failure(instance: dg.DagsterInstance, event: dg.EventLogEntry | No
     run = instance.get_run_by_id(event.run_id) if event is not None and event.run_id else None
     if run is None or not run.is_failure_or_canceled or _was_mended(instance, run):
         return ""
-    return f"; run {run.run_id}, which read it last, ended as {run.status.value}: see its log, then re-execute it"
+    return f"; run {run.run_id}, which read it last, ended as {run.status.value}: see its log"
 
 
 def _was_mended(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:

@@ -9,6 +9,7 @@ import dagster as dg
 
 from smalti.errors import SmaltiError
 from smalti.spark.prepared.table import PreparedTable
+from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration, Stage
 from smalti_dagster.declaration.checks import CheckName, severity_of
 from smalti_dagster.places import prepared_table
@@ -31,6 +32,8 @@ class CheckInput:
     """Of the materialisation that it is about."""
     op: str = ""
     """Name of the op that makes the asset, as a run's configuration has it; empty for an asset of a user's own."""
+    own: tuple[dg.AssetCheckKey, ...] = ()
+    """The project's own blocking checks of the data set."""
     is_alone: bool = False
     """True if a person executes it by itself, without the asset."""
     shared: dict[Callable[["CheckInput"], Any], Any] = field(default_factory=dict)
@@ -103,6 +106,7 @@ def evaluate(
         find_facts: Gives the facts of the materialisation that the checks are about.
     """
     is_stopped = False
+    own = own_checks(context, declared)
     shared: dict[Callable[[CheckInput], Any], Any] = {}
     for check in checks:
         if check.spec.key not in context.selected_asset_check_keys:
@@ -115,6 +119,7 @@ def evaluate(
             check.spec.key,
             find_facts(),
             op=context.op_def.name if isinstance(context, dg.AssetExecutionContext) else "",
+            own=own,
             is_alone=_is_alone(context, check.spec.asset_key),
             shared=shared,
         )

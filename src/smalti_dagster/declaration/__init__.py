@@ -4,7 +4,7 @@ Here: the typed fields that a `defs.yaml` holds, their validation, and the names
 is built from them (`stages`, `models`), credentials and places (`resources`). Read `data_set` first.
 """
 
-from smalti_dagster.declaration.automation import Automation, Notify, Watch
+from smalti_dagster.declaration.automation import Automation, Freshness, Notify, Watch
 from smalti_dagster.declaration.data import (
     MANIFESTS,
     PARTITION,
@@ -24,6 +24,7 @@ __all__ = [
     "Automation",
     "Checks",
     "Declaration",
+    "Freshness",
     "Image",
     "Notify",
     "Partitions",

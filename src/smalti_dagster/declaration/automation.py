@@ -1,6 +1,8 @@
 """The sections of a declaration about automation: schedule, sensors, and the channels of failure reports."""
 
+from datetime import datetime
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -57,6 +59,37 @@ class Notify(dg.Model, dg.Resolvable):
         return self
 
 
+class Freshness(dg.Model, dg.Resolvable):
+    """The time after which the shards are overdue, if no run has made them or found them unchanged."""
+
+    fail_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Until they are overdue; by default twice the longest time between two ticks of `reshard`.",
+    )
+    warn_hours: float | None = Field(default=None, gt=0, description="Until there is a warning; by default none.")
+
+    @model_validator(mode="after")
+    def _warns_before(self) -> "Freshness":
+        if self.fail_hours is not None and self.warn_hours is not None and self.warn_hours >= self.fail_hours:
+            raise ValueError(f"`warn_hours` {self.warn_hours:g} must be less than `fail_hours` {self.fail_hours:g}")
+        return self
+
+
+def cron_ticks(cron: str, timezone: str) -> dg.TimeWindowPartitionsDefinition:
+    """Return the ticks of a cron expression as windows, each of which lasts from one tick to the next.
+
+    Raises:
+        ValueError: it is no cron expression.
+    """
+    try:
+        return dg.TimeWindowPartitionsDefinition(
+            start=datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC")), fmt="%Y-%m-%d", cron_schedule=cron, timezone=timezone
+        )
+    except dg.DagsterInvalidDefinitionError as error:
+        raise ValueError(f"`reshard` must be a cron expression such as '0 3 * * *', found {cron!r}") from error
+
+
 class Automation(dg.Model, dg.Resolvable):
     """Schedule and sensors; everything is off until it is switched on in the UI."""
 
@@ -67,6 +100,9 @@ class Automation(dg.Model, dg.Resolvable):
         description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
     )
     train_on_new_version: bool = True
+    freshness: Freshness | None = Field(
+        default=Freshness(), description="Of the shards; null for none. It is shown, and stops nothing."
+    )
     notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
     condition: Literal["eager", "on_missing", "on_cron"] | None = Field(
         default=None,
@@ -76,6 +112,8 @@ class Automation(dg.Model, dg.Resolvable):
 
     @model_validator(mode="after")
     def _has_times(self) -> "Automation":
+        if self.reshard is not None:
+            cron_ticks(self.reshard, self.timezone)
         if self.condition == "on_cron" and self.reshard is None:
             raise ValueError("`condition: on_cron` needs `reshard`, the cron expression")
         if self.watch is not None and self.watch.queue and (self.reshard is None or self.condition is not None):

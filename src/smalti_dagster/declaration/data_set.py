@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import dagster as dg
 from pydantic import Field, field_validator, model_validator
@@ -93,7 +93,7 @@ class Declaration(dg.Model, dg.Resolvable):
     automation: Automation = Automation()
     checks: Checks = Checks()
     owners: list[str] = Field(default=[], description="team:name, or an e-mail address.")
-    tags: dict[str, str] = Field(default={}, description="Of the assets.")
+    tags: dict[str, str] = Field(default={}, description="Of assets, jobs, schedule and sensors.")
     group: str = Field(default="", description="By default the name.")
 
     @field_validator("name")
@@ -155,6 +155,11 @@ class Declaration(dg.Model, dg.Resolvable):
     def blocking_checks(self) -> tuple[str, ...]:
         """The checks of a version that have to pass before the tag `checked` names it."""
         return blocking_checks(self.source.kind, self.checks.severity)
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The tags and owners of all that belongs to the data set, as arguments of Dagster's definitions."""
+        return {"tags": {"data_set": self.name, **self.tags}, "owners": self.owners or None}
 
     def key(self, stage: Stage) -> dg.AssetKey:
         """Return the key of an asset."""

@@ -1,26 +1,25 @@
-"""The executor of a deployment: Dagster's multiprocess executor, in a run worker that ends with code server and run.
+"""The executors of a deployment: Dagster's own, in a run worker that ends with its code server and its run.
 
 Intended behaviour:
-1. When the code server that started a run worker dies, the run worker reports the run as failed and is killed. Dagster
-   itself would leave the run as started: its default launcher looks for a run worker only in that code server.
-2. When the run is over although its worker lives (cancelled by force, failed by the daemon, deleted), the run worker is
+1. The run's tags name the process that executes it, whatever has started that (`process`). By them the daemon finds
+   that it is gone, and fails the run (`launcher`).
+2. When the code server that started a run worker dies, the run worker is killed. Dagster itself would leave it working
+   for a run that cannot be cancelled any more, and that is started again beside it.
+3. When the run is over although its worker lives (cancelled by force, failed by the daemon, deleted), the run worker is
    killed. SIGKILL, so that it writes nothing more: a failure after a cancellation would be the run's state.
-3. Its steps end with it; see `lifetime`.
-4. A cancellation takes effect after a moment, because one by force marks the run as cancelled right afterwards.
-5. Only a process that a code server has started for the run is killed. In any other, such as a program that calls
-   `execute_job`, this is Dagster's own executor.
-
-The run's tags say which process executes it; `pipelines/leftovers.py` looks for runs whose process is gone.
+4. Its steps end with it; see `lifetime`.
+5. A cancellation takes effect after a moment, because one by force marks the run as cancelled right afterwards.
+6. Only a process that a code server has started for the run is killed. In any other, such as `dg launch` or a program
+   that calls `execute_job`, these are Dagster's own executors.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,35 +28,10 @@ import dagster as dg
 import psutil
 
 from smalti_dagster.runs.lifetime import POLL_SECONDS, is_run_over, kill_this_process, watch_run
+from smalti_dagster.runs.process import process_tags
 
-HOST_TAG = "smalti/host"
-"""Tag of a run: name of the machine whose process executes it."""
-PROCESS_TAG = "smalti/process"
-"""Tag of a run: id of that process, and the second in which it started."""
 FORCED_SECONDS = 1.0
 """Time between the request to cancel a run and its mark as cancelled, if it is cancelled by force."""
-_REPORT_SECONDS = 60.0  # that the report of a run's end may take
-_LOCK_SECONDS = 0.5  # that it waits for a lock before paused steps continue
-_TRANSACTION_SECONDS = 0.05  # that they continue
-
-
-def process_tags(process: int | None = None) -> dict[str, str]:
-    """Return the tags of a run that a process of this machine executes; by default this one."""
-    found = psutil.Process(process)
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{found.pid} {found.create_time():.0f}"}
-
-
-def is_alive(tags: Mapping[str, str]) -> bool:
-    """Return whether the process that tags name is alive on this machine; not another one that has its id now."""
-    process, _, started = tags.get(PROCESS_TAG, "").partition(" ")
-    try:
-        found = psutil.Process(int(process))
-        is_same = bool(abs(found.create_time() - float(started)) < 2)
-        return is_same and found.status() != psutil.STATUS_ZOMBIE
-    except (ValueError, psutil.NoSuchProcess):
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 class RunBoundExecutor(dg.Executor):
@@ -82,49 +56,51 @@ class RunBoundExecutor(dg.Executor):
             yield from self._inner.execute(plan_context, execution_plan)
 
 
-def _create(context: dg.InitExecutorContext) -> dg.Executor:
-    create: Any = dg.multiprocess_executor.executor_creation_fn
-    return RunBoundExecutor(create(context))
+def _bind(executor: dg.ExecutorDefinition, description: str) -> dg.ExecutorDefinition:
+    """Return an executor definition whose executor binds its run worker."""
+    create: Any = executor.executor_creation_fn
+    schema: Any = executor.config_schema
+    return dg.ExecutorDefinition(
+        name=executor.name,
+        config_schema=schema,
+        requirements=executor.get_requirements,
+        executor_creation_fn=lambda context: RunBoundExecutor(create(context)),
+        description=description,
+    )
 
 
-_config: Any = dg.multiprocess_executor.config_schema
-run_bound_executor = dg.ExecutorDefinition(
-    name=dg.multiprocess_executor.name,
-    config_schema=_config,
-    requirements=dg.multiple_process_executor_requirements(),
-    executor_creation_fn=_create,
-    description="Each step in a process of its own; all of them end with their run and with the code server.",
+run_bound_executor = _bind(
+    dg.multiprocess_executor,
+    "Each step in a process of its own; all of them end with their run and with the code server.",
+)
+in_process_executor = _bind(
+    dg.in_process_executor, "All steps in the process of the run, which ends with the run and with the code server."
 )
 
 
 @contextlib.contextmanager
 def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Bind this process to its code server and its run while the body runs, if it was started for the run."""
+    """Note which process executes a run; bind it to code server and run while the body runs, if started for the run."""
+    instance.add_run_tags(run_id, process_tags(run_id))
     server = multiprocessing.parent_process()
     if server is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    instance.add_run_tags(run_id, process_tags())
     parent, done = os.getppid(), threading.Event()
 
     def wait_for_server() -> bool:
         # The sentinel alone: the kernel's signal would come when the server's thread ends that started this process.
         return bool(wait([server.sentinel], POLL_SECONDS)) or os.getppid() != parent
 
-    def end() -> None:
-        def report() -> None:
-            with contextlib.suppress(Exception):  # without the database, the next code server here finds the run
-                run = instance.get_run_by_id(run_id)
-                if run is not None and not run.is_finished:
-                    report_lost(instance, run, "the code server of this run has died: run worker and steps were ended")
-
-        _kill_with(_pause_steps(report))
-
     def ask() -> bool:
         return is_run_over(instance, run_id)
 
     threading.Thread(
-        target=watch_run, args=(wait_for_server, ask, done), kwargs={"end": end}, name="smalti-run-watch", daemon=True
+        target=watch_run,
+        args=(wait_for_server, ask, done),
+        kwargs={"end": _kill_all},
+        name="smalti-run-watch",
+        daemon=True,
     ).start()
     with _delayed_interrupts(ask, done):
         try:
@@ -133,49 +109,18 @@ def _bound(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
             done.set()
 
 
-def _pause_steps(report: Callable[[], None]) -> list[psutil.Process]:
-    """Pause the steps, so that none writes an event after `report` has; return them when it is done, still paused.
-
-    A step may be paused in the middle of a transaction, and hold a lock of the database for which `report` waits
-    (SQLite has one lock for all writers). So the steps continue for a moment now and then, until `report` is done, or
-    `_REPORT_SECONDS` are over.
-    """
-    steps, reporting = _signal_steps(signal.SIGSTOP), threading.Thread(target=report, daemon=True)
-    reporting.start()
-    deadline = time.monotonic() + _REPORT_SECONDS
-    while time.monotonic() < deadline:
-        reporting.join(_LOCK_SECONDS)
-        if not reporting.is_alive():
-            break
-        _signal_steps(signal.SIGCONT)
-        time.sleep(_TRANSACTION_SECONDS)
-        steps = _signal_steps(signal.SIGSTOP)
-    return steps
-
-
-def _signal_steps(number: signal.Signals) -> list[psutil.Process]:
-    """Send a signal to all processes that this one has started, and return them."""
-    steps: list[psutil.Process] = psutil.Process().children()
-    for step in steps:
+def _signal_steps(number: signal.Signals) -> None:
+    """Send a signal to all processes that this one has started."""
+    for step in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             step.send_signal(number)
-    return steps
 
 
-def _kill_with(steps: list[psutil.Process]) -> NoReturn:
-    """Kill steps and this process at once: it must not report that they died."""
-    for step in steps:
-        with contextlib.suppress(psutil.Error):
-            step.kill()
+def _kill_all() -> NoReturn:
+    """Kill the steps, which are paused before, and this process: it must not report that they died."""
+    _signal_steps(signal.SIGSTOP)
+    _signal_steps(signal.SIGKILL)
     kill_this_process()
-
-
-def report_lost(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
-    """Report that a run has lost its process: it has failed, or is cancelled if that was requested before."""
-    if run.status is dg.DagsterRunStatus.CANCELING:
-        instance.report_run_canceled(run, message=message)
-    else:
-        instance.report_run_failed(run, message=message)
 
 
 @contextlib.contextmanager
@@ -189,12 +134,12 @@ def _delayed_interrupts(is_over: Callable[[], bool], done: threading.Event) -> I
     before: Any = signal.getsignal(signal.SIGINT)
 
     def decide(number: int, frame: FrameType | None) -> None:
-        steps = _signal_steps(signal.SIGSTOP)
+        _signal_steps(signal.SIGSTOP)
         time.sleep(FORCED_SECONDS)
         if not done.is_set():
             with contextlib.suppress(Exception):
                 if is_over():
-                    _kill_with(steps)
+                    _kill_all()
         _signal_steps(signal.SIGCONT)
         before(number, frame)
 

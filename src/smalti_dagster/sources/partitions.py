@@ -193,9 +193,7 @@ def read_before(
     definition, raw = declared.partitions_definition, declared.key("raw")
     if definition is None:
         return {}
-    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
-        raw, dg.DagsterEventType.ASSET_MATERIALIZATION
-    )
+    latest = instance.get_latest_storage_id_by_partition(raw, dg.DagsterEventType.ASSET_MATERIALIZATION)
     keys = set(definition.get_partition_keys(dynamic_partitions_store=instance)) - set(without)
     wanted = {number: key for key, number in latest.items() if key in keys}
     names: dict[str, set[str]] = {}
