@@ -5,7 +5,8 @@ import warnings
 from typing import Any
 
 import dagster as dg
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
+from typing_extensions import Self
 
 from smalti.torch.train.config import IMAGES
 from smalti_dagster.automation.failure import build_failure_sensor
@@ -68,8 +69,27 @@ class DataSet(dg.Component, Declaration):
     the same name.
     """
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002  Dagster's signature
-        """Return the definitions of this data set."""
+    _declared_in: str = PrivateAttr("a program")
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Return the component that a file declares, and remember the file."""
+        loaded = super().load(attributes, context)
+        loaded._declared_in = str(context.component_path.file_path)
+        return loaded
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the definitions of this data set.
+
+        Raises:
+            DagsterInvalidDefinitionError: another file of the project declares a data set of this name.
+        """
+        same = [other for other in context.component_tree.get_all_components(DataSet) if other.name == self.name]
+        if len(same) > 1:
+            places = " and ".join(sorted(other._declared_in for other in same))
+            raise dg.DagsterInvalidDefinitionError(
+                f"{len(same)} data sets are named {self.name!r}, in {places}: rename all but one, or delete their files"
+            )
         return build_definitions(self)
 
 

@@ -1,8 +1,11 @@
 """Declarations: accepted and refused fields, their messages, and the definitions that follow."""
 
+import importlib
 import json
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -10,8 +13,10 @@ from typing import Any, get_args
 import dagster as dg
 import pytest
 import yaml
+from dagster.components.core.component_tree import ComponentTree, ComponentTreeException
 from pydantic import BaseModel
 
+from smalti_dagster import Deployment
 from smalti_dagster.data_set import DataSet, build_definitions
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import OVERRIDDEN, overrides, with_defaults
@@ -210,6 +215,9 @@ def test_the_examples_of_the_documentation_are_declarations_of_at_most_twenty_li
     for text in examples:
         assert len(text.splitlines()) <= 20
         attributes = yaml.safe_load(text)["attributes"]
+        if "type: smalti_dagster.Deployment" in text:
+            assert Deployment(**attributes).resources()
+            continue
         found = read(yaml.safe_dump(attributes))
         dg.Definitions.validate_loadable(define(found))
         names.append(found.name)
@@ -223,3 +231,54 @@ def test_the_commands_of_the_guide_launch_jobs_that_its_data_set_has() -> None:
     launched = set(re.findall(r"^dg launch --job (\w+)", PAGE.read_text(), re.MULTILINE))
     assert launched == {"shapes_reshard_job", "shapes_train_job", "shapes_promote_job"}
     assert launched <= jobs
+
+
+def test_two_declarations_of_one_name_name_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "twice" / "defs"
+    for name in ("cats", "dogs"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "defs.yaml").write_text(
+            "type: smalti_dagster.DataSet\nattributes: {name: photos, source: {folder: /photos}}\n"
+        )
+    for module in (folder.parent, folder):
+        (module / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    tree = ComponentTree.from_module(defs_module=importlib.import_module("twice.defs"), project_root=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Dagster previews its own loaders
+        with pytest.raises(ComponentTreeException) as caught:
+            tree.build_defs()
+    assert str(caught.value.__cause__) == (
+        f"2 data sets are named 'photos', in {folder}/cats and {folder}/dogs: rename all but one, or delete their files"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declaration", "stage"),
+    [
+        (f"{TABLE}prepare: {{function: 'edited:f'}}", "prepared"),
+        ("name: sales\nsource: {dataframe: 'edited:f'}\n", "raw"),
+        ("name: photos\nsource: {generate: 'edited:f'}\n", "raw"),
+        (f"{TABLE}train: {{function: 'edited:f'}}", "model"),
+        (f"{TABLE}train: {{task: 'edited:F'}}", "model"),
+        (f"{IMAGES}train: {{model: 'edited:f'}}", "model"),
+    ],
+)
+def test_an_edit_of_a_named_function_changes_the_code_version_of_its_stage_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declaration: str, stage: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    found = read(declaration)
+
+    def versions(text: str) -> dict[str, str]:
+        (tmp_path / "edited.py").write_text(text)
+        importlib.invalidate_caches()
+        return {each: found.code_version(each, "1") for each in found.stages}
+
+    before, after = versions("def f(rows): return rows"), versions("def f(rows): return rows[:1]")
+    assert {each for each in before if before[each] != after[each]} == {stage}
+    assert "edited" not in sys.modules, "a module that is slow to import does not delay the code location"
+
+
+def test_a_declaration_loads_although_its_module_is_not_there() -> None:
+    assert read(f"{TABLE}prepare: {{function: 'no.such.module:f'}}").code_version("prepared", "3").startswith("3-")

@@ -116,7 +116,7 @@ def test_the_newest_model_whose_checks_passed_is_promoted_with_its_version(model
 
 def test_a_person_may_promote_the_model_of_a_run_whose_checks_failed_and_it_is_shown(models: Models) -> None:
     bad = models.train(0.2, passed=False)
-    assert "none of the last" in error_of(models.promote(expect=False))
+    assert "its only model has not passed all checks" in error_of(models.promote(expect=False))
     models.promote(bad)
     assert models.promoted == (1, bad)
     assert models.shown()["checks_that_have_not_passed"] == ABOVE

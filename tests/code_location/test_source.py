@@ -235,3 +235,19 @@ def test_a_source_that_is_gone_fails_the_observe_job(
     declared = declare(source=table, train=None)
     with pytest.raises(StoreNotFound, match="has no file of a table"):
         observe(instance, declared, storage)
+
+
+def test_a_run_of_everything_looks_at_the_source_and_makes_what_follows_from_it(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path
+) -> None:
+    """As `dg launch --assets '*'` selects it."""
+    put(tmp_path / "photos", "roses/1.jpg", "daisy/1.jpg")
+    flow = Flow(instance, storage, declare(source=Source(folder=str(tmp_path / "photos"))))
+    selection = dg.AssetSelection.assets(flow.declared.source_key, flow.declared.key("raw"))
+    job = dg.define_asset_job("both_job", selection=selection)
+    defs = dg.Definitions.merge(flow.defs, dg.Definitions(jobs=[job]))
+    for new, observed in ([], 1), ([], 1), (["roses/2.jpg"], 2):  # one observation of each version
+        put(tmp_path / "photos", *new)
+        done = defs.resolve_job_def("both_job").execute_in_process(instance=instance)
+        assert [event.asset_key for event in done.get_asset_materialization_events()] == [flow.declared.key("raw")]
+        assert flow.observed == observed

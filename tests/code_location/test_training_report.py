@@ -151,9 +151,9 @@ def test_chance_is_the_share_of_the_largest_class() -> None:
 def test_classes_are_shown_with_what_they_are_mistaken_for() -> None:
     rows = by_class([[8, 2, 0], [1, 5, 4], [0, 0, 0]], ["daisy", "roses", "tulips"])
     assert rows == [
-        {"class": "daisy", "images": 10, "right": 0.8, "taken for": "roses"},
-        {"class": "roses", "images": 10, "right": 0.5, "taken for": "tulips"},
-        {"class": "tulips", "images": 0, "right": 0.0, "taken for": ""},
+        {"class": "daisy", "images": 10, "accuracy": 0.8, "taken for": "roses"},
+        {"class": "roses", "images": 10, "accuracy": 0.5, "taken for": "tulips"},
+        {"class": "tulips", "images": 0, "accuracy": 0.0, "taken for": ""},
     ]
 
 

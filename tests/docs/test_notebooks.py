@@ -25,6 +25,8 @@ VARIES = {
 }
 """All that may differ between the stored outputs and new ones; whole numbers and names may not."""
 
+NIGHTLY = {"flowers"}
+"""A minute each: the pages README.md, first-hour.md and training.md run the same steps in the default suite."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 
@@ -32,7 +34,13 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for pa
 @pytest.mark.spark
 @pytest.mark.process
 @pytest.mark.slow
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.nightly] if path.stem in NIGHTLY else [], id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_prints_what_is_stored_in_it(path, tmp_path):
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--into", str(tmp_path), str(path)],

@@ -29,21 +29,25 @@ def into(tmp_path):
 
 # ---------------------------------------------------------------- responses
 
+LATE = "|not complete within"
+"""What is asked for again until it succeeds can also meet the time limit of the whole download, on a busy machine."""
 BROKEN = {
     "no status line": (b"what is this\r\n\r\n", StoreError, "what is this"),
-    "nothing": (b"", StoreError, "disconnected"),
+    "nothing": (b"", StoreError, "disconnected" + LATE),
     "a length that is no number": (reply(TGZ, "Content-Length: many"), StoreError, "Content-Length: many"),
     "a negative length": (reply(TGZ, "Content-Length: -1"), StoreError, "Content-Length: -1"),
     "fewer bytes than declared": (
-        reply(TGZ, "Content-Length: 100000"), StoreError, "broke at byte|Not enough data|not complete within"
+        reply(TGZ, "Content-Length: 100000"), StoreError, "broke at byte|Not enough data" + LATE
     ),
-    "chunks that break off": (reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "Not enough|broke"),
+    "chunks that break off": (
+        reply(b"5\r\nabcde\r\n3", "Transfer-Encoding: chunked"), StoreError, "Not enough|broke" + LATE
+    ),
     "chunks of no size": (reply(b"zz\r\n", "Transfer-Encoding: chunked"), StoreError, "chunk size"),
     "headers without end": (reply(b"", *[f"X-{n}: 1" for n in range(200)]), StoreError, "Too many headers"),
     "a part of it": (reply(b"1", "Content-Length: 1", status="206 Partial"), StoreError, "status 200, found 206"),
     "no such file": (reply(b"", "Content-Length: 0", status="410 Gone"), StoreNotFound, "no such file"),
     "a refusal": (reply(b"", "Content-Length: 0", status="403 Forbidden"), StoreAuthError, "sign it again"),
-    "a failure": (reply(b"", "Content-Length: 0", status="503 Busy"), StoreError, "503.*check the address"),
+    "a failure": (reply(b"", "Content-Length: 0", status="503 Busy"), StoreError, "503.*check the address" + LATE),
     "a page": (whole(b"<html>log in</html>"), FormatError, "not an archive"),
     "half of it, without a length": (reply(TGZ[:-30]), FormatError, "damaged"),
     "a redirect with a body beyond all memory": (

@@ -11,6 +11,7 @@ from smalti.java import detect_java
 from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
 from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
 from smalti.spark.add_columns import add_columns, drop_columns
+from smalti.spark.connectors import hadoop_settings
 from smalti.spark.prepare import PrepareOptions, prepare_images
 from smalti.spark.prepared.rows import read_prepared
 from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepared, prepared_files
@@ -43,6 +44,7 @@ __all__ = [
     "is_archive",
     "list_images",
     "find_prepared",
+    "hadoop_settings",
     "load_prepared",
     "prepare_images",
     "prepared_files",

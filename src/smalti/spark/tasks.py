@@ -26,6 +26,7 @@ import pyarrow as pa
 from smalti import errors
 from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError
 from smalti.process import use_driver_python
+from smalti.spark.connectors import missing_connector
 from smalti.spark.session import ARROW_BATCHES
 from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
 
@@ -151,6 +152,8 @@ def decode_errors() -> Iterator[None]:
 
 def _advised(error: Exception, text: str) -> SmaltiError:
     """Return an error of Spark's in one line, with what to do."""
+    if (advice := missing_connector(text)) is not None:
+        return MissingDependency(f"{advice} Spark says: {_first_line(text)}")
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"AnalysisException", "ParseException"}:
         return SchemaError(

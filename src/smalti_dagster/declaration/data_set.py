@@ -13,7 +13,7 @@ from smalti_dagster.declaration.automation import Automation
 from smalti_dagster.declaration.checks import CheckName, Severity, blocking_checks, refuse_of_other_kind
 from smalti_dagster.declaration.data import PARTITION, Image, Partitions, Prepare, Shards, Source, Split
 from smalti_dagster.declaration.training import Train, Tuning
-from smalti_dagster.declaration.values import Share
+from smalti_dagster.declaration.values import IMPORT_PATH, Share, module_text
 
 Stage = Literal["raw", "prepared", "shards", "model"]
 
@@ -40,7 +40,7 @@ class Checks(dg.Model, dg.Resolvable):
         default=0.02, description="Share of the images that may be near-duplicates of others."
     )
     max_split_leakage: Share = Field(
-        default=0.005,
+        default=0.02,
         description="Share of the held-out images that may be near-duplicates of images that are trained on.",
     )
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
@@ -184,14 +184,30 @@ class Declaration(dg.Model, dg.Resolvable):
         return f"{self.name}/{part}"
 
     def code_version(self, stage: Stage, number: str) -> str:
-        """Return the version of an asset's code: its own number, and a digest of what the declaration says about it."""
+        """Return the version of an asset's code: its own number, and a digest of what the declaration says about it.
+
+        The digest covers the text of the modules that the declaration names: an edit marks the asset as out of date.
+        """
         sections: dict[Stage, tuple[str, ...]] = {
             "raw": ("source", "partitions"),
             "prepared": ("prepare", "split"),
             "shards": ("shards", "split"),
             "model": ("train",),
         }
-        return f"{number}-{self.digest(*sections[stage])}"
+        declared = self.digest(*sections[stage])
+        if code := "".join(map(module_text, self._import_paths(stage))):
+            declared = hashlib.sha256(f"{declared}{code}".encode()).hexdigest()[:12]
+        return f"{number}-{declared}"
+
+    def _import_paths(self, stage: Stage) -> list[str]:
+        """Return each `module:name` that a stage calls."""
+        train = self.train
+        named: dict[Stage, tuple[str | None, ...]] = {
+            "raw": (self.source.dataframe, self.source.generate),
+            "prepared": (self.function,),
+            "model": (train.function, train.task, train.architecture) if train is not None else (),
+        }
+        return [path for path in named.get(stage, ()) if path is not None and IMPORT_PATH.fullmatch(path)]
 
     def digest(self, *sections: str) -> str:
         """Return a digest of some sections of the declaration, of everything by default."""

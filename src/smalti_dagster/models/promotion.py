@@ -7,6 +7,7 @@ model before, so that a promotion can be undone.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 import dagster as dg
@@ -121,12 +122,16 @@ def _choose(
                 allow_retries=False,
             )
         return _entry(event, failed_checks(instance, declared, run))
-    for _, event in zip(range(_SEARCHED), materialisations(instance, key), strict=False):
+    searched = 0
+    for event in islice(materialisations(instance, key), _SEARCHED):
+        searched += 1
         if not (failed := failed_checks(instance, declared, event.run_id)):
             return _entry(event, failed)
+    if not searched:
+        raise dg.Failure(f"{declared.name} has no model yet: train one", allow_retries=False)
+    found = "its only model has not" if searched == 1 else f"none of its last {searched} models has"
     raise dg.Failure(
-        f"none of the last {_SEARCHED} models of {declared.name} has passed all its checks: train one, or name the run "
-        "of the one to promote all the same",
+        f"{declared.name}: {found} passed all checks; train one, or name the run of the model to promote all the same",
         allow_retries=False,
     )
 

@@ -75,7 +75,7 @@ def show_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -
     pairs = confused_pairs(confusion, classes)
     return {
         "confusion_picture": dg.MetadataValue.md(confusion_map(confusion, classes)),
-        "accuracy_by_class": table(sorted(by_class(confusion, classes), key=lambda row: row["right"])),
+        "accuracy_by_class": table(sorted(by_class(confusion, classes), key=lambda row: row["accuracy"])),
         **({"confused_pairs": table(pairs)} if pairs else {}),
     }
 
@@ -90,7 +90,7 @@ def by_class(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> list
             {
                 "class": classes[label],
                 "images": total,
-                "right": round(answers[label] / total, 3) if total else 0.0,
+                "accuracy": round(answers[label] / total, 3) if total else 0.0,
                 "taken for": max(wrong)[1] if wrong else "",
             }
         )

@@ -41,8 +41,10 @@ class SparkResource(ComputeResource):
 
         Raises:
             dg.Failure: the run was ended meanwhile.
+            SmaltiError: what Spark could not do, with what to do about it.
         """
         from smalti.spark import SparkOptions, build_session
+        from smalti.spark.tasks import decode_errors
 
         if self._session is None:
             self._is_ours = not _has_session()
@@ -52,7 +54,7 @@ class SparkResource(ComputeResource):
                 self._session = build_session(options)
                 self._tag_operations()
         try:
-            with self._stopped_by_signals(), watch_stages(self._session, report):
+            with self._stopped_by_signals(), watch_stages(self._session, report), decode_errors():
                 yield self._session
         except BaseException:
             self._interrupt()

@@ -122,8 +122,10 @@ def publish_partitions(
     if declared.function is not None:
         transform = by_split(by_split(load_for_tasks(session, declared.function), split_column), column)
 
+    config = RowsConfig(form=source["form"], source=source["reads"])
+
     def prepare(session: SparkSession, keys: Sequence[str]) -> DataFrame:
-        frame = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"]))
+        frame = read_frame(session, declared, config, storage)
         known = read.own if is_as_read(declared, source, storage) else ()
         rows = rows_of(frame, declared, {key: digests[key] for key in keys}, known=known)
         return _prepared(rows, declared, transform)
@@ -132,7 +134,7 @@ def publish_partitions(
     if columns is not None:
         columns = {column: "str", **columns}
     elif transform is None:
-        names = read_frame(session, declared, RowsConfig(form=source["form"], source=source["reads"])).columns
+        names = read_frame(session, declared, config, storage).columns
         columns = {name: None for name in names if name != split_column}
     code = function_digest(declared.function) if declared.function is not None else None
     return reshard_files(

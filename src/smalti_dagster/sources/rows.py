@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import dagster as dg
 
+from smalti.spark import hadoop_settings
 from smalti.spark.rows import Identity, identities_in, identity_of, in_partitions
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import expand
@@ -22,13 +24,16 @@ SparkSession = Any  # Dagster resolves annotations when it loads, and pyspark is
 DataFrame = Any
 
 
-def read_frame(session: SparkSession, declared: Declaration, config: RowsConfig) -> DataFrame:
-    """Return the rows of the source; lazy.
+def read_frame(session: SparkSession, declared: Declaration, config: RowsConfig, storage: StorageResource) -> DataFrame:
+    """Return the rows of the source; lazy. Spark reads the service of the storage with the storage's own credentials.
 
     Raises:
         dg.Failure: the source is of no known form.
     """
     text = expand(config.source)
+    if not os.environ.get("DATABRICKS_RUNTIME_VERSION"):  # Unity Catalog decides there
+        for name, value in hadoop_settings(storage.root, storage.options()).items():
+            session.conf.set(name, value)
     if config.form == "table" and declared.source.format is not None:
         return session.read.format(declared.source.format).options(**declared.source.options).load(text)
     if config.form == "table":
@@ -73,7 +78,7 @@ def read_again(
         dg.Failure: they changed since.
     """
     config = RowsConfig(form=facts["form"], source=facts["reads"])
-    frame = read_frame(session, declared, config)
+    frame = read_frame(session, declared, config, storage)
     if PARTITIONS in facts:
         read = ReadPartitions.load(inventories_of(declared, storage), facts[PARTITIONS])
         digests = {key: digest for key, digest in read.own.items() if digest}

@@ -156,7 +156,7 @@ def _read_rows(step: StageInput, config: RowsConfig, storage: StorageResource, s
     """Return the identity and the columns of the rows as Spark reads them now."""
     declared, of_partitions = step.declared, {}
     with spark.session(step.log.info) as session:
-        frame = read_frame(session, declared, config)
+        frame = read_frame(session, declared, config, storage)
         if step.partitions is None:
             found = identity_of(frame)
         else:

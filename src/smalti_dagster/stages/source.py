@@ -37,6 +37,8 @@ Versions = Mapping[str | None, str]
 """Data versions by partition; of a source without partitions, one under None."""
 
 _VERSION = "dagster/data_version"
+_IS_OBSERVED = "__source_asset_observation__"
+"""The mark of an output whose observations are recorded already, as of Dagster's own `observable_source_asset`."""
 _EMPTY = "empty"  # version of a partition that has nothing
 _READERS = 10  # newest runs of a source that are looked at
 _EVENTS_AT_ONCE = 1000  # observations of partitions; each is written by itself
@@ -64,12 +66,21 @@ def build_source(declared: Declaration) -> dg.AssetSpec | dg.AssetsDefinition:
         @dg.multi_observable_source_asset(specs=[spec], name=f"{declared.name}__source")  # type: ignore[untyped-decorator]
         @with_resources
         def source_asset(context: dg.AssetExecutionContext, storage: StorageResource) -> Iterator[Any]:
-            for each in observe(context.instance, declared, storage):
-                context.log_event(each)
-            yield from ()  # what is logged has partitions, which a result cannot have
+            if not _is_alone(context) and last_read(context.instance, declared) is None:
+                context.log.info("nothing to compare with: this run reads the source for the first time")
+            else:
+                for each in observe(context.instance, declared, storage):
+                    context.log_event(each)  # with its partition, which a result cannot have
+            # Without an output, Dagster would skip in silence all that a run of every asset makes from it.
+            yield dg.Output(None, spec.key.to_python_identifier(), metadata={_IS_OBSERVED: True})
 
     made: dg.AssetsDefinition = source_asset
     return made
+
+
+def _is_alone(context: dg.AssetExecutionContext) -> bool:
+    """Return whether the run does nothing but look at the source."""
+    return len(list(context.op_execution_context.job_def.nodes)) == 1
 
 
 def observe(
