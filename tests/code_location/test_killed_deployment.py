@@ -45,6 +45,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeploym
     settings["run_coordinator"] = {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"}
     del settings["concurrency"]["runs"], settings["run_queue"]
     settings["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
+    settings["run_launcher"]["config"] = {"settle_seconds": 0}
     path = os.pathsep.join([str(folder / "without"), *filter(None, [os.environ.get("PYTHONPATH")])])
     with deployed(folder, "code server", "webserver", settings=settings, PYTHONPATH=path) as made:
         yield made
