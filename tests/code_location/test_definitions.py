@@ -240,7 +240,7 @@ def load(kind: str, project: Path) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", LOAD, kind, str(project)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY}"},
+        env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY / 'src'}:{REPOSITORY}"},
         capture_output=True,
         text=True,
         timeout=100,
