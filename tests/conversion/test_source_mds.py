@@ -1,11 +1,15 @@
 """Shard sets as a source: the samples as stored, with other sizes, compression and columns."""
 
+import json
+import shutil
+
 import pyarrow as pa
 import pytest
 
+from smalti import MDSWriter
 from smalti.catalog import load_manifest, verify
 from smalti.conversion import convert
-from smalti.errors import SchemaError, VersionNotFound
+from smalti.errors import FormatError, SchemaError, VersionNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.rows import table_source
 from tests.conversion.source_rows import read
@@ -57,3 +61,22 @@ def test_names_of_classes_stay_with_the_labels(tmp_path):
     )
     assert convert(tmp_path / "a", tmp_path / "b", processes=1).metadata == {"classes": ["cat", "dog"]}
     assert convert(tmp_path / "a", tmp_path / "c", processes=1, columns={"x": None}).metadata == {}
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "gz", "br", "bz2", "snappy"])
+def test_a_set_is_recognised_whatever_its_compression(tmp_path, compression):
+    with MDSWriter(out=tmp_path / "in", columns={"a": "str"}, compression=compression) as writer:
+        writer.write({"a": "x" * 100})
+    assert read(tmp_path / "in") == [{"a": b"x" * 100}]
+
+
+@pytest.mark.parametrize("change", [{"column_names": ["b", "a"]}, {"column_encodings": ["bytes", "str"]}])
+def test_an_index_that_describes_other_columns_than_its_shards_have_is_refused(tmp_path, change):
+    with MDSWriter(out=tmp_path / "in", columns={"a": "str", "b": "str"}) as writer:
+        writer.write({"a": "1", "b": "2"})
+    shutil.rmtree(tmp_path / "in" / "_versions")
+    index = json.loads((tmp_path / "in" / "index.json").read_text())
+    index["shards"][0] |= change
+    (tmp_path / "in" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(FormatError, match=r"its index entry says column_.*, and the shard itself"):
+        convert(tmp_path / "in", tmp_path / "set", processes=1)

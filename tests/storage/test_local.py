@@ -245,3 +245,12 @@ def test_a_file_in_place_of_the_root_is_named_when_something_is_put(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"/file is a file, and a folder is needed there"):
         LocalStore(tmp_path / "file").put("a/b", b"1")
+
+
+def test_a_range_takes_the_memory_of_the_bytes_that_there_are(tmp_path):
+    """A petabyte is more than any machine makes room for."""
+    store = LocalStore(tmp_path)
+    store.put("k", b"0123456789")
+    assert store.get_range("k", 3, 1 << 50) == b"3456789"
+    assert store.get_range("k", 20, 1 << 50) == b""
+    assert store.get_limited("k", 1 << 50) == b"0123456789"

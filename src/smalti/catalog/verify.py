@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog.manifest import Manifest, row_hash_text
+from smalti.catalog.manifest import Manifest, has_write_id, row_hash_text
 from smalti.catalog.reading import load_from_table
 from smalti.catalog.sidecars import aligned_shards, columns_of, load_object, objects_of
 from smalti.catalog.table.shard_table import block_files_of
@@ -19,8 +19,10 @@ from smalti.storage import Place, Store, open_store
 
 
 @contextmanager
-def open_checked(store: Store, shard: ShardInfo) -> Iterator[AnyShard]:
+def open_checked(store: Store, shard: ShardInfo, *, is_as_listed: bool = True) -> Iterator[AnyShard]:
     """Fetch a shard unless it is local, verify and unpack it, and yield it opened; copies are removed at the end.
+
+    `is_as_listed` is False if the caller gave columns other encodings than the index, to read damaged ones.
 
     Raises:
         ChecksumMismatch: bytes differ from the hashes in the manifest.
@@ -28,7 +30,9 @@ def open_checked(store: Store, shard: ShardInfo) -> Iterator[AnyShard]:
         StoreNotFound: a file of it is missing.
     """
     with tempfile.TemporaryDirectory(prefix="smalti-shard-") as folder:
-        opened = open_shard(_raw_files(store, shard, Path(folder)), shard, allow_unsafe_types=True)
+        files = _raw_files(store, shard, Path(folder))
+        check_config = is_as_listed and has_write_id(shard.raw.basename)
+        opened = open_shard(files, shard, allow_unsafe_types=True, check_config=check_config)
         try:
             yield opened
         finally:

@@ -215,7 +215,11 @@ class _Run:
             shards = []
             for part in self._parts:
                 info = part.shards[number]
-                found = open_checked(store, readable(info)) if own is None else open_rows(store, info, own)
+                found = (
+                    open_checked(store, readable(info), is_as_listed=False)
+                    if own is None
+                    else open_rows(store, info, own)
+                )
                 shards.append((part, stack.enter_context(found)))
             return stack.pop_all(), shards
 

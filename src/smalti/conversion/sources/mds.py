@@ -5,6 +5,7 @@ sets are read, too. The splits of a set are chosen one at a time.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, RowSpan, spans_of
 from smalti.stream.shard_set import find_shard_set
 
+_SHARD = re.compile(r".*\.mds(?:\.[a-z0-9]+)?", re.DOTALL)
+"""Name of a shard, which may be compressed."""
 _PIECE_BYTES = 64 << 20
 _LABEL = "label"
 
@@ -26,7 +29,7 @@ _LABEL = "label"
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
     """Return whether files of these names are a shard set."""
     is_set = any(name == "index.json" or name.endswith("/index.json") for name in names)
-    return is_set and any(name.endswith((".mds", ".mds.zstd", ".mds.gz", ".mds.br", ".mds.snappy")) for name in names)
+    return is_set and any(map(_SHARD.fullmatch, names))
 
 
 def open_source(place: Any, options: SourceOptions) -> "MdsSource":
