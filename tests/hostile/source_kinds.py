@@ -11,7 +11,9 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from smalti.conversion.job import memory_errors
 from smalti.conversion.registry import open_source
+from smalti.conversion.source import Source
 from smalti.errors import SmaltiError
 from smalti.format import Schema
 from smalti.format.writing.arrow import encode_batch
@@ -60,20 +62,8 @@ class Sources:
         for name, data in case.files.items():
             store.put(name, data)
         try:
-            source = open_source(store, case.format)
-            schema = source.schema()
-            plan = plan_columns(kinds_of(schema), nulls="mask")
-            stored = Schema.from_columns(plan.encodings)
-            rows = 0
-            for part in source.parts():
-                for batch in part.batches():
-                    assert batch.schema.types == schema.types
-                    plain = plain_batch(batch)
-                    if not plain.num_rows:
-                        continue
-                    plain.validate()
-                    rows += plain.num_rows
-                    encode_batch(stored, stored.codecs(), plan.prepare(plain))
+            with memory_errors(case.format):  # as `convert` reads
+                rows = _read(open_source(store, case.format))
         except SmaltiError as error:
             return f"refused {type(error).__name__}"
         assert rows in (0, _ROWS), f"{rows} rows without an error"
@@ -82,6 +72,24 @@ class Sources:
     def dump(self, case: Folder) -> bytes:
         """Return the damaged file."""
         return case.files[case.damaged]
+
+
+def _read(source: Source) -> int:
+    """Read and encode all rows of a source; return their number."""
+    schema = source.schema()
+    plan = plan_columns(kinds_of(schema), nulls="mask")
+    stored = Schema.from_columns(plan.encodings)
+    rows = 0
+    for part in source.parts():
+        for batch in part.batches():
+            assert batch.schema.types == schema.types
+            plain = plain_batch(batch)
+            if not plain.num_rows:
+                continue
+            plain.validate()
+            rows += plain.num_rows
+            encode_batch(stored, stored.codecs(), plan.prepare(plain))
+    return rows
 
 
 @cache
