@@ -183,7 +183,8 @@ def _num_leaves(kind: pa.DataType) -> int:
 def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
     """Return the objects of whole lines that were checked.
 
-    The parser of pyarrow 26 loses nulls at the begin of a list whose type it does not know, and is told it then.
+    The parser of pyarrow 26 loses nulls at the begin of a list whose type it does not know yet; a second pass has the
+    types of the first one.
     """
     table = _parse(data, schema, unexpected)
     try:

@@ -64,13 +64,15 @@ def _parse(data: bytes, **hooks: Any) -> Any:
 
 
 def _refuse_surrogates(data: bytes, value: Any) -> None:
-    """Raise ValueError if a text of a JSON value, which has this JSON text, has an unpaired surrogate."""
+    """Raise SchemaError if a text of a JSON value, which has this JSON text, has an unpaired surrogate."""
     if b"\\ud" not in data and b"\\uD" not in data:
         return
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError("a text has an unpaired surrogate, which UTF-8 cannot hold") from error
+        raise SchemaError(
+            "a value that strict JSON cannot hold: a text has an unpaired surrogate, which UTF-8 cannot hold"
+        ) from error
 
 
 def _too_deep() -> FormatError:
