@@ -4,9 +4,9 @@
     jpeg_array               [uint32 n] [n x uint32 sizes] [JPEG files], n at least 1
 
 Values decode to PIL images; fast decoding for training stands in `smalti.images`. Files are checked by their markers
-and sizes, no pixel is decoded. MosaicML's writer does not check files, so WebP, GIF and BMP files in `jpeg` and `png`
-columns can be read, too; they are not written. Files of one camera or program share their headers, byte for byte, so
-the result of the JPEG check is cached by header.
+and sizes, and opened as readers open them; no pixel is decoded. MosaicML's writer does not check files, so WebP, GIF
+and BMP files in `jpeg` and `png` columns can be read, too; they are not written. Files of one camera or program share
+their headers, byte for byte, so the result of the JPEG check is cached by header.
 """
 
 import os
@@ -52,6 +52,7 @@ HEAD_BYTES = 1024
 """Bytes of a JPEG file that `has_good_head` looks at; a longer header, with a preview for example, is not cached."""
 END_MARK = b"\xff\xd9"
 _SCAN_MARK = bytes([0xFF, START_OF_SCAN])
+_MAX_SCAN_HEADER = 14  # bytes behind the mark of a scan of four components
 # Bits per pixel of the modes whose raw bytes are the whole image; the palette of P and PA would be lost. MosaicML's
 # writer stores those as well, masks for example, so they can be read: the palette indices are there.
 _MODE_BITS = {
@@ -86,6 +87,19 @@ def check_png(data: bytes) -> str | None:
         return "its header is damaged"
     if data.rfind(_PNG_END) < _PNG_HEADER_BYTES:
         return CUT_SHORT
+    return _refusal("PNG", data)
+
+
+def _refusal(kind: str, data: bytes) -> str | None:
+    """Return why Pillow does not open a file, or None; it reads what precedes the pixels.
+
+    This is `Image.open` without its warning of many pixels, whose number is checked before.
+    """
+    Image.preinit()
+    try:
+        Image.OPEN[kind][0](BytesIO(data), "").close()
+    except Exception as error:  # noqa: BLE001 -- of damaged files it raises errors of any class
+        return f"Pillow does not open it: {str(error)[:200]}"
     return None
 
 
@@ -100,7 +114,9 @@ def check_jpeg(data: bytes) -> str | None:
         if marker == START_OF_SCAN:
             if not has_size:
                 return "pixels come before the header with their size"
-            return None if data.rfind(END_MARK) >= begin - 3 else "the end mark is missing: it was cut short"
+            if data.rfind(END_MARK) < begin - 3:
+                return "the end mark is missing: it was cut short"
+            return _refusal("JPEG", data)
         if marker in FRAME_MARKERS:
             width, height = frame_size(data, begin) if len(data) >= begin + 5 else (0, 0)
             if not width:  # a height of 0 is allowed: it follows the first scan
@@ -123,7 +139,10 @@ def check_image_file(kind: str, data: bytes) -> str | None:
     """
     if kind == "JPEG":
         return check_jpeg(data)
-    return check_png(data) if kind == "PNG" else find_fault(kind, data)
+    if kind == "PNG":
+        return check_png(data)
+    # To open a WebP file allocates memory for its pixels.
+    return find_fault(kind, data) or (_refusal(kind, data) if kind != "WEBP" else None)
 
 
 def too_many_pixels(width: int, height: int) -> str | None:
@@ -145,7 +164,8 @@ def has_good_head(head: bytes) -> bool:
 @lru_cache(maxsize=1024)
 def _is_good(head: bytes) -> bool:
     # A scan mark inside another segment ends `head` too early for the check, which then finds no scan.
-    return check_jpeg(head + END_MARK) is None
+    is_scan = int.from_bytes(head[-2:], "big") <= _MAX_SCAN_HEADER
+    return is_scan and check_jpeg(head + bytes(_MAX_SCAN_HEADER) + END_MARK) is None
 
 
 class Pil(Encoding):
