@@ -12,6 +12,7 @@ Intended behaviour; anything else is a bug:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
@@ -40,6 +41,7 @@ from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_obje
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
 from smalti.storage.overlap import check_apart
+from smalti.storage.store import put_own
 
 
 def copy_version(  # noqa: PLR0913 -- keywords of one operation
@@ -348,10 +350,9 @@ def _is_content(store: Store, key: str, data: bytes) -> bool:
 def _put_index(store: Store, index: bytes) -> None:
     store.check_exclusive_puts(FOLDER)
     try:
-        store.put_if_absent(INDEX, index)
+        put_own(store, INDEX, index, partial(store.put_if_absent, INDEX, index))
     except StoreExists as error:
-        if not _is_content(store, INDEX, index):  # equal bytes: our own put took effect, but its reply was lost
-            raise CommitConflict(
-                f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
-            ) from error
+        raise CommitConflict(
+            f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
+        ) from error
     check_created(store, INDEX, index)
