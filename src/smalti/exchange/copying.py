@@ -206,10 +206,11 @@ def copy_parcels(sides: Sides, state: Target, parcels: Sequence[Parcel]) -> Copy
         state.check_fences(parcel.content, names, parcel.files())
     if not sides.dry_run:
         state.begin({name for names in owners for name in names})
-    need = _needs(state, new, is_checked=sides.options.read_back)
+    checked = [parcel for parcel in parcels if parcel.present is None or sides.options.read_back]
+    need = _needs(state, checked, is_checked=sides.options.read_back)
     published: list[int | None] = [None] * len(new)
     if not sides.dry_run:
-        _reading_source(sides, new, lambda: sides.transfer(need.missing))
+        _reading_source(sides, checked, lambda: sides.transfer(need.missing))
         parent, expired = state.newest, list[int]()
         for place, (parcel, names) in enumerate(zip(new, owners, strict=True)):
             step = VersionStep(
@@ -260,6 +261,8 @@ def _needs(state: Target, parcels: Sequence[Parcel], *, is_checked: bool) -> _Ne
     seen: set[str] = set()
     for parcel in parcels:
         files = [file for file in parcel.files() if file.basename not in seen]
+        if parcel.present is not None:  # a version may have the same content under other keys
+            files = [file for file in files if state.is_needed(file)]
         seen |= {file.basename for file in files}
         missing = list(state.missing(parcel.content, files, is_checked=is_checked))
         need.missing += missing
