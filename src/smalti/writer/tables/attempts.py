@@ -39,6 +39,20 @@ TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
+def check_key(key: str, folder: str, attempt: Attempt) -> None:
+    """Check that a shard in an answer lies in the folder that only this attempt writes to.
+
+    Raises:
+        SmaltiError: It does not, so that the answer is another one's, whose rows would be published twice.
+    """
+    if not key.rpartition("/")[0].endswith(folder):
+        raise SmaltiError(
+            f"the answer of task {attempt.task} names {key}, expected a shard in a folder that ends with {folder}; "
+            "answers were exchanged, and nothing was published: run the write again",
+            task=attempt.task,
+        )
+
+
 def one_answer_each(answers: Answers) -> Answers:
     """Return the answers in order of their tasks.
 
