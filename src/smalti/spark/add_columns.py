@@ -260,7 +260,7 @@ def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShar
     for attempt, answer in answers:
         for place, entry in answer["shards"]:
             found[place] = ShardInfo.from_json(entry, where=f"answer of task {attempt.name}")
-            check_key(found[place].raw.basename, _folder(place, attempt), attempt)
+            check_key(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
     return found
 
 

@@ -11,6 +11,7 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
 from smalti.spark.add_columns import _collected
+from smalti.spark.prepared.parts import parts_of
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import (
@@ -209,3 +210,6 @@ def test_an_answer_that_another_task_gave_is_refused_wherever_tasks_answer(tmp_p
     ]
     with pytest.raises(SmaltiError, match="answer of task 0 names"):
         _collected(columns)
+    prepared = [(first, {"parts": parts[1].packed})]
+    with pytest.raises(SmaltiError, match="answer of task 0 names"):
+        parts_of(prepared)

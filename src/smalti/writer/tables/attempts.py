@@ -39,16 +39,21 @@ TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def check_key(key: str, folder: str, attempt: Attempt) -> None:
-    """Check that a shard in an answer lies in the folder that only this attempt writes to.
+def check_key(place: str, ending: str, attempt: Attempt) -> None:
+    """Check that what an answer names is where only this attempt writes.
+
+    Args:
+        place: Folder of a shard, or key of a file.
+        ending: End of the names that the attempt uses.
+        attempt: Attempt whose answer it is.
 
     Raises:
-        SmaltiError: It does not, so that the answer is another one's, whose rows would be published twice.
+        SmaltiError: It is not there, so that the answer is another one's, whose rows would be published twice.
     """
-    if not key.rpartition("/")[0].endswith(folder):
+    if not place.endswith(ending):
         raise SmaltiError(
-            f"the answer of task {attempt.task} names {key}, expected a shard in a folder that ends with {folder}; "
-            "answers were exchanged, and nothing was published: run the write again",
+            f"the answer of task {attempt.task} names {place}, expected a name that ends with {ending}; answers were "
+            "exchanged, and nothing was published: run the write again",
             task=attempt.task,
         )
 
