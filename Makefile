@@ -49,8 +49,9 @@ test-nightly:   ## test-search and test-servers, each even if the other fails
 test-search: $(READY) ## all searches with a fresh seed, which is printed (SMALTI_SEED=7 for that one)
 	@SMALTI_NIGHTLY=1 SMALTI_SEED=$${SMALTI_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')} $(PYTEST) -m search $(ARGS)
 
-test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from Debian's packages; MLflow's server, in .venv/mlflow
+test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from Debian's packages; MLflow's server, in .venv/mlflow; files of packages
 	@$(BIN)/python tools/debian_servers.py
+	@$(BIN)/python tools/corpora.py
 	@$(BIN)/pip install -q -c constraints.txt playwright
 	@test -x $(VENV)/mlflow/bin/python || $(PYTHON) -m venv $(VENV)/mlflow
 	@$(VENV)/mlflow/bin/pip install -q 'mlflow==3.17.2'

@@ -106,6 +106,14 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
+def redact_value(name: str, value: Any) -> Any:
+    """Return the value of a named setting for a record: masked if the name is that of a secret, such as `api_key`."""
+    if not isinstance(value, str):
+        return value
+    example = f"{name}='a value'"
+    return redact_message(value) if redact(example) == example else MASK
+
+
 def redact_message(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a message with everything masked that `redact` masks, and the queries and fragments of addresses."""
     return _TAIL.sub(_keep, redact(text, secrets))

@@ -331,3 +331,19 @@ def test_no_module_of_commands_prints_by_itself():
     folder = Path(__file__).parents[2] / "src" / "smalti" / "cli"
     printing = {path.name for path in folder.glob("*.py") if re.search(r"(?<!console\.)\bprint\(", path.read_text())}
     assert printing == {"__init__.py", "faults.py", "output.py"}
+
+
+def test_the_traceback_of_a_defect_shows_no_secret_of_the_environment_and_no_locals(capsys, monkeypatch):
+    login, key = "CANARY-of-a-proxy", "CANARY-of-a-store"
+    monkeypatch.setenv("HTTPS_PROXY", f"http://user:{login}@proxy:3128")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+
+    def command():
+        password = "in " + "a local"
+        raise KeyError(f"{login} {key} {len(password)}")
+
+    assert run_app(command) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "raise KeyError" in shown
+    assert [secret for secret in (login, key, "in a local") if secret in shown] == []

@@ -1,25 +1,38 @@
 """One version, copied between two stores: whole or not at all, verified, and never twice."""
 
+import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, vacuum, verify
+from smalti.catalog.header import FOLDER, INDEX
+from smalti.catalog.manifest import stored_bytes
+from smalti.catalog.publishing import replace_content
+from smalti.catalog.reading import find_newest
 from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import ColumnsEntry
+from smalti.catalog.table.arrow import emit_table
+from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import (
     CatalogError,
     ChecksumMismatch,
     CommitConflict,
     DatasetExists,
+    IndexFileError,
+    SmaltiError,
     StoreError,
     StoreNotFound,
     VersionNotFound,
 )
 from smalti.exchange import CopyOptions, copy_version
+from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import LocalStore
 from smalti.testing import MemoryStore
 from smalti.testing.memory import Killed
+from smalti.writer import MDSWriter
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.catalog.retention.test_vacuum import AgingStore
 from tests.catalog.retention.test_vacuum_columns import publish_with_columns
@@ -155,6 +168,70 @@ def test_read_back_finds_and_replaces_what_was_damaged_at_the_target(source):
         copy_version(source, other_target, options=CopyOptions(read_back=True))
     copy_version(source, other_target, options=CopyOptions(read_back=True))
     assert_same(source, other_target)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A set with an added column and a deletion record; its shards have no hashes."""
+    out = tmp_path_factory.mktemp("set")
+    with MDSWriter(out=out, columns={"text": "str"}, size_limit=1 << 17, compression=None, hashes=()) as writer:
+        for _ in range(60):
+            writer.write({"text": "x" * 9_000})
+    store = MemoryStore("memory-store://everything")
+    for info in LocalStore(out).list():
+        store.put(info.key, LocalStore(out).get(info.key))
+    manifest = load_manifest(store)
+    beside = []
+    for shard in manifest.shards:
+        builder = ShardBuilder(Schema.from_columns({"score": "int32"}), ShardOptions(hashes=()))
+        filled = [each for row in range(shard.samples) for each in builder.add({"score": row})] + builder.finish()
+        built = filled[0].seal()
+        beside.append(built.info.with_prefix(f"side/{len(beside):05}"))
+        store.put(beside[-1].raw.basename, bytes(built.payloads[0]))
+    table = bytes(emit_table(beside))
+    objects = {"side/columns.arrow": table, "side/erased.arrow": b"hashes of files"}
+    sums = {key: hashlib.sha256(data).hexdigest() for key, data in objects.items()}
+    for key, data in objects.items():
+        store.put(key, data)
+    num_bytes = sum(map(stored_bytes, beside))
+    entry = ColumnsEntry(
+        {"score": "int32"}, "side/columns.arrow", sums["side/columns.arrow"], digest_of(beside), num_bytes
+    )
+    erased = {
+        "by": "ids",
+        "samples": 1,
+        "purged": True,
+        "key": "side/erased.arrow",
+        "sha256": sums["side/erased.arrow"],
+    }
+    draft = replace(manifest.redraft("side"), sidecars=(entry.to_json(),))
+    replace_content(store, draft, based_on=1, operation="delete", erased=(erased,))
+    return store
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["while it is copied", "in an earlier copy"])
+def test_read_back_finds_a_changed_byte_of_any_object(everything, again):
+    copied = other()
+    copy_version(everything, copied)
+    keys = [key for key in copied.objects if key in everything.objects and key != INDEX and FOLDER not in key]
+    assert {Path(key).name for key in keys} >= {"shard.00000.mds", "columns.arrow", "erased.arrow"}
+    for key in keys:
+        target = other(f"memory-store://{key.replace('/', '-')}")
+        if again:
+            target.objects.update(copied.objects)
+            target.objects[key] = target.objects[key][:-1] + bytes([target.objects[key][-1] ^ 1])
+            if key == "side/columns.arrow":  # says what the version needs
+                with pytest.raises(IndexFileError, match=key):
+                    copy_version(everything, target, options=CopyOptions(read_back=True))
+                continue
+            assert not copy_version(everything, target, options=CopyOptions(read_back=True)).is_in_sync
+            assert target.objects == copied.objects
+            assert copy_version(everything, target, options=CopyOptions(read_back=True)).is_in_sync
+            continue
+        target.plant("put*", key=key, flip=len(everything.objects[key]) - 1)
+        with pytest.raises(SmaltiError):
+            copy_version(everything, target, options=CopyOptions(read_back=True))
+        assert find_newest(target, lenient=True).header is None
 
 
 def test_objects_beyond_the_memory_limit_go_through_a_file(source):

@@ -7,6 +7,7 @@ before them, shows only when they are decoded.
 
 import io
 import random
+import zlib
 
 import pytest
 from PIL import Image
@@ -14,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from smalti import MDSWriter, convert
 from smalti.errors import BadImageError, SchemaError, SmaltiError
-from smalti.format.encodings.images import Png, check_image_file
+from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Png, check_image_file, has_good_head
 from smalti.images.header import probe_image
 from smalti.images.pixels import decode_rgb
 from tests.seeds import seed_of
@@ -135,6 +136,58 @@ def test_a_file_that_no_dataset_could_decode_is_refused_by_its_name_when_it_is_c
             pytest.raises(SchemaError, match=reason),
         ):
             writer.write({"image": data})
+
+
+def with_chunk(kind, payload, checksum=None):
+    """Return a PNG file with a further chunk before the pixels."""
+    body = kind + payload
+    checksum = zlib.crc32(body) if checksum is None else checksum
+    return (
+        VARIANTS["png"][:33]
+        + len(payload).to_bytes(4, "big")
+        + body
+        + checksum.to_bytes(4, "big")
+        + VARIANTS["png"][33:]
+    )
+
+
+def with_header(place, value):
+    """Return a PNG file with another byte in its header, and the checksum of that."""
+    head = bytearray(VARIANTS["png"][12:29])
+    head[place] = value
+    return VARIANTS["png"][:12] + head + zlib.crc32(head).to_bytes(4, "big") + VARIANTS["png"][33:]
+
+
+def with_frame(place, value):
+    """Return a JPEG file with another byte in the segment of its size."""
+    data = bytearray(VARIANTS["jpeg"])
+    data[data.index(b"\xff\xc0") + 4 + place] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (with_header(8 + 4, 9), "the decoder refuses it"),  # 9 bits for each value
+        (with_header(8 + 7, 1), "unknown filter category"),
+        (with_chunk(b"tEXt", b"a\0b", 7), "bad header checksum in b'tEXt'"),
+        (with_chunk(b"\1\2\3\4", b""), "broken PNG file"),
+        (with_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(2 << 20))), "Decompressed data too large"),
+        (with_chunk(b"iCCP", b"a\0\1"), "Unknown compression method 1 in iCCP chunk"),
+        (with_frame(0, 12), "cannot handle 12-bit layers"),
+        (with_frame(5, 2), "cannot handle 2-layer images"),
+    ],
+)
+def test_a_file_that_readers_do_not_open_is_refused(data, reason):
+    assert not loads(data)
+    assert reason in fault_of(data)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "grey", "cmyk"])
+def test_the_beginning_of_a_file_that_can_be_read_is_known_from_then_on(name):
+    assert VARIANTS[name].endswith(END_MARK)
+    assert has_good_head(VARIANTS[name][:HEAD_BYTES])
+    assert not has_good_head(with_frame(0, 12)[:HEAD_BYTES])
 
 
 @pytest.mark.parametrize("name", ["jpeg", "grey", "progressive", "comment"])

@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+from smalti.diagnosis.findings import one_line
 from smalti.errors import StoreError
 from smalti.storage import open_store
 from tests.storage.servers.echo_server import EchoServer
@@ -116,6 +117,36 @@ def test_secrets_of_the_environment_are_hidden_too(clean_environment):
                 open_store(address).get("k")
             assert_hidden(everything_shown(caught.value))
         assert sum(CANARY in request for request in server.seen) >= 3
+
+
+PROXIES = [
+    f"http://user:{CANARY}@127.0.0.1:3128",
+    f"user:{CANARY}@127.0.0.1:3128",
+    f"http://user:{CANARY[:10]}%{ord(CANARY[10]):x}{CANARY[11:]}@127.0.0.1:3128",
+    f"http://{CANARY}@127.0.0.1:3128",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CREDENTIALS)
+def test_the_login_of_a_proxy_in_the_environment_is_hidden(clean_environment, caplog, kind):
+    caplog.set_level(logging.INFO)
+    with EchoServer(407) as server:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            clean_environment.setenv(name, server.url.replace("http://", f"http://user:{CANARY}@"))
+        for name in ("no_proxy", "NO_PROXY"):
+            clean_environment.delenv(name, raising=False)
+        with pytest.raises(StoreError) as caught:
+            store_at(kind, "http://127.0.0.1:9", request_timeout=30).get("k")
+        assert_hidden(everything_shown(caught.value))
+    assert_hidden(caplog.text)
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "all_proxy"])
+def test_an_error_that_shows_the_login_of_a_proxy_is_masked(clean_environment, name, proxy):
+    clean_environment.setenv(name, proxy)
+    assert_hidden(one_line(ValueError(f"the proxy {proxy} refused the login with {CANARY}")))
 
 
 @pytest.mark.parametrize(

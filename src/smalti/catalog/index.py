@@ -57,7 +57,7 @@ from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, che
 from smalti.format.index import MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
-from smalti.storage.store import Tagged, put_own
+from smalti.storage.store import Tagged, delete_own, put_own
 
 EXTRA = "smalti"
 """Smalti's own top-level key in an index file; other readers ignore it."""
@@ -387,7 +387,7 @@ def _remove_older(store: Store, key: str, version: int) -> None:
     except StoreNotFound:
         return
     if 0 < shown <= version:
-        store.delete(key)
+        delete_own(store, key)
 
 
 def _shown_facts(store: Store) -> dict[str, Any]:

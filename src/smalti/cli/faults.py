@@ -128,8 +128,10 @@ def run_app(app: Callable[[], Any]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             return _leave_stdout(stop.__context__)
         raise
-    except Exception:  # noqa: BLE001 -- the traceback is printed, without the secrets of the command line
-        print(redact_message(traceback.format_exc(), _secrets.get()), file=sys.stderr)
+    except Exception:  # noqa: BLE001 -- the traceback is printed, without secrets of the command line and environment
+        from smalti.storage.redact import detect_secrets
+
+        print(redact_message(traceback.format_exc(), (*_secrets.get(), *detect_secrets())), file=sys.stderr)
         return int(ExitCode.FAULT)
 
 

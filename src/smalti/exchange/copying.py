@@ -12,6 +12,7 @@ Intended behaviour; anything else is a bug:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
@@ -40,6 +41,7 @@ from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_obje
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
 from smalti.storage.overlap import check_apart
+from smalti.storage.store import put_own
 
 
 def copy_version(  # noqa: PLR0913 -- keywords of one operation
@@ -204,10 +206,11 @@ def copy_parcels(sides: Sides, state: Target, parcels: Sequence[Parcel]) -> Copy
         state.check_fences(parcel.content, names, parcel.files())
     if not sides.dry_run:
         state.begin({name for names in owners for name in names})
-    need = _needs(state, new, is_checked=sides.options.read_back)
+    checked = [parcel for parcel in parcels if parcel.present is None or sides.options.read_back]
+    need = _needs(state, checked, is_checked=sides.options.read_back)
     published: list[int | None] = [None] * len(new)
     if not sides.dry_run:
-        _reading_source(sides, new, lambda: sides.transfer(need.missing))
+        _reading_source(sides, checked, lambda: sides.transfer(need.missing))
         parent, expired = state.newest, list[int]()
         for place, (parcel, names) in enumerate(zip(new, owners, strict=True)):
             step = VersionStep(
@@ -258,6 +261,8 @@ def _needs(state: Target, parcels: Sequence[Parcel], *, is_checked: bool) -> _Ne
     seen: set[str] = set()
     for parcel in parcels:
         files = [file for file in parcel.files() if file.basename not in seen]
+        if parcel.present is not None:  # a version may have the same content under other keys
+            files = [file for file in files if state.is_needed(file)]
         seen |= {file.basename for file in files}
         missing = list(state.missing(parcel.content, files, is_checked=is_checked))
         need.missing += missing
@@ -348,10 +353,9 @@ def _is_content(store: Store, key: str, data: bytes) -> bool:
 def _put_index(store: Store, index: bytes) -> None:
     store.check_exclusive_puts(FOLDER)
     try:
-        store.put_if_absent(INDEX, index)
+        put_own(store, INDEX, index, partial(store.put_if_absent, INDEX, index))
     except StoreExists as error:
-        if not _is_content(store, INDEX, index):  # equal bytes: our own put took effect, but its reply was lost
-            raise CommitConflict(
-                f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
-            ) from error
+        raise CommitConflict(
+            f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"
+        ) from error
     check_created(store, INDEX, index)

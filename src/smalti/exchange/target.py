@@ -27,7 +27,7 @@ from smalti.catalog.table.segments import tables_in
 from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import CatalogError, ChecksumMismatch, DatasetExists, StoreNotFound
 from smalti.exchange.contents import Content
-from smalti.exchange.transfer import check_object
+from smalti.exchange.transfer import check_object, hashed
 from smalti.format.index import FileInfo
 from smalti.storage import Store
 
@@ -162,15 +162,21 @@ class Target:
         for file in files:
             key, owner = file.basename, content.owner_of(file.basename)
             is_there = listed.get(_hash(key)) == file.num_bytes
-            if is_there and self._needed().get(_hash(key)) == file.num_bytes:
-                if is_checked and not _is_whole(self.store, file):
+            if is_there and self.is_needed(file):
+                if is_checked and not _is_whole(self.store, hashed(content.store, file)):
                     yield file
                 continue
             is_reusable = is_there and owner is not None and not self._is_published(owner)
             # A crash of the machine may have left a file of the right size without its bytes.
             must_check = is_checked or is_local
-            if not is_reusable or (must_check and not _is_whole(self.store, file)):
+            if not is_reusable or (
+                must_check and not _is_whole(self.store, hashed(content.store, file) if is_checked else file)
+            ):
                 yield file
+
+    def is_needed(self, file: FileInfo) -> bool:
+        """Return whether a version that can be opened names this object, with this size."""
+        return self._needed().get(_hash(file.basename)) == file.num_bytes
 
     def _needed(self) -> Mapping[int, int]:
         """Return size by hash of the name of all objects that versions need which can be opened."""

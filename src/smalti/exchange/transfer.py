@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +30,7 @@ from smalti.format.hashing import compare_digests, new_hash
 from smalti.format.index import FileInfo
 from smalti.storage import Store
 
+_HASH = "xxh3_64"  # of files whose writer recorded none
 _ATTEMPTS = 2
 _SYNCED_AT_ONCE = 1024
 Progress = Callable[[int, int], None]
@@ -154,20 +155,20 @@ class Transfer:
             )
         elif file.num_bytes <= self._options.memory_limit:
             with self._room.taken(file.num_bytes, self._is_stopped):
-                self._copy_in_memory(file)
+                file = self._copy_in_memory(file)
         else:
             with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
-                self._copy_by_file(file, Path(folder, "object"))
+                file = self._copy_by_file(file, Path(folder, "object"))
         if self._options.read_back:
-            check_object(self._target, file)
+            check_object(self._target, hashed(self._source, file))
         return file
 
-    def _copy_in_memory(self, file: FileInfo) -> None:
+    def _copy_in_memory(self, file: FileInfo) -> FileInfo:
         data = b""
         for attempt in range(1, _ATTEMPTS + 1):
             out = io.BytesIO()
             try:
-                _fetch_checked(self._source, file, out)
+                read = _fetch_checked(self._source, file, out)
             except ChecksumMismatch:
                 if attempt == _ATTEMPTS:
                     raise
@@ -175,18 +176,20 @@ class Transfer:
                 data = out.getvalue()
                 break
         self._put(file, partial(self._target.put_unsynced, file.basename, data))
+        return read
 
-    def _copy_by_file(self, file: FileInfo, path: Path) -> None:
+    def _copy_by_file(self, file: FileInfo, path: Path) -> FileInfo:
         for attempt in range(1, _ATTEMPTS + 1):
             with path.open("wb") as out:
                 try:
-                    _fetch_checked(self._source, file, out)
+                    read = _fetch_checked(self._source, file, out)
                 except ChecksumMismatch:
                     if attempt == _ATTEMPTS:
                         raise
                 else:
                     break
         self._put(file, partial(self._target.put_file, file.basename, path))
+        return read
 
     def _put(self, file: FileInfo, put: Callable[[], object]) -> None:
         put_and_check(put, self._target, file.basename, file.num_bytes, error=StoreError)
@@ -228,8 +231,21 @@ def check_object(store: Store, file: FileInfo) -> None:
         _fetch_checked(store, file, nowhere)
 
 
-def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> None:
-    hashers = {name: new_hash(name) for name in file.hashes}
+def hashed(source: Store, file: FileInfo) -> FileInfo:
+    """Return a file with hashes: those that its manifest has, or else one of its bytes at the source.
+
+    Raises:
+        StoreNotFound: it is not there.
+    """
+    if file.hashes:
+        return file
+    with Path(os.devnull).open("wb") as nowhere:
+        return _fetch_checked(source, file, nowhere)
+
+
+def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> FileInfo:
+    """Fetch an object and compare it with what is known of it; return it with the hashes that it has."""
+    hashers = {name: new_hash(name) for name in file.hashes or [_HASH]}
     pieces: list[bytes] = []
 
     def feed(chunk: bytes) -> None:
@@ -246,6 +262,8 @@ def _fetch_checked(store: Store, file: FileInfo, out: BinaryIO) -> None:
             expected=file.num_bytes,
             found=found,
         )
-    compare_digests({name: hasher.hexdigest() for name, hasher in hashers.items()}, file.hashes, what=where)
+    hashes = {name: hasher.hexdigest() for name, hasher in hashers.items()}
+    compare_digests(hashes, file.hashes, what=where)
     if isinstance(file, BlockFile):
         file.check_lists(b"".join(pieces), what=where)
+    return replace(file, hashes=hashes)

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store
 from smalti.storage.local import sync_path
-from smalti.storage.store import temporary_name
+from smalti.storage.store import put_own, temporary_name
 
 RECORD = "_smalti_export.json"
 SUCCESS = "_SUCCESS"
@@ -46,10 +47,11 @@ def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> 
     known = read_record(store)
     if known is None:
         _require_empty(store)
+        record = _encode(facts, plans, {}, is_complete=False)
         try:
-            store.put_if_absent(RECORD, _encode(facts, plans, {}, is_complete=False))
+            put_own(store, RECORD, record, partial(store.put_if_absent, RECORD, record))
             return {}, False
-        except StoreExists:  # another process, or this one before a lost reply
+        except StoreExists:  # another process
             known = read_record(store)
     if known is None or known.get("fingerprint") != facts["fingerprint"]:
         other = known.get("source") if known is not None else None

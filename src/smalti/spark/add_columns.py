@@ -33,7 +33,7 @@ from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
-from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.attempts import Attempt, check_key
 from smalti.writer.tables.columns import TablePlan
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class AlignedPlan:
 
     def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
         """Return an uploader of the column shard of the shard in this place."""
-        prefix = f"{self.write_id}/{place:08d}-{attempt.attempt}"
+        prefix = f"{self.write_id}/{_folder(place, attempt)}"
         builder = ShardBuilder(self.schema, self.options)
         return ShardUploader(self.store, prefix if split is None else f"{split}/{prefix}", builder, partition=split)
 
@@ -256,10 +256,16 @@ def _finish(found: list[list[Any]], place: int, uploader: ShardUploader | None, 
 
 
 def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShards:
-    entries = ((attempt, place, entry) for attempt, answer in answers for place, entry in answer["shards"])
-    return {
-        place: ShardInfo.from_json(entry, where=f"answer of task {attempt.name}") for attempt, place, entry in entries
-    }
+    found = {}
+    for attempt, answer in answers:
+        for place, entry in answer["shards"]:
+            found[place] = ShardInfo.from_json(entry, where=f"answer of task {attempt.name}")
+            check_key(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
+    return found
+
+
+def _folder(place: int, attempt: Attempt) -> str:
+    return f"{place:08d}-{attempt.attempt}"
 
 
 def _emit(info: ShardInfo) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable
 from typing import NoReturn
+from urllib.parse import unquote
 
 from smalti.redaction import (
     MASK,
@@ -37,10 +38,18 @@ __all__ = [
 ]
 
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
+"""Variables of all client libraries, also in capitals: the address of a proxy, which may have a login."""
+
+
 def detect_secrets() -> tuple[str, ...]:
-    """Return the secrets in the stores' environment variables, and the keys inside connection strings."""
+    """Return the secrets in the stores' environment variables, keys in connection strings, and logins of proxies."""
     values = (os.environ.get(name, "") for name in secret_variables())
     found = {part for value in values for part in inner_secrets(value)}
+    for proxy in (os.environ.get(name) for known in _PROXIES for name in (known, known.upper())):
+        login = (proxy or "").rpartition("@")[0].rpartition("//")[2]
+        password = login.partition(":")[2] or login
+        found.update(part for text in (password, unquote(password)) for part in inner_secrets(text))
     return tuple(sorted(found, key=lambda text: (-len(text), text)))
 
 

@@ -12,8 +12,9 @@ from smalti.catalog import load_manifest
 from smalti.catalog.verify import verify
 from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, StreamingDataset, TSVWriter, XSVWriter
 from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer, encode_table
-from smalti.errors import StoreError
+from smalti.errors import SmaltiError, StoreError
 from smalti.format import open_shard
+from smalti.writer import MDSWriter as NativeWriter
 from tests.peer_program import minimal_env, run_alone
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
@@ -419,3 +420,37 @@ def test_a_url_gets_the_set_and_the_temporary_folder_a_copy_on_demand(s3, keep_l
     if keep_local:
         assert load_manifest(writer.local).rows == 20
         shutil.rmtree(writer.local)
+
+
+class NoLineEnds(JSONWriter):
+    """A writer whose lines do not end as its description says."""
+
+    def encode_sample(self, sample):
+        return super().encode_sample(sample).rstrip(b"\n")
+
+
+class NoText(CSVWriter):
+    """A writer of lines that are not UTF-8."""
+
+    def encode_sample(self, sample):
+        return super().encode_sample(sample)[:-1] + b"\xff\n"
+
+
+class Cut(MDSWriter):
+    """A writer of samples that lack the end of their last column."""
+
+    def encode_sample(self, sample):
+        return super().encode_sample(sample)[:-3]
+
+
+@pytest.mark.parametrize("writer", [NoLineEnds, NoText, Cut])
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new set", "a further version"])
+def test_a_set_that_no_reader_could_read_does_not_appear(tmp_path, writer, is_new):
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    if not is_new:
+        with NativeWriter(out=remote, columns=ID) as first:
+            first.write({"id": 7})
+    before = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    with pytest.raises(SmaltiError, match="damaged"):
+        write(writer(columns=ID, out=(str(local), str(remote))))
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before

@@ -1,13 +1,17 @@
 """Joining of small last shards of neighbouring tasks: which are joined, in what order, and failures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from smalti.catalog import new_write_id
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
-from smalti.errors import StoreError, StoreNotFound
+from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
+from smalti.spark.add_columns import _collected
+from smalti.spark.prepared.parts import parts_of
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import (
@@ -181,3 +185,31 @@ def test_failures_to_delete_joined_shards_are_ignored(tmp_path):
     _, packed = joined(made, parts)
     delete_all(store, packed.unused_keys())
     assert len(list(store.list())) == 3
+
+
+def test_an_answer_that_another_task_gave_is_refused_wherever_tasks_answer(tmp_path):
+    store = LocalStore(tmp_path)
+    made, parts = written(store, [3, 3])
+    first, second = (Attempt(part.task, part.tail.raw.basename.split("/")[-2].partition("-")[2]) for part in parts)
+    answers = [(first, {"shards": parts[1].packed}), (second, {"shards": parts[0].packed})]
+    with pytest.raises(SmaltiError, match=r"answer of task 0 names .*/00001-.*, expected .* 00000-"):
+        collect_parts(answers)
+    big = [[replace(part, tail=replace(part.tail, raw=replace(part.tail.raw, num_bytes=1 << 30)))] for part in parts]
+
+    def answer_exchanged(plan, rows):
+        attempt = Attempt.new(0)
+        texts = [(place, pack_shards([part.tail])) for place, part in enumerate(parts)]
+        answer = join_rows(plan, texts, attempt)
+        return [(attempt, {"joined": [[1 - place, text] for place, text in answer["joined"]]})]
+
+    with pytest.raises(SmaltiError, match=r"answer of task 0 names .*/joined-0000[01]-"):
+        join_runs(made, big, answer_exchanged)
+    columns = [
+        (first, {"shards": [[0, parts[1].tail.to_json()]]}),
+        (second, {"shards": [[1, parts[0].tail.to_json()]]}),
+    ]
+    with pytest.raises(SmaltiError, match="answer of task 0 names"):
+        _collected(columns)
+    prepared = [(first, {"parts": parts[1].packed})]
+    with pytest.raises(SmaltiError, match="answer of task 0 names"):
+        parts_of(prepared)

@@ -28,7 +28,8 @@ def answers_of(store, function, columns, tasks=2):
     answers = []
     for task in range(tasks):
         batch = pa.RecordBatch.from_pydict({"c0": pa.array([2 * task, 2 * task + 1], pa.int64())})
-        answers.append((Attempt.new(task), write_shards(plan, iter([batch]), Attempt.new(task))))
+        attempt = Attempt.new(task)
+        answers.append((attempt, write_shards(plan, iter([batch]), attempt)))
     return answers
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingErro
 from smalti.storage import Store
 from smalti.testing.memory import Killed, MemoryStore
 from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.launchers.preflight import _check_here
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.parts import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.run.store_checkpoints import StoreCheckpoints
 from smalti.torch.train.trainer.models import save_model
+from smalti.torch.tuning.journal import StoreJournal
 
 pytestmark = pytest.mark.torch
 
@@ -188,14 +191,30 @@ def test_each_start_of_a_run_gets_a_number_of_its_own(store, life):
     assert [info.key for info in store.list("lives")] == [f"lives/0000{n}.json" for n in range(3)]
 
 
-def test_a_number_whose_claim_lost_its_reply_is_used_by_nobody_else(store, life):
-    store.plant("put_if_absent", key="lives/00000.json", lost_ack=True, times=1, error=StoreExists("after a retry"))
-    assert life().life == 0
-    store.plant("put_if_absent", key="lives/00001.json", lost_ack=True)
-    with pytest.raises(StoreError, match="reply"):
-        life()
-    store.heal()
-    assert life().life == 2
+@pytest.fixture(params=[StoreExists("after a retry"), StoreError("no reply")], ids=["repeated", "lost"])
+def answered_badly(request, store):
+    """Let the first conditional put of an object take effect, with this answer."""
+    return lambda key: store.plant("put_if_absent", key=key, lost_ack=True, times=1, error=request.param)
+
+
+def test_a_number_whose_claim_lost_its_reply_is_used_by_nobody_else(store, life, answered_badly):
+    answered_badly("lives/00000.json")
+    assert [life().life, life().life] == [0, 1]
+
+
+def test_an_entry_of_a_study_whose_put_lost_its_reply_is_there_once(store, answered_badly):
+    journal = StoreJournal(store.child("study"))
+    answered_badly("study/*/00000000.json")
+    journal.append_logs([{"trial": 0}])
+    journal.append_logs([{"trial": 1}])
+    assert list(StoreJournal(store.child("study")).read_logs(0)) == [{"trial": 0}, {"trial": 1}]
+
+
+def test_the_object_by_which_a_launch_tries_the_folder_of_the_run_may_lose_its_reply(store, answered_badly):
+    config = SimpleNamespace(data="", local_run_dir=None, run_dir=store.child("run"), run_dir_options=None)
+    answered_badly("run/.preflight-*")
+    _check_here(config)
+    assert store.objects == {}
 
 
 def test_a_life_that_was_superseded_stops_at_its_next_save_and_changes_nothing(store, life):

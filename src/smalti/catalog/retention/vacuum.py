@@ -43,6 +43,7 @@ from smalti.catalog.table.shard_table import block_files_of
 from smalti.catalog.tags import tags
 from smalti.errors import CatalogError, CommitConflict, IndexFileError, StoreError, StoreNotFound
 from smalti.storage import ObjectInfo, Place, Store, UnfinishedUpload, open_store
+from smalti.storage.store import delete_own
 
 LEAST_SECONDS = 7 * 86400.0
 """Writers and readers may run for days, so a smaller limit needs `unsafe_ttl`."""
@@ -328,7 +329,7 @@ def _table_keys(store: Store, header: Header) -> tuple[str, ...]:
 def remove_objects(store: Store, doomed: Sequence[Doomed], on_remove: Callable[[int, int], None] | None) -> None:
     """Remove the objects, in this order."""
     for done, each in enumerate(doomed, start=1):
-        store.delete(each.key)
+        delete_own(store, each.key)
         if on_remove is not None:
             on_remove(done, len(doomed))
 

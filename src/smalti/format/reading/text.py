@@ -68,25 +68,42 @@ class TextShard:
             SchemaError: There is no such column.
             OSError: A file cannot be opened.
         """
-        layout, meta_info = info.layout, info.meta
-        if layout is None or meta_info is None:
+        meta_info = info.meta
+        if meta_info is None:
             raise FormatError(f"{data_path}: its index entry is that of an {info.format} shard, not of a text shard.")
-        check_column_names(names or (), layout.schema.names)
         with open_regular(meta_path) as file:
             check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
             file.seek(0)
             meta = file.read(meta_info.num_bytes)
         data = _map(data_path, info.raw)
+        return cls._of(data, meta, info, check_config=check_config, names=names, where=(str(data_path), str(meta_path)))
+
+    @classmethod
+    def _of(
+        cls,
+        data: "mmap.mmap | bytes",
+        meta: bytes,
+        info: ShardInfo,
+        *,
+        check_config: bool,
+        names: tuple[str, ...] | None,
+        where: tuple[str, str],
+    ) -> "TextShard":
+        """Check the contents of two files against each other and against the index; `where` names them."""
+        layout = info.layout
+        if layout is None:
+            raise FormatError(f"{where[0]}: its index entry is that of an {info.format} shard, not of a text shard.")
+        check_column_names(names or (), layout.schema.names)
         offsets = read_offsets(
             memoryview(meta),
             samples=info.samples,
-            what=str(meta_path),
+            what=where[1],
             first=0,  # the header in front of the first line is compared below
             num_bytes=info.raw.num_bytes,
         )
         if check_config:
-            compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=str(meta_path))
-        _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=str(data_path))
+            compare_config(meta[8 + 4 * info.samples :], info.to_json(), what=where[1])
+        _check_lines(np.frombuffer(data, np.uint8), offsets, layout, what=where[0])
         return cls(data, offsets, info, layout, names)
 
     def __len__(self) -> int:
@@ -176,6 +193,18 @@ class TextShard:
 
     def _fault(self, row: int, reason: str, column: Any) -> FormatError:
         return FormatError(f"{self.info.raw.basename}, sample {row}: {reason}; {_DAMAGED}", sample=row, column=column)
+
+
+def check_written_text(data: bytes, meta: bytes, info: ShardInfo) -> None:
+    """Check that a reader of two uncompressed files, which were just written, can read them: all ends, the last line.
+
+    Raises:
+        FormatError: A reader would refuse a file or the line.
+    """
+    where = (info.raw.basename, f"{info.raw.basename}.meta")
+    shard = TextShard._of(data, meta, info, check_config=False, names=None, where=where)
+    if len(shard):
+        shard.batch(np.array([len(shard) - 1]))
 
 
 def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":

@@ -27,7 +27,7 @@ from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reach import require_reach
 from smalti.spark.tasks import run_on_rows, session_of
 from smalti.storage import Store
-from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.attempts import Answers, Attempt, check_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,8 +140,17 @@ def _answer(part: ShardInfo | None, files: pa.Table) -> dict[str, Any]:
 
 
 def parts_of(answers: Answers) -> list[ShardInfo]:
-    """Return the parts that tasks wrote."""
-    return [part for _, answer in answers for part in unpack_shards(answer["parts"], where="the answer of a task")]
+    """Return the parts that tasks wrote.
+
+    Raises:
+        SmaltiError: An answer has the part of another attempt.
+    """
+    parts = []
+    for attempt, answer in answers:
+        for part in unpack_shards(answer["parts"], where="the answer of a task"):
+            check_key(part.raw.basename, f"-{attempt.name}.parquet", attempt)
+            parts.append(part)
+    return parts
 
 
 def files_of(answers: Answers) -> pa.Table:

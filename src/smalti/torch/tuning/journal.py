@@ -5,12 +5,14 @@ An entry is there or not, whenever its writer is killed, and two writers never s
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
 
 from smalti.errors import StoreExists, StoreNotFound
 from smalti.storage import Store
+from smalti.storage.store import put_own
 
 FOLDER = "journal"
 
@@ -41,12 +43,12 @@ class StoreJournal(BaseJournalBackend):  # type: ignore[misc]  # Optuna is not a
         """
         data = json.dumps(logs, separators=(",", ":")).encode()
         while True:
+            key = self._key()
             try:
-                self._store.put_if_absent(self._key(), data)
+                put_own(self._store, key, data, partial(self._store.put_if_absent, key, data))
             except StoreExists:
-                if self._store.get(self._key()) != data:  # else the first reply was lost
-                    self._refresh()
-                    continue
+                self._refresh()
+                continue
             return
 
     def _refresh(self) -> None:

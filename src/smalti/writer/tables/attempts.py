@@ -39,6 +39,25 @@ TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
+def check_key(place: str, ending: str, attempt: Attempt) -> None:
+    """Check that what an answer names is where only this attempt writes.
+
+    Args:
+        place: Folder of a shard, or key of a file.
+        ending: End of the names that the attempt uses.
+        attempt: Attempt whose answer it is.
+
+    Raises:
+        SmaltiError: It is not there, so that the answer is another one's, whose rows would be published twice.
+    """
+    if not place.endswith(ending):
+        raise SmaltiError(
+            f"the answer of task {attempt.task} names {place}, expected a name that ends with {ending}; answers were "
+            "exchanged, and nothing was published: run the write again",
+            task=attempt.task,
+        )
+
+
 def one_answer_each(answers: Answers) -> Answers:
     """Return the answers in order of their tasks.
 

@@ -25,7 +25,7 @@ from smalti.format.layout import config_bytes
 from smalti.format.writing.sealing import FileOptions
 from smalti.storage import Store
 from smalti.storage.store import Watch
-from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.attempts import Answers, Attempt, check_key
 from smalti.writer.tables.plan import WriteOptions, WritePlan
 from smalti.writer.uploader import ShardUploader
 
@@ -133,13 +133,19 @@ def pack(plan: WritePlan, answers: Answers, options: WriteOptions, join_many: Jo
 
 
 def collect_parts(answers: Answers) -> list[TaskShards]:
-    """Return the shards of all tasks, by split, then task."""
+    """Return the shards of all tasks, by split, then task.
+
+    Raises:
+        SmaltiError: An answer has the shards of another attempt.
+    """
     parts = []
     for attempt, answer in answers:
         table = unpack_shards(answer["shards"], where=f"answer of task {attempt.name}")
         if len(table):
             for split in table.partitions or (None,):
                 shards = table if split is None else table.of_partition(split)
+                for info in (shards[0], shards[-1]):
+                    check_key(info.raw.basename.rpartition("/")[0], attempt.name, attempt)
                 is_synced = bool(answer.get("is_synced", True))
                 parts.append(TaskShards(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
     return sorted(parts, key=lambda part: (part.split or "", part.task))
@@ -179,7 +185,7 @@ def join_runs(plan: WritePlan, runs: Runs, join_many: JoinMany) -> list[ShardInf
     Small runs are joined here, others by `join_many`.
 
     Raises:
-        SmaltiError: A shard that a task wrote cannot be read again.
+        SmaltiError: A shard that a task wrote cannot be read again, or an answer is another task's.
     """
     tails = [[part.tail for part in run] for run in runs]
     if sum(info.raw.num_bytes for infos in tails for info in infos) <= _MAX_DRIVER_BYTES:
@@ -187,7 +193,11 @@ def join_runs(plan: WritePlan, runs: Runs, join_many: JoinMany) -> list[ShardInf
         return [join_shards(plan, infos, place, attempt) for place, infos in enumerate(tails)]
     rows = [(place, pack_shards(infos)) for place, infos in enumerate(tails)]
     answers = join_many(plan, rows)
-    found = {place: unpack_shards(text, where="a joined shard")[0] for _, a in answers for place, text in a["joined"]}
+    found = {}
+    for attempt, answer in answers:
+        for place, text in answer["joined"]:
+            (found[place],) = unpack_shards(text, where="a joined shard")
+            check_key(found[place].raw.basename.rpartition("/")[0], _joined_folder(place, attempt), attempt)
     if len(found) != len(rows):
         raise SmaltiError(f"{len(rows) - len(found)} of {len(rows)} joined shards were lost; nothing was published")
     return [found[place] for place in range(len(rows))]
@@ -202,6 +212,10 @@ def join_rows(plan: WritePlan, rows: Iterable[tuple[int, str]], attempt: Attempt
     return {"joined": joined}
 
 
+def _joined_folder(place: int, attempt: Attempt) -> str:
+    return f"joined-{place:05d}-{attempt.attempt}"
+
+
 def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt: Attempt) -> ShardInfo:
     """Write one shard with the samples of these, in their order.
 
@@ -210,7 +224,7 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
         StoreError: One cannot be read, or the new one cannot be stored.
     """
     first = infos[0]
-    prefix = f"{plan.write_id}/joined-{place:05d}-{attempt.attempt}"
+    prefix = f"{plan.write_id}/{_joined_folder(place, attempt)}"
     if first.partition is not None:
         prefix = f"{first.partition}/{prefix}"
     builder = ShardBuilder(first.schema, plan.options)

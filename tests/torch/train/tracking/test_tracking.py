@@ -22,6 +22,7 @@ from smalti.torch.train.config import RunConfig
 from smalti.torch.train.tracking.figures import figures_of
 from smalti.torch.train.tracking.mlflow_run import MlflowRun
 from smalti.torch.train.tracking.progress import Progress
+from smalti.torch.train.tracking.tracked import _parameters
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -351,6 +352,44 @@ def test_a_tracking_address_with_a_password_is_refused_without_repeating_it(addr
     with pytest.raises(SchemaError, match="without a password") as caught:
         RunConfig(run_dir="run", mlflow=address)
     assert "canary" not in str(caught.value)
+
+
+CANARY = "CANARYcanaryCANARY"
+
+
+class RecordingClient:
+    """Keeps all that it is given."""
+
+    def __init__(self, server):
+        self.given = [server]
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.given += [args, kwargs]
+            return SimpleNamespace(experiment_id="7", info=SimpleNamespace(run_id="r1"))
+
+        return call
+
+
+def test_no_secret_of_a_run_or_of_its_functions_config_is_a_parameter_or_a_tag(monkeypatch):
+    client = pytest.importorskip("smalti.torch.train.tracking.mlflow_client")
+    monkeypatch.setattr(client, "MlflowClient", RecordingClient)
+    config = RunConfig(data="s3://bucket/set", storage_options={"key": "AKID", "secret": CANARY}, run_dir="run")
+    own = {
+        "api_key": CANARY,
+        "hub": {"token": CANARY, "url": f"https://user:{CANARY}@host/x", "signed": f"https://host/x?a={CANARY}"},
+        "max_tokens": 512,
+        "tokenizer": "byte pairs",
+    }
+    parameters = _parameters(config, own)
+    settings = {"server": "http://127.0.0.1:9", "experiment": "e", "run_dir": "run", "has_model": False}
+    recorder = client.Recorder({**settings, "parameters": parameters}, lambda _: None)
+    recorder.take({"event": "start", "time": 1.0, "life": 0, "digest": "d", "data": config.data})
+    assert recorder.close("finished")
+    given = repr(recorder._client.given)
+    assert CANARY not in given
+    assert "byte pairs" in given
+    assert "512" in given
 
 
 class RefusingClient:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from smalti.compat.petastorm.reading.sources import ArrowSource, open_place
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
+from smalti.storage.store import delete_own
 
 _log = logging.getLogger(__name__)
 
@@ -250,7 +251,7 @@ def _remove(url: str, options: Mapping[str, Any] | None) -> None:
             shutil.rmtree(source.root)
     else:
         for info in source.list():
-            source.delete(info.key)
+            delete_own(source, info.key)
 
 
 def _delete_all() -> None:

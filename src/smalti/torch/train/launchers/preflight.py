@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from smalti.storage import open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.redact import redact_address
 from smalti.storage.schemes import store_variables
+from smalti.storage.store import put_own
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.store import newest_checkpoint
 
@@ -63,7 +65,7 @@ def _check_here(config: RunConfig) -> None:
         key = f".preflight-{secrets.token_hex(8)}"
         # Runs in stores depend on puts that succeed once, which some mounts cannot do.
         put = run.put if config.local_run_dir is not None else run.put_if_absent
-        put(key, b"smalti")
+        put_own(run, key, b"smalti", partial(put, key, b"smalti"))
         with contextlib.suppress(StoreError):  # a user may be allowed to write only
             run.delete(key)
 

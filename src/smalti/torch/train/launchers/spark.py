@@ -32,6 +32,7 @@ from smalti.regular_files import read_regular_text
 from smalti.storage import Place, Store, open_store
 from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
+from smalti.storage.store import delete_own
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
 from smalti.torch.train.launchers.program import Program, config_from_json
@@ -286,7 +287,7 @@ def remove_failures(run_dir: Place) -> None:
     """Remove the records of earlier attempts."""
     store = open_store(run_dir)
     for info in list(store.list(_FAILURES)):
-        store.delete(info.key)
+        delete_own(store, info.key)
 
 
 def _record_key(attempt: str, rank: int) -> str:

@@ -38,6 +38,7 @@ from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFoun
 from smalti.ledger.segments import segment_name
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
+from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig, TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, CheckState, Guard, ignore
 from smalti.torch.train.run.events import METRICS_FILE
@@ -168,11 +169,10 @@ class StoreRun(LocalRun):
         while True:
             record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
             try:
-                self.store.put_if_absent(_life_key(life), record)
+                put_own(self.store, _life_key(life), record, partial(self.store.put_if_absent, _life_key(life), record))
             except StoreExists:
-                if self.store.get(_life_key(life)) != record:  # else it is ours, and the first reply was lost
-                    life += 1
-                    continue
+                life += 1
+                continue
             return life
 
     def check_current(self) -> None:
@@ -247,14 +247,14 @@ class StoreRun(LocalRun):
         """
         write_result(self.path, result, write_model)
         self.check_current()
-        self.store.delete(RESULT_FILE)
+        delete_own(self.store, RESULT_FILE)
         folder = self.path / MODEL_FOLDER
         keys = {path.relative_to(self.path).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         for key, path in keys.items():
             self.store.put_file(key, path)
         for info in list(self.store.list(MODEL_FOLDER)):
             if info.key not in keys:
-                self.store.delete(info.key)
+                delete_own(self.store, info.key)
         self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
 
     def write_value(self, value: Mapping[str, Any]) -> None:

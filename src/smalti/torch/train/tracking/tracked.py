@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from smalti.errors import TrainingError
+from smalti.redaction import redact_value
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.run.events import Event, OnEvent
 
@@ -105,8 +106,6 @@ def _jsonable(values: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         str(name): _jsonable(value)
         if isinstance(value, Mapping)
-        else value
-        if isinstance(value, plain)
-        else repr(value)
+        else redact_value(str(name), value if isinstance(value, plain) else repr(value))
         for name, value in values.items()
     }

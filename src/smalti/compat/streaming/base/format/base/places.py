@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from smalti.catalog import Draft, new_write_id, publish
@@ -33,6 +34,7 @@ from smalti.errors import (
 )
 from smalti.format import FilledShard, Schema, ShardInfo, emit_index
 from smalti.storage import Store, open_store
+from smalti.storage.store import put_own
 from smalti.writer import NoSamples, ShardUploader, UploadOptions
 from smalti.writer.progress import UploadProgress
 
@@ -150,10 +152,9 @@ def open_place(store: Store, write_id: str) -> Place:
     store.check_exclusive_puts(FOLDER)
     claim = json.dumps({"smalti": 1, "write_id": write_id}).encode()
     try:
-        store.put_if_absent(CLAIM, claim)
+        put_own(store, CLAIM, claim, partial(store.put_if_absent, CLAIM, claim))
     except StoreExists:
-        if store.get(CLAIM) != claim:  # else a repeated put of our own
-            return NewVersion(store, write_id)
+        return NewVersion(store, write_id)
     return NewSet(store, write_id)
 
 

@@ -29,6 +29,8 @@ from smalti.errors import IndexFileError, StoreError
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
 from smalti.format.hashing import hash_first, hash_rows
 from smalti.format.json_fields import Fields
+from smalti.format.reading.shard import check_written
+from smalti.format.reading.text import check_written_text
 from smalti.format.text import TEXT_FORMATS, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import WriterOptions
@@ -362,6 +364,11 @@ class _WholeShard:
             if kind == "data" and zipped is None:
                 first_hash = hash_first(content, self.files.recorded_hashes)
         info = ShardInfo.from_json(entry, where=f"the new shard {self.parts['data'][0]}")
+        contents = [content for _, content in self.parts.values()]
+        if info.layout is not None:
+            check_written_text(contents[0], contents[1], info)
+        else:
+            check_written(memoryview(contents[0]), info, check_config=False)  # users' writers may have none
         return BuiltShard(replace(info, raw=replace(info.raw, first_hash=first_hash)), tuple(payloads))
 
 
