@@ -395,7 +395,7 @@ class ArrowFilePart:
                     yield batch
                 if stream.tell() != self.num_bytes or not _has_end(stream):
                     raise OSError("its rows do not end where the file ends; it was cut short or changed")
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, MemoryError) as error:
                 if isinstance(error, SmaltiError):
                     raise
                 raise FormatError(f"{self.file.url}: the file is damaged: {str(error)[:200]}", key=self.name) from error
@@ -429,7 +429,7 @@ def _reader(stream: Any, url: str, num_bytes: int) -> pa.RecordBatchReader:
         reader = pa.ipc.open_stream(pa.PythonFile(stream, mode="r"), options=pa.ipc.IpcReadOptions(use_threads=False))
         _ = reader.schema.names  # raises an error for names that are not UTF-8
         return reader
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise FormatError(
             f"{url}: expected an Arrow stream, as `save_to_disk` of `datasets` writes it: {str(error)[:200]}"
         ) from error
