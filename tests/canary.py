@@ -1,7 +1,9 @@
 """The search for secrets while something runs: in the command lines of all processes, and in its files."""
 
 import contextlib
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 SECONDS = 0.05
@@ -33,10 +35,16 @@ def watching(secrets, *folders):
         files.update(files_with(secrets, *folders))
 
 
+def paths_below(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders below a folder that programs may change meanwhile, at which `rglob` would fail."""
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent) / name for name in (*folders, *files))
+
+
 def files_with(secrets, *folders) -> list[Path]:
     """Return the files below the folders whose content or name has a secret."""
     found = []
-    for file in (file for folder in folders for file in Path(folder).rglob("*")):
+    for file in (file for folder in folders for file in paths_below(Path(folder))):
         with contextlib.suppress(OSError):  # removed meanwhile
             content = file.read_bytes() if file.is_file() else b""
             if any(secret in file.name or secret.encode() in content for secret in secrets):
