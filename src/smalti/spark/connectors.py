@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from smalti.redaction import HiddenOptions
 from smalti.storage.opening import service_of
 
 _S3A_PROVIDERS = "org.apache.hadoop.fs.s3a."
@@ -52,7 +53,7 @@ def missing_connector(text: str) -> str | None:
 def hadoop_settings(url: str, storage_options: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings with which Spark's connectors reach a store as this library does. Pure.
 
-    They hold secrets as the options do. Credentials that neither options nor address name are left to the connector's
+    They hold secrets as the options do, which their `repr` hides. Credentials that neither options nor address name are left to the connector's
     own chain.
 
     Args:
@@ -65,7 +66,8 @@ def hadoop_settings(url: str, storage_options: Mapping[str, Any]) -> dict[str, s
         >>> spark.read.csv("s3://lake/labels.csv")
     """
     build = _SETTINGS.get(service_of(url))
-    return {} if build is None else {name: value for name, value in build(url, storage_options).items() if value}
+    settings = {} if build is None else build(url, storage_options)
+    return HiddenOptions({name: value for name, value in settings.items() if value})
 
 
 def _s3(url: str, options: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001 -- one signature for all
