@@ -53,8 +53,8 @@ def missing_connector(text: str) -> str | None:
 def hadoop_settings(url: str, storage_options: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings with which Spark's connectors reach a store as this library does. Pure.
 
-    They hold secrets as the options do, which their `repr` hides. Credentials that neither options nor address name are left to the connector's
-    own chain.
+    They hold secrets as the options do, which their `repr` hides. Credentials that neither options nor address name are
+    left to the connector's own chain.
 
     Args:
         url: Address of the store: s3://, gs:// or abfs://; others need no settings.
