@@ -8,6 +8,7 @@ import pytest
 
 from smalti.cli import main
 from smalti.cli.commands.inspection import column_widths
+from smalti.compat import streaming
 from smalti.writer import MDSWriter
 from tests.shard_sets import write_set
 
