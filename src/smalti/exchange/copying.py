@@ -121,7 +121,7 @@ class Parcel:
         """The version at the source."""
         header = self.placeholder_for or self.content.header
         if header is None:
-            raise SmaltiError("a plain MDS set is copied by `copy_plain`")
+            raise SmaltiError("a plain MDS set has no version; its copy has no parcel")
         return header
 
     @property
