@@ -21,6 +21,7 @@ _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
+_WITH_VALUE = re.compile(r"""(?<!\w)(\w+)=(["']?)([\w.-]+)\2""")
 _secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets", default=())
 """The parts of the command line that may be secret, which no message shows."""
 
@@ -102,6 +103,12 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
 
 def _by_options(text: str, options: Mapping[str, str]) -> str:
     """Return a message of the library with the options of the command line in place of the parameters."""
+
+    def with_value(argument: re.Match[str]) -> str:
+        name, _, value = argument.groups()
+        return f"{options[name]} {value}" if options.get(name) else options.get(value) or argument[0]
+
+    text = _WITH_VALUE.sub(with_value, text)
     return _ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", text)
 
 

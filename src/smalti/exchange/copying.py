@@ -98,7 +98,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     parcel = Parcel(content, write_id, split)
     present = state.version_of(content.header, write_id=write_id)
     if present is None:
-        check_target(sides.target, mode)
+        check_target(sides.target, mode, can_append=False)
         if not restore_erased:
             state.check_erased(content.header)
     return copy_parcels(sides, state, [replace(parcel, present=present)])
