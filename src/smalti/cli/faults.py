@@ -25,7 +25,7 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
 _WITH_OBJECT = re.compile(r"(?<!\w)(\w+)=(\{(?:[^{}]|\{[^{}]*\})*\})")
-_WITH_VALUE = re.compile(r"""(?<!\w)(\w+)=(["']?)([\w.-]+)\2""")
+_WITH_VALUE = re.compile(r"""(?<![\w/])(\w+)=(?:(["'])([\w.-]+)\2|(\d+))(?![\w/])""")
 _secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets", default=())
 """The parts of the command line that may be secret, which no message shows."""
 
@@ -119,6 +119,8 @@ def _by_options(text: str, options: Mapping[str, str]) -> str:
         try:
             value = ast.literal_eval(given)
         except (SyntaxError, ValueError):
+            value = None
+        if not isinstance(value, dict):
             return argument[0]
         if options.get(name):
             return f"{options[name]} {shlex.quote(_in_shell(value))}"
@@ -127,7 +129,7 @@ def _by_options(text: str, options: Mapping[str, str]) -> str:
         return " ".join(f"{option} {pair}" for pair in pairs) if option else argument[0]
 
     def with_value(argument: re.Match[str]) -> str:
-        name, _, value = argument.groups()
+        name, value = argument[1], argument[3] or argument[4]
         return f"{options[name]} {value}" if options.get(name) else options.get(value) or argument[0]
 
     text = _WITH_VALUE.sub(with_value, _WITH_OBJECT.sub(with_object, text))
@@ -141,7 +143,7 @@ def _in_shell(value: Any) -> str:
             json.loads(value)
             return json.dumps(value)
         return value
-    return json.dumps(value, default=lambda _: "...")
+    return json.dumps(value, default=lambda _: "...", skipkeys=True)
 
 
 def run_app(app: Callable[[], Any]) -> int:
