@@ -21,6 +21,7 @@ from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storag
 from smalti.cli.output import Column, byte_count, duration, exact_bytes, write_table
 from smalti.cli.progress import progress
 from smalti.cli.registration import command, make_app
+from smalti.errors import SmaltiError
 from tests.shard_sets import write_set
 
 HEAVY = {"numpy", "pyarrow", "fsspec", "torch", "pyspark", "pandas", "yaml", "PIL"}
@@ -70,6 +71,44 @@ def test_wrong_usage_is_status_two_and_names_what_is_near(words, said, capsys):
     printed = capsys.readouterr()
     assert printed.err.startswith(said)
     assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("`older_than` is 1", "`--older-than` is 1"),
+        ("leave it out with `columns`", "leave it out with `--column`"),
+        ('use mode="append"', "use --mode append"),
+        ('use mode="overwrite"', "use --mode overwrite"),
+        ("such as version=3", "such as --at 3"),
+        ("/lake/version=3/a, s3://b/mode='x'/a", "/lake/version=3/a, s3://b/mode='x'/a"),
+        ("settings={'delimiter': ';', 'header': True}", "--setting 'delimiter=;' --setting header=true"),
+        ("settings={'names': [...]}", """--setting 'names=["..."]'"""),
+        ('settings={"missing": "null"}', """--setting 'missing="null"'"""),
+        ("nulls={'a': \"mask\"}", """--nulls '{"a": "mask"}'"""),
+        ("settings={1, 2}, settings={3 and metadata={'a': 1}", "settings={1, 2}, settings={3 and metadata={'a': 1}"),
+        ("`cache` and key='value'", "`cache` and key='value'"),
+    ],
+)
+def test_arguments_in_messages_are_shown_as_the_options_of_the_command(said, shown, capsys):
+    options = {
+        "older_than": "--older-than", "column": "--column", "mode": "--mode", "version": "--at",
+        "setting": "--setting", "nulls": "--nulls",
+    }  # fmt: skip
+
+    def refuse():
+        raise SmaltiError(said)
+
+    assert run_command(refuse, options) == 1
+    assert capsys.readouterr().err.startswith(f"smalti: {shown}\n")
+
+
+def test_a_value_that_is_an_option_of_its_own_is_shown_as_that(capsys):
+    def refuse():
+        raise SmaltiError('use mode="overwrite"')
+
+    run_command(refuse, {"overwrite": "--overwrite"})
+    assert capsys.readouterr().err.startswith("smalti: use --overwrite\n")
 
 
 def test_without_a_command_the_help_is_printed_with_status_two(capsys):

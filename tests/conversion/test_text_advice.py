@@ -161,12 +161,12 @@ CASES = [
     ),
     json_case("Store it as a value", b'{"' + b"k" * 300_000 + b'":1}\n', b'{"a":"' + b"k" * 300_000 + b'"}\n'),
     json_case("Store values that belong together as one", MANY, b'{"a":[1,1,1,1,1,1]}\n', is_small=True),
-    json_case("rounds, types=", b'{"a":1234567890123456789012}\n', changed={"types": {"a": "float64"}}),
+    json_case("rounds, settings=", b'{"a":1234567890123456789012}\n', changed={"types": {"a": "float64"}}),
     json_case("keeps whole numbers", b'{"a":1234567890123456789012}\n', changed={"types": {"a": "decimal128(38, 0)"}}),
     json_case(
         "nested values need an Arrow type", b'{"a":[1e-400]}\n', changed={"types": {"a": pa.list_(pa.float64())}}
     ),
-    json_case("rounds, types=", b'{"a":9007199254740993}\n{"a":0.5}\n', changed={"types": {"a": "float64"}}, rows=2),
+    json_case("rounds, settings=", b'{"a":9007199254740993}\n{"a":0.5}\n', changed={"types": {"a": "float64"}}, rows=2),
     json_case(
         "Declare a wider type in",
         b'{"a":1e39}\n',

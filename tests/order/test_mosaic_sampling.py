@@ -97,7 +97,7 @@ def test_samples_of_a_shard_are_taken_equally_often_or_once_more(shard_sizes, ch
 
 
 def test_another_sampling_is_refused():
-    with pytest.raises(ValueError, match="`sampling` must be one of balanced, fixed, found 'even'"):
+    with pytest.raises(ValueError, match="`sampling_method` must be one of balanced, fixed, found 'even'"):
         resample([chosen([1], [1])], seed=1, epoch=0, sampling="even")
 
 

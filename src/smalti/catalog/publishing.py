@@ -252,8 +252,10 @@ def announce_removal(
     return committed
 
 
-def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
+def check_target(store: Store, mode: Mode, *, write_id: str = "", can_append: bool = True) -> Newest:
     """Return the state of the place, if `mode` may publish there. Writers call it before they write any shard.
+
+    `can_append` is False for what can only be published as a whole.
 
     Raises:
         DatasetExists: as for `publish`.
@@ -286,10 +288,10 @@ def check_target(store: Store, mode: Mode, *, write_id: str = "") -> Newest:
             url=store.url,
         )
     if newest.header is not None and mode == "create" and _version_of_write(newest.header, write_id) is None:
+        adding = 'mode="append" to add to it or ' if can_append else ""
         raise DatasetExists(
-            f"{store.url} already holds a data set (version {newest.header.version}, {newest.header.rows} "
-            "samples); "
-            'use mode="append" to add to it or mode="overwrite" to replace it by a new version',
+            f"{store.url} already holds a data set (version {newest.header.version}, {newest.header.rows} samples); "
+            f'use {adding}mode="overwrite" to replace it by a new version',
             url=store.url,
             version=newest.header.version,
         )

@@ -1,8 +1,11 @@
 """The one place where exceptions become messages on stderr and exit statuses."""
 
+import ast
 import difflib
+import json
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +24,8 @@ _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINES = "\n\t"  # of messages
 _ARGUMENT = re.compile(r"`(\w+)`")
+_WITH_OBJECT = re.compile(r"(?<!\w)(\w+)=(\{(?:[^{}]|\{[^{}]*\})*\})")
+_WITH_VALUE = re.compile(r"""(?<![\w/])(\w+)=(?:(["'])([\w.-]+)\2|(\d+))(?![\w/])""")
 _secrets: ContextVar[tuple[str, ...]] = ContextVar("secrets", default=())
 """The parts of the command line that may be secret, which no message shows."""
 
@@ -101,8 +106,44 @@ def run_command(command: Callable[[], Any], options: Mapping[str, str]) -> int:
 
 
 def _by_options(text: str, options: Mapping[str, str]) -> str:
-    """Return a message of the library with the options of the command line in place of the parameters."""
-    return _ARGUMENT.sub(lambda name: f"`{options.get(name[1]) or name[1]}`", text)
+    """Return a message of the library with the options of the command line in place of the parameters.
+
+    A parameter that takes several values has an option that is repeated, named by the singular.
+    """
+
+    def option_of(name: str) -> str | None:
+        return options.get(name) or options.get(name.removesuffix("s"))
+
+    def with_object(argument: re.Match[str]) -> str:
+        name, given = argument.groups()
+        try:
+            value = ast.literal_eval(given)
+        except (SyntaxError, ValueError):
+            value = None
+        if not isinstance(value, dict):
+            return argument[0]
+        if options.get(name):
+            return f"{options[name]} {shlex.quote(_in_shell(value))}"
+        option = option_of(name)
+        pairs = [shlex.quote(f"{key}={_in_shell(each)}") for key, each in value.items()]
+        return " ".join(f"{option} {pair}" for pair in pairs) if option else argument[0]
+
+    def with_value(argument: re.Match[str]) -> str:
+        name, value = argument[1], argument[3] or argument[4]
+        return f"{options[name]} {value}" if options.get(name) else options.get(value) or argument[0]
+
+    text = _WITH_VALUE.sub(with_value, _WITH_OBJECT.sub(with_object, text))
+    return _ARGUMENT.sub(lambda name: f"`{option_of(name[1]) or name[1]}`", text)
+
+
+def _in_shell(value: Any) -> str:
+    """Return a value as it is written after `KEY=`: as JSON, or a text that is none."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            json.loads(value)
+            return json.dumps(value)
+        return value
+    return json.dumps(value, default=lambda _: "...", skipkeys=True)
 
 
 def run_app(app: Callable[[], Any]) -> int:

@@ -219,7 +219,8 @@ def check_classes(parent: Header | None, job: Job) -> None:
         raise SchemaError(
             f"cannot append to the set: its classes are {_shown(before)}, and those of {job.source.url} are "
             f"{_shown(names)}, so that the same number would mean two classes. Convert all of it again with "
-            'mode="overwrite"; or change the numbers with a `transform`, and give metadata={"classes": [...]}'
+            'mode="overwrite"; or change the numbers with a `transform`, and give the `columns` of the set, and '
+            'metadata={"classes": [...]}'
         )
 
 

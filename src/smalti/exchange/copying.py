@@ -98,7 +98,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     parcel = Parcel(content, write_id, split)
     present = state.version_of(content.header, write_id=write_id)
     if present is None:
-        check_target(sides.target, mode)
+        check_target(sides.target, mode, can_append=False)
         if not restore_erased:
             state.check_erased(content.header)
     return copy_parcels(sides, state, [replace(parcel, present=present)])
@@ -121,7 +121,7 @@ class Parcel:
         """The version at the source."""
         header = self.placeholder_for or self.content.header
         if header is None:
-            raise SmaltiError("a plain MDS set is copied by `copy_plain`")
+            raise SmaltiError("a plain MDS set has no version; its copy has no parcel")
         return header
 
     @property

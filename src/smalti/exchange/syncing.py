@@ -84,7 +84,7 @@ def _last_copied(state: Target, headers: Sequence[Header]) -> int:
             raise DatasetExists(
                 f"{state.store.url}: version {number} ({header.operation}, write id {header.write_id}) is not one of "
                 "the source's, so that this is no mirror of it. Nothing was copied. Sync to another place, or publish "
-                "a copy after it with `copy_version` and mode='overwrite'",
+                "a copy after it with `copy_version` and mode='overwrite' (`smalti cp --overwrite`)",
                 version=number,
             )
     return 0

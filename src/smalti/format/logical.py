@@ -328,7 +328,8 @@ def _restored(column: _LogicalColumn, restore: Restore, stored: Any) -> Any:
         row = error.facts.get("row", 0) if isinstance(error, FormatError) else 0
         raise FormatError(
             f"column {column.name!r}: a stored value is not a value of its logical type ({error}); the shard or the "
-            "manifest is damaged. Fetch it again, run the writer again, or read what is stored with `logical=False`.",
+            "manifest is damaged. Fetch it again, run the writer again, or read what is stored by a "
+            "StreamingDataset with `logical=False`.",
             column=column.name,
             sample=row,
         ) from error
@@ -344,6 +345,7 @@ def _masked(values: Any, is_null: Any) -> Any:
 def _unusable(name: str, kind: Any, why: str) -> SchemaError:
     return SchemaError(
         f"column {name!r:.80}: the manifest declares the logical type {reprlib.repr(kind)}, which this version "
-        f"of Smalti cannot read: {why}. Update smalti, or read what is stored with `logical=False`.",
+        f"of Smalti cannot read: {why}. Update smalti, or read what is stored by a StreamingDataset with "
+        "`logical=False`.",
         column=name,
     )

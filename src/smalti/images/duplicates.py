@@ -66,7 +66,9 @@ def find_near(hashes: npt.NDArray[np.uint64], max_bits: int) -> NearPairs:
     at most `MAX_NEIGHBOURS` others: time grows as n log n, whatever the images are. Equal hashes are better given once.
     """
     if not 0 <= max_bits <= HASH_BITS // 4:
-        raise ArgumentError(f"`max_bits` must lie in 0..{HASH_BITS // 4}, found {max_bits}")
+        raise ArgumentError(
+            f"similar hashes differ in 0 to {HASH_BITS // 4} bits, found {max_bits}; choose one of these"
+        )
     codes, is_complete = np.empty(0, np.int64), True
     for one, other in combinations(_bands(max_bits + 2), 2):
         near, is_all = _near_in_bands(hashes, one | other, max_bits)

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smalti.catalog import Manifest, load_manifest
+from smalti.catalog.header import Header
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.reading import find_newest
 from smalti.catalog.sidecars import SOURCES, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import bytes_of, kinds_of, sizes_of
 from smalti.catalog.tags import chosen_version, tags
-from smalti.errors import StoreError, StoreNotFound
+from smalti.errors import CatalogError, StoreError, StoreNotFound
 from smalti.format import ShardInfo
 from smalti.format.index import PARQUET
 from smalti.format.logical import MASK_SUFFIX
@@ -142,7 +143,7 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         aligned = aligned_shards(store, entry, manifest.shards)
         of_split = bytes_of(aligned if split is None else aligned.of_partition(split))
         num_bytes, raw_bytes = num_bytes + int(of_split.stored.sum()), raw_bytes + int(of_split.raw.sum())
-    newest = find_newest(store, lenient=True).header if manifest.version else None
+    newest = _newest(store) if manifest.version else None
     sources = next((entry for entry in manifest.sidecars if entry.get("kind") == SOURCES), None)
     return Info(
         url=store.url,
@@ -169,6 +170,14 @@ def _info_of(store: Store, manifest: Manifest, split: str | None) -> Info:
         metadata=dict(manifest.metadata),
         split=split,
     )
+
+
+def _newest(store: Store) -> Header | None:
+    """Return the header of the newest version; None if it is not there, so that only an older one can be described."""
+    try:
+        return find_newest(store, lenient=True).header
+    except CatalogError:
+        return None
 
 
 def _writer(manifest: Manifest) -> str:

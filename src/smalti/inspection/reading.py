@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from smalti.catalog.header import FOLDER, INDEX
 from smalti.errors import FormatError, SchemaError, StoreError, StoreNotFound
 from smalti.format import AnyShard, FileInfo, Schema, ShardInfo, decode_gathered, open_shard, parse_compression
 from smalti.format.blocks import BlockHashes, is_one_block
@@ -416,6 +417,8 @@ def explain_missing(store: Store, error: StoreNotFound) -> StoreNotFound:
         keys = _first_keys(store)
     except (StoreError, OSError):
         return error
+    if any(key == INDEX or key.startswith(f"{FOLDER}/") for key in keys):
+        return error  # there is a set, which lacks something else, such as the split
     below = sorted({key.rpartition("/")[0] for key in keys if key.endswith("/index.json")})
     if below:
         names = ", ".join(map(repr, below[:5]))

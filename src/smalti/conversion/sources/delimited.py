@@ -126,8 +126,8 @@ def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
             )
         except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
             raise SchemaError(
-                f"`types`: values of CSV are not read as {kind}, the type of column {name!r}. Declare 'string', and "
-                "convert the values in `transform`",
+                f"setting `types`: values of CSV are not read as {kind}, the type of column {name!r}. "
+                "Declare 'string', and convert the values in `transform`",
                 column=name,
             ) from error
 
@@ -181,7 +181,7 @@ def _guesses(
     if unknown:
         raise SchemaError(
             f"{file.url}: there are no columns {unknown}; the columns are {', '.join(names):.1000}. Correct the names "
-            "in `types` and `columns`"
+            "in the setting `types` and in `columns`"
         )
     return {name: ColumnGuess() for name in columns or names if name not in types}
 
@@ -345,7 +345,7 @@ def _refuse_overflow(block: Block, dialect: Dialect, names: Sequence[str], table
                 SchemaError,
                 offset,
                 f"{texts[row].as_py()[:50]!r} of column {name!r} is beyond {column.type}. Declare a wider type in "
-                "`types`, such as 'string'",
+                "the setting `types`, such as 'string'",
             )
 
 
@@ -377,8 +377,8 @@ def _located(block: Block, skipped: int, dialect: Dialect, names: Sequence[str],
         return block.error(
             SchemaError,
             offset,
-            f"column {names[int(column[1])]!r}: {what[:200]!s}. Declare a type in `types` that has the value, such as "
-            "'string'",
+            f"column {names[int(column[1])]!r}: {what[:200]!s}. Declare a type in the setting `types` that "
+            "has the value, such as 'string'",
         )
     return block.error(FormatError, offset, reason[:200])
 

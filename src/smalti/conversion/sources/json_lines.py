@@ -92,7 +92,7 @@ def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
     if unknown:
         raise SchemaError(
             f"{found.url}: there are no columns {unknown}; the columns are {', '.join(learned.names):.1000}. "
-            "Correct the names in `types` and `columns`"
+            "Correct the names in the setting `types` and in `columns`"
         )
     schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
     return JsonLinesSource(found, ranges, schema, is_learned=True)
@@ -118,8 +118,8 @@ def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
             _read(b'{"x": null}\n', pa.schema([("x", _wire(kind))]), "ignore").column(0).cast(kind)
         except (pa.ArrowException, ValueError) as error:  # noqa: PERF203 -- few columns
             raise SchemaError(
-                f"`types`: values of JSON are not read as {kind}, the type of column {name!r}. Declare the type that "
-                "its values have in JSON, such as 'string' or 'int64', and convert them in `transform`",
+                f"setting `types`: values of JSON are not read as {kind}, the type of column {name!r}. Declare the "
+                "type that its values have in JSON, such as 'string' or 'int64', and convert them in `transform`",
                 column=name,
             ) from error
 
@@ -256,11 +256,13 @@ def _infinite(block: Block, offset: int) -> str | None:
 
 def _inexact(name: str, *, is_declared: bool = False) -> str:
     if is_declared:
-        return f"column {name!r} has a number beyond its float. Declare a wider type in `types`, such as 'float64'"
+        advice = "Declare a wider type in the setting `types`, such as 'float64'"
+        return f"column {name!r} has a number beyond its float. {advice}"
     return (
         f"column {name!r} has a number that a float does not hold: a whole number beyond 2^53 among floats, or beyond "
-        f"64 bits, or one that becomes 0. Declare the type of the column: types={{{name!r}: 'float64'}} "
-        f"rounds, types={{{name!r}: 'decimal128(38, 0)'}} keeps whole numbers; nested values need an Arrow type"
+        "64 bits, or one that becomes 0. Declare the type of the column: "
+        f"settings={{'types': {{{name!r}: 'float64'}}}} rounds, "
+        f"settings={{'types': {{{name!r}: 'decimal128(38, 0)'}}}} keeps whole numbers; nested values need an Arrow type"
     )
 
 
@@ -287,10 +289,11 @@ def _located(
     changed = _CHANGED.search(reason)
     if changed is None:
         advice = (
-            "Correct the value, or declare another type in `types`, such as 'float64' for numbers or 'string' for texts"
+            "Correct the value, or declare another type in the setting `types`, such as 'float64' for numbers or "
+            "'string' for texts"
         )
     elif changed[1].split("/")[0] in declared:
-        advice = "Remove the type of the column from `types`, or declare the one that its values have"
+        advice = "Remove the type of the column from the setting `types`, or declare the one that its values have"
     else:
         advice = "Write all values of a key with one type"
     return block.error(SchemaError, begins[place], f"{reason}. {advice}")

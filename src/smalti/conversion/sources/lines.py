@@ -289,7 +289,7 @@ def declared_types(types: Any) -> dict[str, pa.DataType]:
         SchemaError: They are no types by column.
     """
     if not isinstance(types, Mapping) or not all(isinstance(name, str) for name in types):
-        raise SchemaError(f"`types`: expected types by column such as {{'id': 'int64'}}, found {types!r:.100}")
+        raise SchemaError(f"setting `types`: expected types by column such as {{'id': 'int64'}}, found {types!r:.100}")
     return {name: kind if isinstance(kind, pa.DataType) else _named_type(name, kind) for name, kind in types.items()}
 
 
@@ -306,7 +306,7 @@ def _named_type(column: str, name: Any) -> pa.DataType:
         return pa.type_for_alias(name)
     except (ValueError, TypeError) as error:
         raise SchemaError(
-            f"`types`: {name!r:.100} of column {column!r} is no Arrow type such as 'int64', 'string', 'date', "
+            f"setting `types`: {name!r:.100} of column {column!r} is no Arrow type such as 'int64', 'string', 'date', "
             "'timestamp' or 'decimal128(38, 2)'",
             column=column,
         ) from error

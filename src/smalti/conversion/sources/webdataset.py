@@ -189,7 +189,7 @@ class TarPart:
             if content is None and not each.field.nullable:
                 raise FormatError(
                     f"{self.file.url}, sample {key!r:.200}: it has no member .{each.ending}; the sample is incomplete. "
-                    'Repair the file, leave the column out, or give missing="null"',
+                    'Repair the file, leave the column out, or give settings={"missing": "null"}',
                     key=key,
                     column=each.field.name,
                 )

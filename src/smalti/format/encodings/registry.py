@@ -195,7 +195,8 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             return _UNSAFE[name]
         raise SchemaError(
             f"encoding {name!r} is refused: unpickling runs code from the data. Write the column as json or ndarray; "
-            "or pass `allow_unsafe_types=True` to read data whose writer you trust.",
+            "or, for data whose writer you trust, give `allow_unsafe_types=True` to MDSWriter, StreamingDataset or "
+            "LocalDataset.",
             encoding=name,
             is_unsafe=True,
         )

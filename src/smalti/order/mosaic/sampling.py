@@ -235,7 +235,7 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
         ValueError: `sampling` is neither.
     """
     if sampling not in SAMPLINGS:
-        raise ArgumentError(f"`sampling` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
+        raise ArgumentError(f"`sampling_method` must be one of {', '.join(SAMPLINGS)}, found {sampling!r}.")
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
     first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
