@@ -118,6 +118,21 @@ def a_loader_that_records_nothing(at):
     yield lambda: launch(own, run_dir=str(at / "d"))
 
 
+@case("train", "as `local` (of a training: `cache_dir`)")
+def a_cache_folder_below_a_file(at):
+    put("memory://advice/train")
+    (at / "file").write_text("x")
+
+    def run(name, cache):
+        def function(context):
+            return len(list(context.dataloader(None, batch_size=4)))
+
+        launch(function, data="memory://advice/train", run_dir=str(at / name), cache_dir=str(at / cache))
+
+    yield lambda: run("a", "file/cache")
+    yield lambda: run("b", "cache")
+
+
 @case("train", "such as an object's `state_dict()`")
 def an_object_in_a_checkpoint(at):
     model = torch.nn.Linear(1, 1)
