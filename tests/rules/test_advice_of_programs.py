@@ -118,6 +118,35 @@ def a_loader_that_records_nothing(at):
     yield lambda: launch(own, run_dir=str(at / "d"))
 
 
+@case("train", "as `local` (of a training: `cache_dir`)")
+def a_cache_folder_below_a_file(at):
+    put("memory://advice/train")
+    (at / "file").write_text("x")
+
+    def run(name, cache):
+        def function(context):
+            return len(list(context.dataloader(None, batch_size=4)))
+
+        launch(function, data="memory://advice/train", run_dir=str(at / name), cache_dir=str(at / cache))
+
+    yield lambda: run("a", "file/cache")
+    yield lambda: run("b", "cache")
+
+
+@case("train", "leave `split` out (of a training: train_split=None and eval_split=None)")
+def a_training_on_a_set_without_splits(at):
+    place = put(at / "set")
+
+    yield lambda: launch(lambda context: context.dataloader("train", batch_size=4), data=place, run_dir=str(at / "a"))
+    yield lambda: launch(lambda context: len(context.dataloader(batch_size=4)), data=place, run_dir=str(at / "b"))
+
+
+@case("train", "The fields are those of RunConfig: correct the names")
+def a_setting_that_launch_does_not_have(at):
+    yield lambda: launch(lambda context: 1, run_dir=str(at / "a"), processes=1)
+    yield lambda: launch(lambda context: 1, run_dir=str(at / "b"), num_processes=1)
+
+
 @case("train", "such as an object's `state_dict()`")
 def an_object_in_a_checkpoint(at):
     model = torch.nn.Linear(1, 1)

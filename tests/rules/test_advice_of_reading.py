@@ -39,7 +39,7 @@ def a_version_and_a_tag(at):
     yield lambda: open_dataset(place, tag="best")
 
 
-@case("storage", "leave `split` out to read all samples")
+@case("storage", "train_split=None and eval_split=None) to read all samples")
 def a_set_without_splits(at):
     place = put(at / "set")
     yield lambda: open_dataset(place, split="train")
@@ -98,7 +98,7 @@ def a_pickled_column_that_is_converted(at):
     yield from unsafe_remedies(at, place)
 
 
-@case("storage", "leave `split` out to read all samples")
+@case("storage", "train_split=None and eval_split=None) to read all samples")
 def a_look_at_a_split_that_is_not_there(at):
     place = put(at / "set")
     yield lambda: smalti.head(place, split="train")

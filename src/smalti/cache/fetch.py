@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from smalti.cache.eviction import SpaceManager
-from smalti.cache.files import FileLock, lock_of, make_parent, part_of, quarantine, remove_parts
+from smalti.cache.files import CACHE_FOLDER, FileLock, lock_of, make_parent, part_of, quarantine, remove_parts
 from smalti.cache.mapping import OpenShards, ShardOpener
 from smalti.cache.sources import CopyPaths, ShardFile, ShardSources, ShardToFetch, Source
 from smalti.cache.stats import Counters
@@ -456,11 +456,12 @@ def _disk_errors(name: str, folder: Path, num_bytes: int, facts: dict[str, Any])
     except OSError as error:
         where = f"the cache folder {folder}"
         if error.errno in _DISK_FULL:
-            text = f"{where} is full ({num_bytes} bytes are needed); free space, or give another folder as `local`"
+            needed = f"{num_bytes} bytes are needed"
+            text = f"{where} is full ({needed}); free space, or give another folder as {CACHE_FOLDER}"
         elif error.errno == errno.ENOMEM:
             text = f"out of memory while it was fetched into {where}; use fewer loader workers, or smaller shards"
         else:
-            text = f"{where} cannot be used: {error}; give another folder as `local`"
+            text = f"{where} cannot be used: {error}; give another folder as {CACHE_FOLDER}"
         raise StoreError(f"{name}: {text}", **facts) from error
 
 

@@ -30,6 +30,8 @@ NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
 _FIRST_PAUSE = 0.002  # seconds between two attempts at a lock; grows by half each time
 _locked: set[int] = set()
 """Descriptors of the locks that this process holds."""
+CACHE_FOLDER = "`local` (of a training: `cache_dir`)"
+"""The arguments for the cache folder, in messages."""
 PART_SUFFIX = ".part"
 BAD_PREFIX = ".bad-"
 LOCK_SUFFIX = ".lock"
@@ -213,11 +215,12 @@ def open_root(local: Path, digest: str) -> Path:
             found = candidate.lstat()
         except PermissionError as error:
             raise StoreAuthError(
-                f"no permission to make the cache folder {candidate}; give another one as `local`", path=str(candidate)
+                f"no permission to make the cache folder {candidate}; give another one as {CACHE_FOLDER}",
+                path=str(candidate),
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot make the cache folder {candidate}: {error.strerror}; give another one as `local`",
+                f"cannot make the cache folder {candidate}: {error.strerror}; give another one as {CACHE_FOLDER}",
                 path=str(candidate),
             ) from error
         if not stat.S_ISDIR(found.st_mode):
@@ -229,7 +232,8 @@ def open_root(local: Path, digest: str) -> Path:
                 candidate.chmod(0o700)
             return candidate
     raise StoreError(
-        f"{mine} and its private variant belong to other users; give another folder as `local`", path=str(mine)
+        f"{mine} and its private variant belong to other users; give another folder as {CACHE_FOLDER}",
+        path=str(mine),
     )
 
 
@@ -243,7 +247,8 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(
-            f"cannot make the folder {path}: {error.strerror}; give another one as `local`", path=str(path)
+            f"cannot make the folder {path}: {error.strerror}; give another one as {CACHE_FOLDER}",
+            path=str(path),
         ) from error
 
 
@@ -459,12 +464,13 @@ def check_filesystem(folder: Path, limit: int | None, detect: Callable[[Path], s
     where = f"the cache folder {folder} lies on a network file system ({kind}), where locks do not hold between hosts"
     if limit is not None:
         raise StoreError(
-            f"{where}, so that `cache_limit` cannot be kept; give a folder of a local disk as `local`",
+            f"{where}, so that `cache_limit` cannot be kept; give a folder of a local disk as {CACHE_FOLDER}",
             path=str(folder),
             filesystem=kind,
         )
     if str(folder) not in _warned_folders:
         _warned_folders.add(str(folder))
         warnings.warn(
-            f"{where}: hosts may fetch a shard more than once; give a folder of a local disk as `local`", stacklevel=2
+            f"{where}: hosts may fetch a shard more than once; give a folder of a local disk as {CACHE_FOLDER}",
+            stacklevel=2,
         )

@@ -378,8 +378,8 @@ def _load(store: Store, options: StreamOptions) -> Manifest:
 def _no_splits(store: Store, manifest: Manifest, split: str) -> StoreNotFound:
     which = f", version {manifest.version}," if manifest.version else ""
     return StoreNotFound(
-        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out to "
-        "read all samples, or write the set with splits",
+        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out (of "
+        "a training: train_split=None and eval_split=None) to read all samples, or write the set with splits",
         url=store.url,
         split=split,
     )

@@ -314,8 +314,9 @@ class RunConfig:
         missing = sorted(f.name for f in fields if _is_required(f) and f.name not in obj)
         if unknown or missing:
             raise SchemaError(
-                f"not a training configuration: unknown fields {unknown}, missing fields {missing}; "
-                "write it with the same version of Smalti that reads it.",
+                f"not a training configuration: unknown fields {unknown}, missing fields {missing}. The "
+                f"fields are those of {cls.__name__}: correct the names, or if another version of Smalti wrote them, "
+                "read them with that version.",
                 unknown=tuple(unknown),
                 missing=tuple(missing),
             )
