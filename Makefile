@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Many tests wait for servers and deadlines: on two cores three workers are faster than two.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 READY  := $(VENV)/.ready
 PORT   ?= 3000
