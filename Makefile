@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Many tests wait for servers and deadlines: on two cores three workers are faster than two.
+# Many tests wait for servers and deadlines: on two cores four workers are faster than two or three.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 READY  := $(VENV)/.ready
