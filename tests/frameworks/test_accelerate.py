@@ -101,6 +101,7 @@ def run_life(folder, ranks, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_begin_an_epoch_and_any_number_end_it(folder):
     run_life(folder, 2, name="first", max_steps=3, num_workers=1)
     checkpoint = str(folder / "first-checkpoint")

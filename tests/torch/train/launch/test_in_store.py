@@ -89,6 +89,7 @@ def test_a_run_that_is_killed_between_and_during_saves_ends_like_an_uninterrupte
     assert not any(SECRET.encode() in store.get(info.key) for info in store.list())
 
 
+@pytest.mark.nightly
 def test_two_processes_train_in_a_store_and_leave_nothing_on_the_disk(remote, options, tmp_path, monkeypatch):
     disk = tmp_path / "disk"
     disk.mkdir()
