@@ -18,7 +18,10 @@ FOUND_AT = {
     "index_put_unconditionally": 1479,
     "vacuum_without_markers": 864,
     "vacuum_that_looks_at_tags_once": 2909,
-    "compaction_over_a_newer_version": 270,
+    "compaction_over_a_newer_version": 546,
+    "vacuum_that_forgets_tags": 557,
+    "tag_without_a_second_look": 471,
+    "timeout_forgotten": 142,
     "append_that_keeps_columns": 233,
     "rollback_to_what_was_removed": 547,
 }
