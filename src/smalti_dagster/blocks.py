@@ -390,17 +390,3 @@ def _key_of(asset: Upstream) -> dg.AssetKey:
 
 def _keys_of(asset: Asset) -> Iterable[dg.AssetKey]:
     return asset.keys if isinstance(asset, dg.AssetsDefinition) else [asset.key]
-
-
-__all__ = [
-    "build_definitions",
-    "failure_sensor",
-    "in_one_step",
-    "prepared_rows",
-    "raw_data",
-    "shard_checks",
-    "shard_set",
-    "train_sensor",
-    "trained_model",
-    "watch_sensor",
-]

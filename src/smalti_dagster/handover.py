@@ -5,7 +5,6 @@ which it re-executes, else the newest. An own asset and the stages of a data set
 others may be published meanwhile.
 """
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +20,7 @@ from smalti_dagster.declaration import Declaration
 from smalti_dagster.lineage import upstream
 from smalti_dagster.resources.binding import open_resources
 from smalti_dagster.sources.inventory import inventories_of, load_inventory, save_inventory
+from smalti_dagster.sources.manifest import digest_of
 
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
@@ -172,7 +172,7 @@ def hand_on_images(
     listed, kept = open_images(context, data_set), tuple(sorted(files, key=lambda file: file.path))
     if not kept:
         raise dg.Failure(f"none of the {len(listed.files)} images of {data_set.name} is left", allow_retries=False)
-    images = listed if kept == listed.files else replace(listed, files=kept, digest=_digest(kept))
+    images = listed if kept == listed.files else replace(listed, files=kept, digest=digest_of(kept, listed.classes))
     with open_resources(context, ["storage"]) as resources:
         inventory = save_inventory(inventories_of(data_set, resources["storage"]), images)
     return dg.MaterializeResult(
@@ -186,10 +186,3 @@ def hand_on_images(
             "inventory": inventory,
         },
     )
-
-
-def _digest(files: Iterable[ImageFile]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.path}\0{file.label}\0{file.num_bytes}\0{file.modified}\n".encode())
-    return digest.hexdigest()

@@ -12,7 +12,6 @@ Intended behaviour; anything else is a bug:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
@@ -353,7 +352,7 @@ def _is_content(store: Store, key: str, data: bytes) -> bool:
 def _put_index(store: Store, index: bytes) -> None:
     store.check_exclusive_puts(FOLDER)
     try:
-        put_own(store, INDEX, index, partial(store.put_if_absent, INDEX, index))
+        put_own(store, INDEX, index)
     except StoreExists as error:
         raise CommitConflict(
             f"{store.locate(INDEX)} was put by another writer during the copy; nothing was replaced"

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,7 +48,7 @@ def begin(store: Store, facts: Mapping[str, Any], plans: Sequence[FilePlan]) -> 
         _require_empty(store)
         record = _encode(facts, plans, {}, is_complete=False)
         try:
-            put_own(store, RECORD, record, partial(store.put_if_absent, RECORD, record))
+            put_own(store, RECORD, record)
             return {}, False
         except StoreExists:  # another process
             known = read_record(store)

@@ -33,7 +33,7 @@ from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
-from smalti.writer.tables.attempts import Attempt, check_key
+from smalti.writer.tables.attempts import Attempt, check_owner
 from smalti.writer.tables.columns import TablePlan
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShar
     for attempt, answer in answers:
         for place, entry in answer["shards"]:
             found[place] = ShardInfo.from_json(entry, where=f"answer of task {attempt.name}")
-            check_key(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
+            check_owner(found[place].raw.basename.rpartition("/")[0], _folder(place, attempt), attempt)
     return found
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreExists
@@ -116,7 +115,7 @@ def _done(_: None) -> bool:
 
 
 def _create(store: Store, key: str, data: bytes) -> bool:
-    put_own(store, key, data, partial(store.put_if_absent, key, data))
+    put_own(store, key, data)
     return True
 
 

@@ -416,7 +416,7 @@ class Store(ABC):
         """
         probe = f"{check_key(folder)}/probe-{secrets.token_hex(8)}"
         try:
-            put_own(self, probe, b"1", lambda: self.put_if_absent(probe, b"1"))
+            put_own(self, probe, b"1")
             with suppress(StoreExists):
                 self.put_if_absent(probe, b"2")
             if self.get_range(probe, 0, 2) == b"1":  # a refusal may be the answer to a repeated put that took effect
@@ -472,16 +472,22 @@ class Store(ABC):
         return f"{type(self).__name__}({self.url!r})"
 
 
-def put_own(store: Store, key: str, data: bytes, put: Callable[[], object]) -> None:
+def put_own(store: Store, key: str, data: bytes, put: Callable[[], object] | None = None) -> None:
     """Put an object by a conditional request, under a key that belongs to the caller.
 
     If the reply was lost, or a repeated put was refused because the first one took effect, the object is read back.
 
+    Args:
+        store: The store.
+        key: Key of the object.
+        data: Its content.
+        put: Makes the request; by default `put_if_absent`.
+
     Raises:
-        StoreError: what `put` raises, if the store does not have the content.
+        StoreError: what the request raises, if the store does not have the content.
     """
     try:
-        put()
+        store.put_if_absent(key, data) if put is None else put()
     except StoreError:
         if not holds(store, key, data):
             raise

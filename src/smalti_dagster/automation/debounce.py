@@ -72,7 +72,7 @@ def judge(
         running: ID of a run that may read the source and has not ended yet; empty if there is none.
         now: the present, in the clock of `watch.since`.
         quiet_seconds: how long a new content must stay the same; an upload in progress changes it all the time.
-        is_held: whether the shards hold the content that was last read.
+        is_held: true if the shards hold the content that was last read.
     """
     short = digest[:12]
     if digest == known and is_held:

@@ -89,7 +89,7 @@ class _Sight:
     """Data versions to record."""
     partitions: Look | None = None
     is_held: bool = True
-    """Whether the shards hold the content that was read last."""
+    """True if the shards hold the content that was read last."""
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def open_resources(context: Any, names: list[str]) -> Iterator[dict[str, Any]]:
     log = context.log if run is not None else None  # a tick's log is of another class
     with dg.build_resources(chosen, instance=context.instance, dagster_run=run, log_manager=log) as resources:
         opened = {name: getattr(resources, KEYS[name]) for name in names}
-        if "storage" in opened:
-            opened["storage"].refuse_other_stage(context.instance, _assets_of(context))
+        if "storage" in opened and (assets := _assets_of(context)):
+            opened["storage"].refuse_other_stage(context.instance, assets)
         yield opened
 
 

@@ -58,7 +58,7 @@ def list_manifest(
         for path, label in sorted(zip(paths, labels, strict=True))
     )
     address = store.url if store.local_path("any") is not None else folder
-    return ImageFolder(address, files, classes, _digest(files, classes), storage_options)
+    return ImageFolder(address, files, classes, digest_of(files, classes), storage_options)
 
 
 def _read(data: bytes, name: str) -> pa.Table:
@@ -77,7 +77,8 @@ def _path(value: object, source: str) -> str:
     return path
 
 
-def _digest(files: tuple[ImageFile, ...], classes: tuple[str, ...]) -> str:
+def digest_of(files: tuple[ImageFile, ...], classes: tuple[str, ...]) -> str:
+    """Return a digest of files and of the class of each."""
     digest = hashlib.sha256()
     for file in files:
         line = f"{file.path}\0{file.num_bytes}\0{file.modified}\0{classes[file.label]}\n"

@@ -160,7 +160,7 @@ def test_every_module_with_conditional_requests_has_a_row():
     asking = {
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
-        if re.search(r"\.put_if_(?:absent|match)\b", path.read_text())
+        if re.search(r"\.put_if_(?:absent|match)\b|\bput_own\(", path.read_text())
     }
     assert {name for name in asking if not name.startswith(("storage/", "testing/"))} == set(MEMBERS)
     for row in MEMBERS.values():

@@ -27,7 +27,7 @@ from smalti.spark.prepare import SOURCE_SIZE
 from smalti.spark.reach import require_reach
 from smalti.spark.tasks import run_on_rows, session_of
 from smalti.storage import Store
-from smalti.writer.tables.attempts import Answers, Attempt, check_key
+from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +148,7 @@ def parts_of(answers: Answers) -> list[ShardInfo]:
     parts = []
     for attempt, answer in answers:
         for part in unpack_shards(answer["parts"], where="the answer of a task"):
-            check_key(part.raw.basename, f"-{attempt.name}.parquet", attempt)
+            check_owner(part.raw.basename, f"-{attempt.name}.parquet", attempt)
             parts.append(part)
     return parts
 

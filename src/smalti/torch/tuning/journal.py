@@ -5,7 +5,6 @@ An entry is there or not, whenever its writer is killed, and two writers never s
 
 import json
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
@@ -45,7 +44,7 @@ class StoreJournal(BaseJournalBackend):  # type: ignore[misc]  # Optuna is not a
         while True:
             key = self._key()
             try:
-                put_own(self._store, key, data, partial(self._store.put_if_absent, key, data))
+                put_own(self._store, key, data)
             except StoreExists:
                 self._refresh()
                 continue

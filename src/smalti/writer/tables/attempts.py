@@ -39,7 +39,7 @@ TaskFunction = Callable[[Iterator[Any], Attempt], dict[str, Any]]
 Answers = list[tuple[Attempt, dict[str, Any]]]
 
 
-def check_key(place: str, ending: str, attempt: Attempt) -> None:
+def check_owner(place: str, ending: str, attempt: Attempt) -> None:
     """Check that what an answer names is where only this attempt writes.
 
     Args:

@@ -25,7 +25,7 @@ from smalti.format.layout import config_bytes
 from smalti.format.writing.sealing import FileOptions
 from smalti.storage import Store
 from smalti.storage.store import Watch
-from smalti.writer.tables.attempts import Answers, Attempt, check_key
+from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 from smalti.writer.tables.plan import WriteOptions, WritePlan
 from smalti.writer.uploader import ShardUploader
 
@@ -145,7 +145,7 @@ def collect_parts(answers: Answers) -> list[TaskShards]:
             for split in table.partitions or (None,):
                 shards = table if split is None else table.of_partition(split)
                 for info in (shards[0], shards[-1]):
-                    check_key(info.raw.basename.rpartition("/")[0], attempt.name, attempt)
+                    check_owner(info.raw.basename.rpartition("/")[0], attempt.name, attempt)
                 is_synced = bool(answer.get("is_synced", True))
                 parts.append(TaskShards(split, attempt.task, len(shards), shards[-1], answer["shards"], is_synced))
     return sorted(parts, key=lambda part: (part.split or "", part.task))
@@ -197,7 +197,7 @@ def join_runs(plan: WritePlan, runs: Runs, join_many: JoinMany) -> list[ShardInf
     for attempt, answer in answers:
         for place, text in answer["joined"]:
             (found[place],) = unpack_shards(text, where="a joined shard")
-            check_key(found[place].raw.basename.rpartition("/")[0], _joined_folder(place, attempt), attempt)
+            check_owner(found[place].raw.basename.rpartition("/")[0], _joined_folder(place, attempt), attempt)
     if len(found) != len(rows):
         raise SmaltiError(f"{len(rows) - len(found)} of {len(rows)} joined shards were lost; nothing was published")
     return [found[place] for place in range(len(rows))]

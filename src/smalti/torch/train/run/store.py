@@ -169,7 +169,7 @@ class StoreRun(LocalRun):
         while True:
             record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
             try:
-                put_own(self.store, _life_key(life), record, partial(self.store.put_if_absent, _life_key(life), record))
+                put_own(self.store, _life_key(life), record)
             except StoreExists:
                 life += 1
                 continue

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Protocol
 
 from smalti.catalog import Draft, new_write_id, publish
@@ -152,7 +151,7 @@ def open_place(store: Store, write_id: str) -> Place:
     store.check_exclusive_puts(FOLDER)
     claim = json.dumps({"smalti": 1, "write_id": write_id}).encode()
     try:
-        put_own(store, CLAIM, claim, partial(store.put_if_absent, CLAIM, claim))
+        put_own(store, CLAIM, claim)
     except StoreExists:
         return NewVersion(store, write_id)
     return NewSet(store, write_id)
