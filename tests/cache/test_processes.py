@@ -51,7 +51,7 @@ class Reader:
         self.process.stdin.flush()
 
     def ids(self):
-        out, _ = self.process.communicate(timeout=90)
+        out, _ = self.process.communicate(timeout=280)
         return json.loads(out)
 
     def kill(self):

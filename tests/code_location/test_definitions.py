@@ -152,7 +152,7 @@ def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 
@@ -243,7 +243,7 @@ def load(kind: str, project: Path) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY / 'src'}:{REPOSITORY}"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

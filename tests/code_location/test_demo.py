@@ -160,7 +160,7 @@ def demo(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedP
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
         check=False,
     )
 

@@ -124,7 +124,7 @@ def test_no_process_outlives_the_program(tmp_path, number):
     try:
         pids = [wait_for_pid(tmp_path / f"pid-{place}") for place in range(2)]
         os.kill(program.pid, number)
-        _, said = program.communicate(timeout=60)
+        _, said = program.communicate(timeout=280)
     finally:
         program.kill()
     for pid in pids:

@@ -74,7 +74,7 @@ def in_namespace(program, *arguments):
     path = {"PYTHONPATH": f"{root}/src:{root}"}
     ended = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", program, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, cwd=root, env=os.environ | path,
+        capture_output=True, text=True, timeout=280, check=False, cwd=root, env=os.environ | path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -197,7 +197,7 @@ def test_f5_two_jobs_share_a_folder_within_the_limit(tmp_path):
             )
             for seed in (1, 2)
         ]
-        assert [job.communicate(timeout=60)[0] for job in jobs] == ["whole\n"] * 2
+        assert [job.communicate(timeout=280)[0] for job in jobs] == ["whole\n"] * 2
     assert 0 < watch.most <= 5000
     assert sum(copies(local).values()) <= 5000
 

@@ -31,7 +31,7 @@ def test_130_data_sets_of_one_process_leave_as_much_as_13_which_is_nothing_of_ou
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

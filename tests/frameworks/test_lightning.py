@@ -152,7 +152,7 @@ def run_life(folder, **options):
         env=inherited | CPU_ONLY | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -22,7 +22,7 @@ print(",".join(m for m in ("torch", "pyspark", "dagster", "pandas", "transformer
 
 def run(code):
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split("\n")
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=True).stdout.split("\n")
 
 
 def test_importing_smalti_is_quick_and_pulls_in_no_framework():

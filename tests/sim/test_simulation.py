@@ -70,7 +70,7 @@ def test_a_seed_is_replayed_by_another_process_step_by_step():
         env=os.environ | {"PYTHONHASHSEED": "1234"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=True,
     )
     assert tuple(replayed.stdout.splitlines()) == (*run(14).trace, "no promise was broken")

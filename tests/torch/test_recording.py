@@ -172,7 +172,7 @@ def test_ranks_of_a_process_group_agree_on_the_life_and_on_its_failure(tmp_path)
         for rank in range(2)
     ]
     try:
-        said = [rank.communicate(timeout=90)[0].split() for rank in ranks]
+        said = [rank.communicate(timeout=280)[0].split() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

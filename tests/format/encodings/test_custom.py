@@ -277,7 +277,7 @@ def in_a_fresh_process(folder, code):
         env={**keep, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
     return done.stdout.strip() or done.stderr

@@ -26,7 +26,7 @@ def run(master, out, write_id, when):
         [sys.executable, "-m", "tests.spark.writing.killed_driver", master, str(out), write_id, when],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         check=False,
     )

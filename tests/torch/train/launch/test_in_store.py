@@ -52,7 +52,7 @@ def killed_at(config: TrainConfig, key: str, disk, *, begin: bool) -> None:
         env=environment,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -277,7 +277,7 @@ def fake_mlflow():
         yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
-        thread.join(timeout=60)
+        thread.join(timeout=280)
         server.server_close()
 
 
