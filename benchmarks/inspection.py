@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.photos import Photos
 from smalti import MDSWriter, head, info, preview, stats
 from smalti.storage import open_store
-from smalti.testing import LoggedStore
+from tests.stores import LoggedStore
 
 Measured = tuple[str, float, float, str]
 """What was done, wall seconds, processor seconds, and a remark."""

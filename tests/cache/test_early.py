@@ -12,8 +12,8 @@ import xxhash
 from smalti.cache.files import lock_of
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from smalti.format import FIRST_BYTES, Schema, ShardBuilder, ShardOptions
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST
+from tests.stores import MemoryStore
 
 MIB = 1 << 20
 KEY = "w/shard.00000.mds"

@@ -12,10 +12,10 @@ from smalti.dataset import StreamingDataset
 from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
-from smalti.testing import LoggedStore
 from smalti.world import World
 from tests.cache.conftest import DIGEST
 from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard_bytes
+from tests.stores import LoggedStore
 
 
 @pytest.fixture

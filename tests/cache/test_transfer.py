@@ -13,8 +13,8 @@ from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, di
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
 from smalti.storage.retry import TransferDeadline
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST, Clock, SlowStore
+from tests.stores import MemoryStore
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)

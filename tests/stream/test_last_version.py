@@ -5,7 +5,7 @@ import pytest
 from smalti.cache import CacheOptions
 from smalti.storage import LocalStore
 from smalti.stream.last_version import FOLDER, LastVersion
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 def files_of(folder):

@@ -13,9 +13,9 @@ from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo, parse_index
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import bytes_of, parsed
 from tests.catalog.table.tables import table_of as arrow_of
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int"})
 LARGEST, SMALL = (1 << 64) - 1, 7

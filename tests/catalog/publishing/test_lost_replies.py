@@ -12,8 +12,8 @@ from smalti.exchange import copy_version
 from smalti.exporting import export
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage.probe import probe_store
-from smalti.testing import MemoryStore
 from smalti.writer import PurgeOptions, UploadOptions, compact, delete
+from tests.stores import MemoryStore
 
 CONDITIONAL = ("put_if_absent", "put_if_match", "delete")
 
