@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from smalti.cache.sources import detect_cache_folder
-from smalti.diagnosis.cache_folder import OTHER_FOLDER, check_cache, check_room
+from smalti.diagnosis.cache_folder import OTHER_FOLDER, check_locks, check_room
 from smalti.diagnosis.findings import Check, Diagnosis, run_checks
-from smalti.diagnosis.machine import check_machine
-from smalti.diagnosis.packages import check_packages
-from smalti.diagnosis.spark_runtime import check_spark
+from smalti.diagnosis.machine import IMPORT_SECONDS, check_gpu, check_java, check_machine, check_packages
 from smalti.diagnosis.store_access import PlaceFacts, check_place, is_read_in_place
-from smalti.diagnosis.torch_build import IMPORT_SECONDS, check_torch
 from smalti.storage import Place
 from smalti.storage.redact import redact_address
 
@@ -33,7 +30,7 @@ def diagnose(
     """Check this machine and, if one is given, a place; never raises for what is wrong there.
 
     Nothing is changed, and nothing is imported that could fail: torch and Spark are examined through their metadata,
-    and in processes of their own.
+    and in processes of their own. What an error says by itself when it happens has no check.
 
     Args:
         place: Address or store of a shard set, or of a folder that is to hold one.
@@ -49,9 +46,9 @@ def diagnose(
     checks = [
         Check("machine", check_machine, seconds, "restart the machine"),
         Check("packages", check_packages, seconds, "check the disk that Python is installed on"),
-        Check("spark", check_spark, seconds, "run `java -version`, and check JAVA_HOME"),
-        Check("torch", check_torch, seconds + IMPORT_SECONDS, "run `nvidia-smi`"),
-        Check("cache folder", partial(check_cache, folder), seconds, f"the file system hangs: {OTHER_FOLDER}"),
+        Check("java", check_java, seconds, "run `java -version`, and check JAVA_HOME"),
+        Check("gpu", check_gpu, seconds + IMPORT_SECONDS, "run `nvidia-smi`"),
+        Check("cache locks", partial(check_locks, folder), seconds, f"the file system hangs: {OTHER_FOLDER}"),
     ]
     if place is not None:
         look = partial(check_place, place, storage_options, facts, write=write)
