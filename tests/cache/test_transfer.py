@@ -45,7 +45,7 @@ class ConcurrentStore(MemoryStore):
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
     deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
-    return stream_parts(store, key, divide(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
+    return stream_parts(store, key, divide(num_bytes, at_once), deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])
