@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, inspect
-from smalti.cache.next_use import Lease, LeaseContents, read_leases
+from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
 from tests.cache.conftest import DIGEST, ids

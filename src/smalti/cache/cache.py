@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 
 from smalti.cache.eviction import NoSpaceYet, SpaceManager
 from smalti.cache.fetch import ShardLoader
+from smalti.cache.leases import Outline, Uses
 from smalti.cache.mapping import CheckBudget, OpenShards
-from smalti.cache.next_use import Outline, Uses
 from smalti.cache.partial_reads import PartialReads
 from smalti.cache.sources import ShardSources, Source
 from smalti.cache.stats import Counters

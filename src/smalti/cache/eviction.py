@@ -41,8 +41,8 @@ from smalti.cache.files import (
     scan,
     target_of,
 )
+from smalti.cache.leases import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.mapping import OpenShards
-from smalti.cache.next_use import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of
