@@ -15,11 +15,9 @@ import pytest
 import typer
 
 from smalti.cli import main
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import UsageFault, run_app, run_command
+from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
 from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storage_option
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write_table
 from smalti.cli.registration import command, make_app
 from smalti.errors import SmaltiError
 from tests.shard_sets import write_set

@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from smalti.diagnosis import State, diagnose
-from smalti.diagnosis.cache_folder import check_locks, check_room
+from smalti.diagnosis.doctor import check_locks, check_room
 from smalti.diagnosis.findings import Check, Finding, run_checks
 from smalti.diagnosis.machine import check_gpu, check_java, check_packages
 from smalti.diagnosis.store_access import PlaceFacts, check_place
@@ -230,7 +230,7 @@ ON_SMALL_DISKS = """
 import json, resource, subprocess, sys
 from pathlib import Path
 from smalti.catalog import load_manifest
-from smalti.diagnosis.cache_folder import check_room
+from smalti.diagnosis.doctor import check_room
 from smalti.diagnosis.machine import check_machine
 root = Path(sys.argv[1])
 for name, options in {"full": "size=64k", "small": "size=200m"}.items():
@@ -267,7 +267,7 @@ def test_a_set_that_is_larger_than_the_disk(tmp_path, monkeypatch):
     write_set(tmp_path / "set", 30)
     list(check_place(tmp_path / "set", None, facts))
     needed = sum(shard.raw.num_bytes for shard in facts.manifest.shards)
-    monkeypatch.setattr("smalti.diagnosis.cache_folder.MIN_BYTES", 0)
+    monkeypatch.setattr("smalti.diagnosis.doctor.MIN_BYTES", 0)
     monkeypatch.setattr("shutil.disk_usage", lambda path: Space(needed, 1, needed - 1))
     assert "cache_limit=" in the_warning(check_room(tmp_path, facts.manifest), "cache space").to_do
     monkeypatch.setattr("shutil.disk_usage", lambda path: Space(needed, needed, 10))

@@ -4,7 +4,7 @@ import pytest
 
 from smalti.cache import CacheOptions
 from smalti.storage import LocalStore
-from smalti.stream.last_version import FOLDER, LastVersion
+from smalti.stream.shard_set import FOLDER, LastVersion
 from tests.stores import MemoryStore
 
 

@@ -1,6 +1,6 @@
 """Files as sources: the files at a path, URL or pattern, their identity, and reading one from any store.
 
-One file of a source: where it is, and its bytes as a stream, decompressed where its name shows a compression.
+Also here: one file of a source, with where it is, and its bytes as a stream, decompressed where its name shows a compression.
 """
 
 import hashlib
@@ -21,8 +21,7 @@ from smalti.errors import FormatError, SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
-from smalti.storage.opening import check_secrets
-from smalti.storage.overlap import INSIDE, check_apart, relation_of
+from smalti.storage.opening import INSIDE, check_apart, check_secrets, relation_of
 from smalti.storage.redact import redact, redact_address
 
 _WILDCARD = re.compile(r"[*?]")

@@ -16,7 +16,7 @@ from smalti.torch.train.run.parts import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.run.store_checkpoints import StoreCheckpoints
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.tuning.journal import StoreJournal
+from smalti.torch.tuning.study import StoreJournal
 from tests.stores.memory import Killed, MemoryStore
 
 pytestmark = pytest.mark.torch

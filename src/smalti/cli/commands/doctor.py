@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import UsageFault
+from smalti.cli.faults import ExitCode, UsageFault
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, write, write_json, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write, write_json, write_table
 from smalti.cli.registration import MACHINE, command
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
 """Chunks of LitData (`litdata.optimize`), read by their own format: neither litdata nor torch is needed.
 
     index.json    chunks, and config: form of the samples, compression
-    a chunk       samples leaf by leaf (`litdata_items`), or as the rows of an Arrow table (`litdata_rows`)
+    a chunk       samples leaf by leaf (`litdata_items`), or as the rows of an Arrow table (`Rows`)
 
 A sample that is a dict gives a column for each key, `a.b` for a nested one that is stored leaf by leaf; of a list or
 tuple the columns are named by number, and a single leaf is `value`. Pickles are refused: to read them runs code. Chunks
 that are encrypted, of tokens (`TokensLoader`) or compressed in frames are refused with advice.
 
-Samples of LitData's chunks that are stored as an Arrow table: flat or nested dicts of numbers, texts and bytes.
+Samples in chunks that are stored as an Arrow table are flat or nested dicts of numbers, texts and bytes.
 
 The index describes the columns of all chunks (`types`); each chunk has those that its samples have, in the types that
 Arrow found for their values. Arrow trusts the offsets in a table, so each batch is validated before it is used.

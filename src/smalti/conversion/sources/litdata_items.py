@@ -4,7 +4,7 @@
 
 Pickles are refused: to read them runs code.
 
-One chunk of LitData: its bytes, decompressed, and where its items or its table of rows are.
+Also here: one chunk, with its bytes, decompressed, and where its items or its table of rows are.
 
 a chunk       uint32 N | uint32 offset of each item, and of the end | items | perhaps a table of rows
 a table       an Arrow file or stream | uint32 size of it | LDARW01 and a zero byte

@@ -11,7 +11,7 @@
 4. Members of a sample are neighbours: a key that returns in a file is an error, and so is a file whose last
    sample continues in the next file. Nothing is unpacked to disk; links are refused.
 
-The types of tar members: from the content of a member to a value of its column.
+Also here: the types of tar members, from the content of a member to a value of its column.
 """
 
 import json
