@@ -1,6 +1,7 @@
 """Files as sources: the files at a path, URL or pattern, their identity, and reading one from any store.
 
-Also here: one file of a source, with where it is, and its bytes as a stream, decompressed where its name shows a compression.
+Also here: one file of a source, with where it is, and its bytes as a stream, decompressed where its name shows a
+compression.
 """
 
 import hashlib

@@ -4,7 +4,8 @@
 put in one step each, so a file that exists is whole. An empty `_SUCCESS` is put last, as Spark does, for programs that
 wait for it. Names that begin with `_` are ignored by readers of folders of Parquet files.
 
-Also here: the plan of an export, which says which samples each file has, decided from the manifest before a byte is read.
+Also here: the plan of an export, which says which samples each file has, decided from the manifest before a byte is
+read.
 
 The same version and options always give the same plan, so that an export which was interrupted continues with the files
 that are missing. Pure.

@@ -3,7 +3,8 @@
 Memory is bounded whatever is added: quantiles and histograms are exact up to `MAX_KEPT` values and from a uniform
 sample of that size beyond; numbers of distinct values are exact up to `MAX_KEPT_HASHES` and estimates beyond.
 
-Also here: SVG pictures of histograms and of classes, made from plain values; every picture is bounded, whatever the values are.
+Also here: SVG pictures of histograms and of classes, made from plain values; every picture is bounded, whatever the
+values are.
 
 The same pictures stand in `preview` pages, where the page sets colours and background, and in the asset reports of
 Dagster, on white.

@@ -6,7 +6,8 @@
 3. The folder appears by one rename after the whole archive was read and its checksums were compared. It contains a note
    of its source, by which a second call finds it and is a no-op.
 
-Also here: the bytes of an archive, from its source as an open local file, and downloads from any store, http(s) servers included.
+Also here: the bytes of an archive, from its source as an open local file, and downloads from any store, http(s) servers
+included.
 
 A download has one deadline over the whole transfer, within which the store retries and continues broken connections.
 Errors and descriptions contain no secrets of the address.

@@ -2,7 +2,8 @@
 
 `find_shard_set` loads and checks it, and warns of splits that are read as one by mistake.
 
-Also here: the version of a remote set that this machine opened last, a hint in the cache folder, which saves a round trip.
+Also here: the version of a remote set that this machine opened last, a hint in the cache folder, which saves a round
+trip.
 
 The newest version is always looked up in the store. The hint says which header to request at the same time as the index
 file; a wrong, lost or damaged hint costs that round trip and nothing else.

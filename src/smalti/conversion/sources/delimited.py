@@ -4,7 +4,8 @@ Rows are read by `pyarrow.csv` alone, in blocks of whole rows; `lines` finds whe
 the parser would remove from a value. A row with too few or too many fields, or with a value that is none of its
 column's type, is an error with file and line. A file without quotes is read in pieces, side by side.
 
-The types of columns of text are learned from all values. A type is taken only if it holds all values as they are written.
+The types of columns of text are learned from all values. A type is taken only if it holds all values as they are
+written.
 
 `007` and `+1` are text, and so are numbers that the type does not hold: whole numbers beyond 64 bits, those of more
 than 15 digits among fractions, and numbers that a float makes infinite or 0. A number with a point or an exponent

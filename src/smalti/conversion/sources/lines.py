@@ -2,7 +2,8 @@
 
 Limits are enforced here, on the bytes that arrive: no line is longer than `MAX_LINE_BYTES`, and text has no NUL byte.
 
-Also here: the quotes of CSV files, that is, where rows end if values may contain line ends, and whether quotes are well-formed.
+Also here: the quotes of CSV files, that is, where rows end if values may contain line ends, and whether quotes are
+well-formed.
 
 A quote opens a value only at the start of a field, is doubled within it, and is closed at the end of the field
 (RFC 4180). Within a field that does not begin with one, it is a character like any other. The parser accepts text after
