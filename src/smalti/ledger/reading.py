@@ -25,11 +25,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from smalti.cursor import Cursor, Weights
+from smalti.cursor import WINDOW, Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
 from smalti.ledger.records import (
     MAX_LINE_BYTES,
-    MOSAIC_ORDERS,
     Ids,
     PassStart,
     RecordedStep,
@@ -218,7 +217,7 @@ class PassSpan:
     @property
     def by_sample(self) -> bool:
         """True if samples, not positions, must be taken once."""
-        return self.start.cursor.algorithm in MOSAIC_ORDERS
+        return self.start.cursor.algorithm != WINDOW
 
     @property
     def global_batch(self) -> int:
