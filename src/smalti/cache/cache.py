@@ -154,8 +154,9 @@ class ShardCache:
         """Set which shards will be requested from now on, here and by other ranks of this host, counted in steps.
 
         `order` identifies the order: readers of the same order count the same steps. With `is_of_many`, several readers
-        share each step, each at a shard of its own within it. Without a `future`, the uses are unknown. `outline` says
-        of each epoch of it between which steps a shard is needed, for uses that are too far ahead to be looked up.
+        take each step together: within one step, each reads a different shard. Without a `future`, the uses are
+        unknown. `outline` says of each epoch of it between which steps a shard is needed, for uses that are too far
+        ahead to be looked up.
         """
         space = self._space.get()
         space.upcoming.plan(future, order, is_of_many=is_of_many, outline=outline)

@@ -74,7 +74,7 @@ class UpcomingUses:
         self.order = ""
         """Identifies the order that is read; readers of the same order count the same steps."""
         self.is_of_many = False
-        """True if several readers share each step, each at a shard of its own within it."""
+        """True if several readers take each step together; within one step, each reads a different shard."""
         self._set(None)
 
     def plan(
