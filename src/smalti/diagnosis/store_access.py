@@ -10,10 +10,11 @@ from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.diagnosis.findings import Finding, State, finding_of, one_line, split_message
 from smalti.diagnosis.machine import byte_text
-from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreNotFound
+from smalti.errors import MissingDependency, SmaltiError, StoreAuthError, StoreError, StoreNotFound
 from smalti.format import ShardInfo
 from smalti.storage import FsspecStore, Place, Store, open_store
 from smalti.storage.probe import PROBE_FOLDER, probe_store
+from smalti.storage.schemes import load_extra
 
 LIMITS = {"request_timeout": 10.0, "request_attempts": 2}
 """Storage options that keep single requests of a diagnosis short."""
@@ -43,6 +44,12 @@ def check_place(
     """
     try:
         store = facts.store = open_store(place, {**LIMITS, **(options or {})})
+        for package in store.scheme.packages if isinstance(store, FsspecStore) else ():
+            load_extra(package)
+    except MissingDependency as error:
+        text, _, remedy = one_line(error).partition(": ")
+        yield Finding("address", State.FAULT, text, remedy)
+        return
     except (SmaltiError, TypeError, ValueError) as error:
         yield finding_of("address", error)
         return
@@ -63,11 +70,10 @@ def _data_set(store: Store, facts: PlaceFacts) -> Finding:
     except StoreNotFound:
         # Opening does not distinguish a bucket that does not exist from an empty one.
         try:
-            store.check_bucket()
-        except StoreNotFound as error:
-            return finding_of("bucket", error)
-        except StoreError:
-            pass  # the right to look it up is not needed
+            store.get_range(INDEX, 0, 1)
+        except StoreError as error:
+            if error.facts.get("is_bucket"):
+                return finding_of("bucket", error)
         text = f"no shard set at {store.url}"
         return Finding("data set", State.WARNING, text, "check the address, unless you are about to write the first")
     except SmaltiError as error:
