@@ -88,7 +88,7 @@ def _data_set(store: Store, facts: PlaceFacts) -> Finding:
 
 
 def _credentials(store: FsspecStore) -> Finding:
-    """Return where the credentials come from, which errors of requests do not tell."""
+    """Return where the credentials come from, which errors of requests do not say."""
     try:
         source = store.login()
     except Exception as error:  # noqa: BLE001 -- of any client library; the requests show whether it matters

@@ -1,6 +1,6 @@
 """The Spark resource: one session per process, started when it is first asked for and stopped when the step ends.
 
-Also here: the thread that tells a person how far Spark is; it asks Spark's status tracker every few seconds.
+Also here: the thread that reports how far Spark is; it asks Spark's status tracker every few seconds.
 """
 
 import contextlib

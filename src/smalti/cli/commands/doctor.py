@@ -86,8 +86,8 @@ def doctor(
 ) -> ExitCode:
     """Check this machine, and a place: what does not fit or work, and what to do about it.
 
-    Looks at packages, Java, GPUs, shared memory, credentials, rights, the data set, and the cache folder: at what no
-    error would tell. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
+    Looks at packages, Java, GPUs, shared memory, credentials, rights, the data set, and the cache folder, for
+    faults that no error reports. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
     """
     from smalti.diagnosis import diagnose
 
