@@ -95,7 +95,7 @@ NAMES_OF_OTHERS = {
     "world_size": "torch.distributed",
 }
 CLASSES_OF_OTHERS = {
-    "DataFrame", "DataFrames", "DatasetDict", "DeleteMessage", "DeleteObject", "GetObject",
+    "DataFrame", "DataFrames", "DatasetDict", "DeleteMessage", "DeleteObject",
     "ListBucket", "LitData", "NotImplementedError", "PutObject", "PySpark", "PyTorch",
     "ReceiveMessage", "RecordBatch", "StatefulDataLoader", "StreamingDataLoaders",
     "TensorBoard", "TensorFlow", "TorchDistributor", "UnischemaFields", "WebDataset",
