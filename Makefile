@@ -55,7 +55,7 @@ test-servers: $(READY) ## Ceph's gateway, OpenSSH and PostgreSQL, unpacked from 
 	@$(BIN)/pip install -q -c constraints.txt playwright
 	@test -x $(VENV)/mlflow/bin/python || $(PYTHON) -m venv $(VENV)/mlflow
 	@$(VENV)/mlflow/bin/pip install -q 'mlflow==3.17.2'
-	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py tests/benchmarks/test_graph_run.py -q
+	@SMALTI_NIGHTLY=1 $(BIN)/python -m pytest tests/nightly tests/benchmarks/test_soak_run.py -q
 	@SMALTI_NIGHTLY=1 $(PYTEST) -m "nightly and not search" -q
 
 test-durations: $(READY) ## every test, and how long each file takes into tests/durations.json

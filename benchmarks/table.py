@@ -7,14 +7,12 @@ seen for what it is.
 
 from benchmarks.decode_rows import DECODE_ROWS
 from benchmarks.goals import at_least, at_most
-from benchmarks.graph_rows import GRAPH_ROWS
 from benchmarks.link_rows import LINK_ROWS
 from benchmarks.manifest_rows import MANIFEST_ROWS
 from benchmarks.order_rows import ORDER_ROWS
 from benchmarks.row import LARGE, SMALL, Entrant, Row, participants
 from benchmarks.spark_rows import SPARK_ROWS
 from benchmarks.start_rows import START_ROWS
-from benchmarks.train_rows import TRAIN_ROWS
 
 _FORMS = (Entrant("smalti rows", "smalti", {"form": "rows"}), Entrant("smalti Arrow", "smalti", {"form": "batches"}))
 _WDS_TINY = Entrant("wds", "wds", max_runs=1, max_samples=60_000)
@@ -149,6 +147,4 @@ ROWS: tuple[Row, ...] = (
     *LINK_ROWS,
     *SPARK_ROWS,
     *MANIFEST_ROWS,
-    *GRAPH_ROWS,
-    *TRAIN_ROWS,
 )

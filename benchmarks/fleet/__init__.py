@@ -2,6 +2,6 @@
 
 Here: `setting` (sets, fleets, stores, and their figures), `needs` (from an order to the shards that a host needs),
 `store` (a model of the store and the link), `hosts` (prefetch and eviction of one host), `simulation` (a fleet in
-step), `sweep` and `picture` (the results that docs/scale.md shows), `validation` (one real run beside its simulation).
-Nothing is read or fetched here, but by `validation`. Read `simulation` first.
+step), `sweep` and `picture` (the results that docs/scale.md shows).
+Nothing is read or fetched here. Read `simulation` first.
 """

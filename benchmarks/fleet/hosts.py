@@ -16,7 +16,7 @@ from benchmarks.fleet.setting import Fleet, Ints
 from benchmarks.fleet.store import HostLink
 from smalti.cache import Outline, Uses
 from smalti.cache.eviction import eviction_order
-from smalti.cache.next_use import MAX_LOOKAHEAD, UpcomingUses
+from smalti.cache.leases import MAX_LOOKAHEAD, UpcomingUses
 
 _PARTS = 100  # of a cache, after the replacement of one of which victims are ranked anew
 _SECTION = 16  # stretches in one section of the upcoming uses

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from benchmarks.measures.access import measure_access
 from benchmarks.measures.decoding import measure_decoding
 from benchmarks.measures.framing import measure_frame, prepare_frame
-from benchmarks.measures.graph_runs import measure_graph_runs
-from benchmarks.measures.graph_stages import measure_graph_stages
 from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_batch, measure_ranks, measure_warm
 from benchmarks.measures.manifests import measure_manifest
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
@@ -15,7 +13,6 @@ from benchmarks.measures.parts import measure_first_resumed, measure_items, meas
 from benchmarks.measures.preparing import multiply_set, prepare_set
 from benchmarks.measures.reading import drain, measure_reading
 from benchmarks.measures.system_calls import measure_system_calls
-from benchmarks.measures.training import measure_paired, measure_threads, measure_training
 from benchmarks.measures.writing import measure_writing
 from benchmarks.task import Figures, Task
 
@@ -28,15 +25,12 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "first-batch": measure_first_batch,
     "first-resumed": measure_first_resumed,
     "frame": measure_frame,
-    "graph-runs": measure_graph_runs,
-    "graph-stages": measure_graph_stages,
     "items": measure_items,
     "late-ids": measure_late_ids,
     "manifest": measure_manifest,
     "multiply": multiply_set,
     "open": measure_opening,
     "order": measure_order,
-    "paired": measure_paired,
     "prepare": prepare_set,
     "prepare-frame": prepare_frame,
     "ranks": measure_ranks,
@@ -45,8 +39,6 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "save-state": save_state,
     "sparse": measure_sparse,
     "system-calls": measure_system_calls,
-    "threads": measure_threads,
-    "training": measure_training,
     "warm": measure_warm,
     "write": measure_writing,
 }

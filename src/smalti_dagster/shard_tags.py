@@ -21,8 +21,7 @@ from smalti.catalog.header import Header, read_header
 from smalti.catalog.tags import Tag, read_tag, tag_bytes, tag_key, version_of_tag
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
-from smalti_dagster.checks.check import CheckInput
-from smalti_dagster.checks.own import missing_of
+from smalti_dagster.checks.check import CheckInput, missing_of
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.checks import checks_before_shards
 from smalti_dagster.lineage import evaluations, facts_of, latest

@@ -7,7 +7,7 @@ import pytest
 from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import Store
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 COLUMNS = {"id": "int64", "text": "str"}
 DIGEST = "d" * 64

@@ -19,7 +19,7 @@ from smalti.dataset import blocks_ahead as ahead_of_readers
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
 from smalti.format import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
 from smalti.format.blocks import num_blocks
-from smalti.testing import LoggedStore, MemoryStore
+from tests.stores import LoggedStore, MemoryStore
 
 ROWS = 120
 """Samples of 20 to 32 KB, so that a shard has sixteen blocks."""

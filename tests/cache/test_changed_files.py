@@ -12,9 +12,9 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch
 from smalti.format import Schema, ShardBuilder, ShardOptions, open_shard
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
 from tests.cache.conftest import Clock
+from tests.stores import MemoryStore
 
 PAGES = 40_000
 """Bytes of a sample: some pages, so that a truncated file does not end on its first one."""

@@ -7,8 +7,8 @@ import pytest
 
 from smalti.cache import CacheStats, Counters, StepWaits, stats_of
 from smalti.errors import ChecksumMismatch, FormatError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
-from smalti.testing import MemoryStore
 from tests.cache.conftest import ids
+from tests.stores import MemoryStore
 
 
 def test_waits_are_counted_by_class_and_summed():

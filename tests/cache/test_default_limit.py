@@ -6,8 +6,8 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, default_cache_limit
 from smalti.storage import LocalStore
-from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST, ids
+from tests.stores import LoggedStore
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 
 from smalti.cache.mapping import is_out_of_descriptors
 from smalti.errors import StoreError
-from smalti.testing import MemoryStore
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.cache.conftest import ids
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from smalti.dataset import StreamingDataset
 from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
-from smalti.testing import LoggedStore
 from smalti.world import World
 from tests.cache.conftest import DIGEST
 from tests.faults.cached_sets import copies, read_all, reader, remote_set, shard_bytes
+from tests.stores import LoggedStore
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_beyond_the_lookahead_the_outline_of_the_order_keeps_what_the_next_epoch
     Without the outline, of the shards of which no use is known the one that was used longest ago is evicted: then a
     host fetches 1.16 times the least with an affinity of 1, and 1.24 times with 0.6.
     """
-    monkeypatch.setattr("smalti.cache.next_use.MAX_LOOKAHEAD", 50)
+    monkeypatch.setattr("smalti.cache.leases.MAX_LOOKAHEAD", 50)
     monkeypatch.setattr("smalti.dataset.lookahead._SAMPLES_PER_LOOKUP", 50)
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 4, "cache_limit": int(0.3 * total)}

@@ -23,8 +23,8 @@ from smalti.errors import (
 )
 from smalti.storage import LocalStore
 from smalti.storage.retry import Deadline
-from smalti.testing import LoggedStore, MemoryStore
 from tests.cache.conftest import DIGEST, ids
+from tests.stores import LoggedStore, MemoryStore
 
 
 def fetches(store, key="*"):

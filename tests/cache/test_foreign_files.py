@@ -6,11 +6,11 @@ import socket
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, inspect
-from smalti.cache.next_use import Lease, LeaseContents, read_leases
+from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST, ids
+from tests.stores import MemoryStore
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from smalti import MDSWriter, StreamingDataset
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -14,9 +14,9 @@ import pytest
 
 from smalti.errors import StoreTimeout
 from smalti.storage import LocalStore
-from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST, ids
 from tests.storage.test_process import in_fork
+from tests.stores import LoggedStore
 
 pytestmark = pytest.mark.process
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from smalti.cache import Uses
-from smalti.testing import MemoryStore
 from tests.canary import paths_below
 from tests.faults.cached_sets import copies
+from tests.stores import MemoryStore
 
 
 @pytest.fixture

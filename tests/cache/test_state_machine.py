@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.errors import ChecksumMismatch, ShardNotFound, StoreError
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.testing import MemoryStore
 from tests.cache.conftest import COLUMNS, DIGEST
+from tests.stores import MemoryStore
 
 SHARDS = st.integers(0, 3)
 ROWS = 3

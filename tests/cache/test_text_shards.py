@@ -8,7 +8,7 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.catalog import load_manifest
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
-from smalti.testing import LoggedStore
+from tests.stores import LoggedStore
 from tests.text_writers import JSONWriter
 
 

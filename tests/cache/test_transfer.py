@@ -13,8 +13,8 @@ from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, di
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
 from smalti.storage.retry import TransferDeadline
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST, Clock, SlowStore
+from tests.stores import MemoryStore
 
 SIZE = 2 * PART_BYTES + 5
 DATA = bytes(range(256)) * (SIZE // 256) + bytes(SIZE % 256)
@@ -45,7 +45,7 @@ class ConcurrentStore(MemoryStore):
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
     deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
-    return stream_parts(store, key, divide(num_bytes, 0, at_once), deadline=deadline, stall=seconds)
+    return stream_parts(store, key, divide(num_bytes, at_once), deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])

@@ -8,8 +8,8 @@ import pytest
 from smalti.cache.files import FileLock, lock_of
 from smalti.errors import ShardNotFound
 from smalti.storage.retry import Deadline
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST
+from tests.stores import MemoryStore
 
 
 @pytest.mark.slow

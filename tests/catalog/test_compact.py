@@ -18,12 +18,12 @@ from smalti.errors import (
 )
 from smalti.format import ShardBuilder, emit_index
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from smalti.writer.compact import compact
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.catalog.retention.test_vacuum_columns import publish_with_columns
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -8,7 +8,7 @@ from smalti.catalog.manifest import Annotations
 from smalti.catalog.sidecars import SourceRecord, SourceTable, store_sources
 from smalti.catalog.tags import tag
 from smalti.errors import VersionNotFound
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from smalti.catalog import load_manifest, publish, reading
 from smalti.catalog.header import INDEX, header_key
 from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 DEADLINE = 60.0
 

@@ -16,8 +16,8 @@ from smalti.errors import (
     VersionNotFound,
 )
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Call
+from tests.stores import MemoryStore
+from tests.stores.memory import Call
 
 
 @pytest.fixture(params=["memory", "local"])

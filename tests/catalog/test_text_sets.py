@@ -11,8 +11,8 @@ from smalti.catalog.table.arrow import emit_table, parse_table
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, ShardInfo, parse_index, text_schema
-from smalti.testing import MemoryStore
 from tests.format.text_sets import COLUMNS, KINDS, builder
+from tests.stores import MemoryStore
 
 MDS = [
     ShardInfo(

@@ -7,7 +7,7 @@ import pytest
 from smalti.catalog import publish, tag, verify
 from smalti.errors import StoreAuthError, StoreNotFound
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -9,8 +9,7 @@ from tests.shard_sets import write_set
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+def root(tmp_path):
     return write_set(tmp_path / "set", 40)
 
 
@@ -18,7 +17,7 @@ def test_doctor_reports_each_check_and_succeeds_without_a_fault(root, tmp_path, 
     assert main(["doctor", str(root), "--local", str(tmp_path / "cache"), "--write"]) == 0
     lines = capsys.readouterr().out.splitlines()
     checks = {line[9:].split("  ")[0].strip(): line.split()[0] for line in lines if line[:1].strip()}
-    assert checks["data set"] == checks["write"] == checks["cache folder"] == "ok"
+    assert checks["data set"] == checks["write"] == checks["cache locks"] == "ok"
     assert lines[-1].endswith(" s")
     assert not (tmp_path / "cache").exists()
 
@@ -28,7 +27,7 @@ def test_doctor_names_a_fault_and_what_to_do_and_has_a_status_of_its_own(tmp_pat
     assert main(["doctor", "s4://bucket/set", "--local", str(tmp_path / "file" / "cache"), "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     faults = {each["check"]: each["to_do"] for each in found["findings"] if each["state"] == "fault"}
-    assert set(faults) == {"address", "cache folder"}
+    assert set(faults) == {"address", "cache locks"}
     assert all(faults.values())
     assert found["counts"]["fault"] == 2
 

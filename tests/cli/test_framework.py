@@ -15,11 +15,9 @@ import pytest
 import typer
 
 from smalti.cli import main
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import UsageFault, run_app, run_command
+from smalti.cli.faults import ExitCode, UsageFault, run_app, run_command
 from smalti.cli.options import Output, StoreOptions, VersionChoice, parse_storage_option
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write_table
 from smalti.cli.registration import command, make_app
 from smalti.errors import SmaltiError
 from tests.shard_sets import write_set
@@ -57,7 +55,7 @@ def test_the_exit_statuses_are_those_of_the_page():
         (["show", "x", "--at", "1", "--tag", "y"], "smalti: --at and --tag exclude each other; give one of them\n"),
         (["show", "x", "--storage-option", "anon"], "smalti: --storage-option: expected KEY=VALUE, such as anon=true;"),
         (["show", "s3://b/x", "--storage-option", "a={b"], "smalti: --storage-option a: not valid JSON"),
-        (["show", "gs://b/x", "--profile", "p"], "smalti: --profile is for s3://, oci://; for gs:// use"),
+        (["show", "gs://b/x", "--profile", "p"], "smalti: --profile is for s3://, oci://, dbfs://; for gs:// use"),
         (["plan", "x", "--batch", "1", "--link", "fast"], "smalti: --link: expected a rate such as 10Gbit or 500MB"),
         (
             ["plan", "x", "--batch", "1", "--read-rate", "0"],

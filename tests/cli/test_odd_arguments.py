@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from smalti.cli import main
 from smalti.cli.app import build_app
-from smalti.cli.exit_codes import ExitCode
+from smalti.cli.faults import ExitCode
 from tests.cli.test_page import commands_of
 from tests.shard_sets import write_set
 

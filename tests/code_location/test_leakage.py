@@ -1,8 +1,8 @@
 """Held-out rows that are trained on as well, found in the shards."""
 
 from smalti.catalog.leakage import find_leaked_rows
-from smalti.testing import MemoryStore
 from tests.code_location.shard_sets import publish_rows, row
+from tests.stores import MemoryStore
 
 
 def test_rows_of_a_split_that_are_trained_on_too_are_counted_and_shown() -> None:

@@ -10,7 +10,6 @@ import pytest
 from smalti.catalog import Manifest, tags, vacuum
 from smalti.cli import main
 from smalti.errors import CommitConflict, StoreError
-from smalti.testing import MemoryStore
 from smalti_dagster.checks.check import CheckInput
 from smalti_dagster.checks.model import build_model_checks
 from smalti_dagster.lineage import facts_of, latest
@@ -20,6 +19,7 @@ from smalti_dagster.shard_tags import PROMOTED, move_tag, promoted_model
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import end, materialise, new_run
 from tests.code_location.shard_sets import make_version, publish_rows, rows_of, shards
+from tests.stores import MemoryStore
 
 ABOVE, DROP = "accuracy_is_above_chance", "accuracy_has_not_dropped"
 PROMOTION = build_promotion(FLOWERS)

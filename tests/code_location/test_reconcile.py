@@ -9,8 +9,7 @@ import pytest
 
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
-from smalti_dagster.checks.shard_sums import sums_of_shards
-from smalti_dagster.checks.sums import not_in, row_hash, sums_of_table
+from smalti_dagster.checks.sums import not_in, row_hash, sums_of_shards, sums_of_table
 from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.shard_sets import execute_checks, picture, publish_set, row, shards, table_of
 

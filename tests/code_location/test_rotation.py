@@ -4,8 +4,7 @@ import dagster as dg
 import pytest
 
 from smalti_dagster.checks.check import CheckInput
-from smalti_dagster.checks.rotation import SLOTS, Period, rotate, slot_of
-from smalti_dagster.checks.shards import build_shard_checks
+from smalti_dagster.checks.shards import SLOTS, Period, build_shard_checks, rotate, slot_of
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.stage import plain

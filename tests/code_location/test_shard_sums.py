@@ -16,12 +16,20 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files
-from smalti.testing import MemoryStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.plan import WriteOptions
-from smalti_dagster.checks.shard_sums import KEPT, identity_of, load_sums, save_sums, sums_of_shards
-from smalti_dagster.checks.sums import MODULUS, SplitSums, row_hash
+from smalti_dagster.checks.sums import (
+    KEPT,
+    MODULUS,
+    SplitSums,
+    identity_of,
+    load_sums,
+    row_hash,
+    save_sums,
+    sums_of_shards,
+)
 from tests.code_location.shard_sets import picture
+from tests.stores import MemoryStore
 
 COLUMNS = {"image": "jpeg", "label": "int", "path": "str"}
 TYPES = {"image": BinaryType(), "label": LongType(), "path": StringType(), "split": StringType()}

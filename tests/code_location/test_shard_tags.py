@@ -10,7 +10,6 @@ from smalti.catalog import Manifest, tag, tags
 from smalti.catalog.tags import tag_bytes
 from smalti.errors import StoreError
 from smalti.storage.store import Tagged
-from smalti.testing import MemoryStore
 from smalti_dagster.checks.drift import class_shares, class_shift, column_losses
 from smalti_dagster.checks.shards import build_shard_checks
 from smalti_dagster.checks.sums import find_losses
@@ -29,6 +28,7 @@ from tests.code_location.shard_sets import (
     rows_of,
     shards,
 )
+from tests.stores import MemoryStore
 
 assert FLOWERS.train is not None
 MODEL = build_model(FLOWERS, FLOWERS.train)

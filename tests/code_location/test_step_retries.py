@@ -9,10 +9,10 @@ from pydantic import PrivateAttr
 
 from smalti.catalog import tags, vacuum
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout, TrainingError
-from smalti_dagster.faults import STORE_RETRIES
 from smalti_dagster.models.model import build_model
 from smalti_dagster.resources.storage import LocalStorage, StorageResource
 from smalti_dagster.resources.training import TrainerResource
+from smalti_dagster.stage import STORE_RETRIES
 from tests.code_location.declared import FLOWERS
 from tests.code_location.events import op_config
 from tests.code_location.shard_sets import make_version, rows_of, shards

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from smalti.conversion import convert
-from smalti.conversion.sources import litdata_chunk
+from smalti.conversion.sources import litdata_items
 from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.torch import LocalDataset
 from tests.conversion.source_rows import DATA, read
@@ -74,9 +74,9 @@ def test_a_chunk_may_not_unpack_to_more_than_the_limit(copy, monkeypatch):
     size = max(path.stat().st_size for path in folder.glob("*.bin"))
     for path in folder.glob("*.bin"):
         path.write_bytes(zstandard.compress(path.read_bytes()))
-    monkeypatch.setattr(litdata_chunk, "_MAX_UNPACKED", size)
+    monkeypatch.setattr(litdata_items, "_MAX_UNPACKED", size)
     assert len(read(folder)) == 4
-    monkeypatch.setattr(litdata_chunk, "_MAX_UNPACKED", size - 1)
+    monkeypatch.setattr(litdata_items, "_MAX_UNPACKED", size - 1)
     with pytest.raises(
         FormatError, match=rf"it unpacks to more than {size - 1:,} bytes; write the set again with smaller"
     ):

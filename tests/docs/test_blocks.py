@@ -14,10 +14,10 @@ import smalti
 from smalti import MDSWriter, StreamingDataLoader, StreamingDataset
 from smalti.ledger import check_ledger
 from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
-from smalti.testing import MemoryStore, StoreContract
 from smalti.torch.train import TrainConfig
 from smalti.world import World
 from tests.shard_sets import write_set
+from tests.stores import MemoryStore, StoreContract
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```(python|console|sh|bash|yaml)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)

@@ -8,8 +8,8 @@ from smalti.catalog import load_manifest, verify
 from smalti.errors import ChecksumMismatch, IndexFileError, SmaltiError, StoreNotFound
 from smalti.exchange import CopyOptions, copy_version
 from smalti.inspection import head
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
+from tests.stores import MemoryStore
 from tests.text_writers import JSONWriter
 
 ROWS = [{"text": f"row {number:05} " * 20} for number in range(600)]

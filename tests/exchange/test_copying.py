@@ -30,12 +30,12 @@ from smalti.errors import (
 from smalti.exchange import CopyOptions, copy_version
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from smalti.writer import MDSWriter
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.catalog.retention.test_vacuum import AgingStore
 from tests.catalog.retention.test_vacuum_columns import publish_with_columns
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
 

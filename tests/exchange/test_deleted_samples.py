@@ -10,8 +10,8 @@ from smalti.catalog.publishing import replace_content
 from smalti.catalog.reading import find_newest
 from smalti.errors import CatalogError, DatasetExists
 from smalti.exchange import copy_version, sync
-from smalti.testing import MemoryStore
 from smalti.writer import PurgeOptions, delete
+from tests.stores import MemoryStore
 from tests.writer.user_rows import ids_of, ids_without_user, write_rows
 
 PURGE = PurgeOptions(cache=False)

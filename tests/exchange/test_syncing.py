@@ -6,8 +6,8 @@ from smalti.catalog import history, load_manifest, publish, rollback, tag, tags,
 from smalti.catalog.tags import read_tags
 from smalti.errors import DatasetExists, VersionNotFound
 from smalti.exchange import sync
-from smalti.testing import MemoryStore
 from tests.catalog.retention.test_vacuum import AgingStore, publish_all
+from tests.stores import MemoryStore
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from smalti.catalog import Draft, load_manifest, publish
 from smalti.catalog.table.arrow import table_of
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.storage import ObjectInfo
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int64"})
 

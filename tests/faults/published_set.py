@@ -1,7 +1,7 @@
 """A set that is published to the fault store through s3fs, and what must be true of it whatever happened."""
 
 from smalti.catalog import load_manifest, publish
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 HEADER = "_versions/00000001.json"
 

@@ -16,10 +16,10 @@ from smalti.catalog import load_manifest, new_write_id, verify
 from smalti.catalog.retention.vacuum import vacuum
 from smalti.errors import DatasetExists, StoreError, StoreNotFound
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from tests.faults.jobs_without_spark import ROWS, begin, commit, write
 from tests.faultstore import Toxic
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.spark  # no session, but the code of its tasks
 

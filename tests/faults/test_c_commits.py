@@ -6,10 +6,10 @@ import pytest
 
 from smalti.catalog import load_manifest, publish, verify
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
-from smalti.testing import MemoryStore
 from tests.catalog.conftest import make_draft
 from tests.faults.published_set import HEADER, drafted, published, rows_of
 from tests.faultstore import Toxic
+from tests.stores import MemoryStore
 
 __all__ = ["make_draft"]
 

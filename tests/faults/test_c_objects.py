@@ -13,7 +13,6 @@ from smalti.catalog import history, load_manifest, publish, verify
 from smalti.catalog.commit import PublishingClock
 from smalti.errors import ShardNotFound, SmaltiError, StoreError, StoreNotFound
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
 from tests.catalog.conftest import make_draft
 from tests.faults.cache_steps import die_before
@@ -22,6 +21,7 @@ from tests.faults.ways_of_reading import FEW_WAYS
 from tests.faultstore import Toxic
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 __all__ = ["make_draft"]
 

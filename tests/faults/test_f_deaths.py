@@ -12,10 +12,10 @@ import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, inspect
 from smalti.storage import LocalStore
-from smalti.testing import LoggedStore
 from tests.cache.conftest import DIGEST, ids
 from tests.faults.cached_sets import SAMPLES, copies, read_all, reader, remote_set
 from tests.storage.test_process import in_fork
+from tests.stores import LoggedStore
 
 pytestmark = pytest.mark.process
 

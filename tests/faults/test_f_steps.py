@@ -6,12 +6,12 @@ import os
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source
-from smalti.testing import MemoryStore
 from tests.cache.conftest import DIGEST, ids
 from tests.faults.cache_steps import die_before, lose_before_opening, record
 from tests.faults.cached_sets import copies
 from tests.faults.test_f_deaths import leftovers
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.process
 

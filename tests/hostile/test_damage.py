@@ -20,8 +20,8 @@ from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError
 from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, emit_index
 from smalti.format.text import TextLayout, text_schema
-from smalti.testing import MemoryStore
 from tests.seeds import seed_of
+from tests.stores import MemoryStore
 
 SEED = seed_of(20241107)
 FLIPS = 1000

@@ -13,8 +13,8 @@ from smalti.dataset import StreamingDataset
 from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, IndexFileError, SmaltiError
 from smalti.format import parse_index
-from smalti.testing import MemoryStore
 from tests.golden.malformed.make import all_files
+from tests.stores import MemoryStore
 
 CORPUS = Path(__file__).resolve().parents[1] / "golden" / "malformed"
 ACCEPTED = "accepted"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from smalti.storage import open_store
-from smalti.testing import LoggedStore
+from tests.stores import LoggedStore
 
 
 class CountedStore(LoggedStore):

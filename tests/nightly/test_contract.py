@@ -6,7 +6,7 @@ import pytest
 
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import Store, open_store
-from smalti.testing import LargeStoreContract, StoreContract
+from tests.stores import LargeStoreContract, StoreContract
 
 
 class Ceph:

@@ -36,6 +36,7 @@ KEYS = ("smalti.version",)
 OPTIONS_OF_OTHERS = {"--repo-type": "hf", "--max-restarts": "torchrun", "--path": "a program that is run by the alias"}
 PACKAGES_OF_OTHERS = {"tensorflow-cpu": "tensorflow without CUDA, for the extra `tf`"}
 VARIABLES_OF_OTHERS = {
+    "AWS_CA_BUNDLE": "botocore",
     "AWS_PROFILE": "botocore",
     "CUDA_VISIBLE_DEVICES": "CUDA",
     "DAGSTER_HOME": "dagster",
@@ -94,7 +95,7 @@ NAMES_OF_OTHERS = {
     "world_size": "torch.distributed",
 }
 CLASSES_OF_OTHERS = {
-    "DataFrame", "DataFrames", "DatasetDict", "DeleteMessage", "DeleteObject", "GetObject",
+    "DataFrame", "DataFrames", "DatasetDict", "DeleteMessage", "DeleteObject",
     "ListBucket", "LitData", "NotImplementedError", "PutObject", "PySpark", "PyTorch",
     "ReceiveMessage", "RecordBatch", "StatefulDataLoader", "StreamingDataLoaders",
     "TensorBoard", "TensorFlow", "TorchDistributor", "UnischemaFields", "WebDataset",

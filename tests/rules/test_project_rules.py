@@ -57,9 +57,9 @@ def test_the_programs_own_random_numbers_are_left_alone():
 
 
 def test_pickle_is_loaded_nowhere():
-    """But in the testing aids, which check that stores survive it, in the encoding behind `allow_unsafe_types`, and in
-    what a program hands to processes of its own: workers by an unnamed file, ranks by a pipe or a Spark task."""
+    """But in the encoding behind `allow_unsafe_types`, and in what a program hands to processes of its own: workers by
+    an unnamed file, ranks by a pipe or a Spark task."""
     banned = ("pickle.load", "torch.load(")
-    allowed = {"testing", "objects.py", "worker_processes.py", "program.py"}
+    allowed = {"objects.py", "worker_processes.py", "program.py"}
     library = [path for path in (ROOT / "src").rglob("*.py") if not allowed & set(path.parts)]
     assert [str(path) for path in library if any(word in path.read_text() for word in banned)] == []

@@ -361,8 +361,7 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full device")
 def test_a_full_disk_is_named_in_the_error(tmp_path, into):
-    from smalti.sources.archive import _disk_errors
-    from smalti.sources.archive_download import ArchiveSource
+    from smalti.sources.archive import ArchiveSource, _disk_errors
 
     with (
         pytest.raises(StoreError, match="the disk is full; free space") as caught,

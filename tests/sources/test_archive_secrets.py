@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from smalti.errors import FormatError, SmaltiError
-from smalti.sources.archive import ArchiveLimits, describe_archive, fetch_archive
-from smalti.sources.archive_download import ArchiveSource
+from smalti.sources.archive import ArchiveLimits, ArchiveSource, describe_archive, fetch_archive
 from smalti.sources.image_folder import list_images
 from tests.sources.archives import RawServer, redirect, reply, tar_bytes, whole
 from tests.storage.test_secrets import everything_shown

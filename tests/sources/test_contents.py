@@ -8,7 +8,7 @@ from smalti.errors import StoreError, StoreNotFound
 from smalti.sources import contents
 from smalti.sources.contents import BATCH_BYTES, read_contents
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 def contents_of(number, size):

@@ -10,8 +10,8 @@ from smalti.sources.paged_listing import Listing, extend_digest, list_further
 from smalti.storage import open_store
 from smalti.storage.backends import s3
 from smalti.storage.store import ListingPage, ObjectInfo
-from smalti.testing import MemoryStore
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server
+from tests.stores import MemoryStore
 
 __all__ = ["clean_environment", "s3_bucket", "s3_server"]
 

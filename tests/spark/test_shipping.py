@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from smalti.spark.shipping import ship_function
+from smalti.spark.rows import ship_function
 
 DRIVER = """
 import base64, sys, threading
 sys.path.insert(0, sys.argv[1])
 from types import SimpleNamespace
 from pyspark import cloudpickle
-from smalti.spark.shipping import ship_function
+from smalti.spark.rows import ship_function
 from mine.text import encode
 session = SimpleNamespace(conf={"spark.master": sys.argv[2]})
 print(*ship_function(session, encode))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from smalti.storage import LocalStore, Store, open_store
-from smalti.testing import LargeStoreContract, MemoryStore, ReadContract, StoreContract
 from tests.storage.servers.gcs_json import GcsJsonServer
 from tests.storage.servers.web_server import WebServer
+from tests.stores import LargeStoreContract, MemoryStore, ReadContract, StoreContract
 
 # aiohttp warns of the large bodies that Azure's and Google's clients send; the warning is off by default.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")

@@ -7,8 +7,8 @@ import pytest
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.storage.local import disk_of, sync_file_system
-from smalti.testing import MemoryStore
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 
 def test_an_unsynced_put_is_visible_and_whole_at_once(tmp_path):

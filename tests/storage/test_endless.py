@@ -6,8 +6,8 @@ from smalti.errors import SmaltiError, StoreError, StoreTimeout
 from smalti.inspection import info
 from smalti.storage import open_store
 from smalti.storage.schemes import SCHEMES
-from smalti.testing import MemoryStore
 from tests.storage.servers.endless_server import PATTERN, EndlessServer
+from tests.stores import MemoryStore
 
 KEYS = {"key": "AKIDTEST", "secret": "SECRETTEST"}
 SENT_BYTES = 32 << 20

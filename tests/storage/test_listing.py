@@ -6,7 +6,7 @@ import pytest
 
 from smalti.storage import LocalStore
 from smalti.storage.store import time_of
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 MOMENT = 1_717_755_072.0  # 2024-06-07 10:11:12 UTC
 

@@ -9,7 +9,7 @@ import pytest
 from smalti import MDSWriter, convert, copy_version, export, open_store
 from smalti.conversion.files import check_target
 from smalti.errors import CatalogError, SmaltiError
-from smalti.storage.overlap import check_apart
+from smalti.storage.opening import check_apart
 
 
 @pytest.fixture

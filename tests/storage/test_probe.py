@@ -9,7 +9,7 @@ import pytest
 from smalti.errors import StoreAuthError
 from smalti.storage import open_store
 from smalti.storage.probe import probe_store
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 ALL = ["open", "create", "read", "create only once", "replace", "list", "clock", "delete"]
 

@@ -10,8 +10,8 @@ from smalti.exchange import copy_version, sync
 from smalti.storage import open_store
 from smalti.storage.errors import translate
 from smalti.storage.schemes import SCHEME_BY_NAME
-from smalti.testing import MemoryStore
 from smalti.writer import compact, delete
+from tests.stores import MemoryStore
 
 
 def write(out):

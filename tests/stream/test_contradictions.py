@@ -10,8 +10,8 @@ from smalti.cache import CacheOptions, ShardCache, Source
 from smalti.dataset import StreamingDataset
 from smalti.errors import FormatError, IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
+from tests.stores import MemoryStore
 from tests.text_writers import CSVWriter
 
 COLUMNS = {"height": "int32", "width": "int32"}

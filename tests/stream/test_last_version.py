@@ -4,8 +4,8 @@ import pytest
 
 from smalti.cache import CacheOptions
 from smalti.storage import LocalStore
-from smalti.stream.last_version import FOLDER, LastVersion
-from smalti.testing import MemoryStore
+from smalti.stream.shard_set import FOLDER, LastVersion
+from tests.stores import MemoryStore
 
 
 def files_of(folder):

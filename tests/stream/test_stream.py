@@ -15,9 +15,9 @@ from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, SchemaError
 from smalti.storage import LocalStore
 from smalti.stream import OpenStreams, Stream, StreamOptions
-from smalti.testing.logged import LoggedStore
 from smalti.writer import MDSWriter
 from tests.shard_sets import sample, write_set
+from tests.stores.logged import LoggedStore
 
 
 def open_set(root, **options) -> OpenStreams:

@@ -3,8 +3,8 @@
 import pytest
 
 from smalti.storage import Store
-from smalti.testing import StoreContract
 from tests.faultstore import FaultStore, Toxic
+from tests.stores import StoreContract
 
 
 @pytest.fixture(scope="module")

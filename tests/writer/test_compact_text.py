@@ -10,8 +10,8 @@ from smalti.catalog import Draft, new_write_id, publish
 from smalti.errors import ChecksumMismatch, MixedSplitsWarning
 from smalti.format import text_schema
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
 from tests.format.text_sets import COLUMNS, builder
+from tests.stores import MemoryStore
 from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
 KINDS = [(JSONWriter, {}), (CSVWriter, {}), (TSVWriter, {"newline": "\r\n"}), (XSVWriter, {"separator": "||"})]

@@ -23,10 +23,10 @@ from smalti.errors import (
 from smalti.format import emit_index
 from smalti.spark.add_columns import add_columns, drop_columns
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from smalti.writer import compact, delete
 from tests.catalog.publishing.interfering_store import InterferingStore
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 from tests.text_writers import CSVWriter, JSONWriter
 from tests.writer.user_rows import ids_of, ids_without_user, write_rows
 

@@ -15,8 +15,8 @@ from smalti.catalog import load_manifest
 from smalti.errors import SmaltiError
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter, ShardUploader, UploadOptions, uploader
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)

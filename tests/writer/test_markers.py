@@ -10,9 +10,9 @@ from smalti.catalog.retention import markers
 from smalti.catalog.retention.markers import marker_key, write_id_of
 from smalti.errors import CatalogError, DatasetExists, StoreError
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
 from tests.storage.test_process import in_fork
+from tests.stores import MemoryStore
 
 
 def marker_keys(root):

@@ -13,10 +13,10 @@ from smalti.catalog.tags import Tag, read_tags
 from smalti.dataset import open_dataset
 from smalti.errors import CatalogError, CommitConflict, StoreError, VersionNotFound
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from smalti.writer import PurgeOptions, compact, delete
 from tests.catalog.publishing.interfering_store import InterferingStore
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 from tests.writer.user_rows import ids_of, ids_without_user, write_rows
 
 NO_CACHE = PurgeOptions(cache=False)

@@ -9,9 +9,9 @@ import pytest
 
 from smalti.errors import SchemaError, StoreError
 from smalti.format import BuiltShard, FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter, ShardUploader, UploadOptions
 from smalti.writer.progress import UploadProgress
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)

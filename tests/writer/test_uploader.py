@@ -9,8 +9,8 @@ import pytest
 
 from smalti.errors import SchemaError, StoreAuthError, StoreError, StoreTimeout
 from smalti.format import Schema, Shard, ShardBuilder, ShardOptions, verify_file
-from smalti.testing import MemoryStore
 from smalti.writer import NoSamples, ShardUploader, UploadOptions
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"x": "bytes"})
 OPTIONS = ShardOptions(size_limit=1000)

@@ -8,8 +8,8 @@ order in which modules call one another.
 
 from smalti.cache.cache import ShardCache
 from smalti.cache.eviction import default_cache_limit
+from smalti.cache.leases import Outline, Uses, least_bytes
 from smalti.cache.mapping import with_descriptors
-from smalti.cache.next_use import Outline, Uses, least_bytes
 from smalti.cache.sources import CacheOptions, Source
 from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 

@@ -6,8 +6,8 @@ Intended behaviour; anything else is a bug:
    files of a text shard (CSV, JSONL and the like) are fetched under one lock, and each is verified by itself.
 2. No byte is read before the file has its declared size and hashes: checked while it is received, or once for a file
    that existed, by this process or one that it was forked from or with. Mapped files are checked for changes before
-   each batch (`mapping.py`); one that was changed is verified again, a copy is fetched again. The first bytes of a
-   file may be read before the rest arrives, once they have their own declared hash; so may blocks (`blocks.py`).
+   each batch (`mapping.py`); one that was changed is verified again, a copy is fetched again. Blocks of a file, which
+   have hashes of their own, may be read before the rest arrives (`blocks.py`).
 3. A file is published complete, by rename; a process killed at any moment leaves temporaries, which the next one
    removes, and nothing else.
 4. One process of a host fetches a shard, the others wait for it with a deadline; the lock of a dead process is free.
@@ -38,12 +38,12 @@ from numpy.typing import NDArray
 
 from smalti.cache.eviction import NoSpaceYet, SpaceManager
 from smalti.cache.fetch import ShardLoader
+from smalti.cache.leases import Outline, Uses
 from smalti.cache.mapping import CheckBudget, OpenShards
-from smalti.cache.next_use import Outline, Uses
 from smalti.cache.partial_reads import PartialReads
 from smalti.cache.sources import ShardSources, Source
 from smalti.cache.stats import Counters
-from smalti.cache.transfer import ConcurrencyTuner, EarlyReader, may_be_early
+from smalti.cache.transfer import ConcurrencyTuner
 from smalti.errors import SampleIndexError, SmaltiError, StoreTimeout
 from smalti.format import AnyShard
 from smalti.process import PerProcess
@@ -51,8 +51,6 @@ from smalti.storage.retry import Deadline
 
 IDLE_SECONDS = 5.0
 """Time after which an idle thread ends."""
-FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.001, 0.01
-"""Pauses between two looks at the first bytes of a shard that is fetched."""
 GRACE_SECONDS = 5.0
 """Seconds that a waiting thread waits longer than the fetching one, whose error is more precise."""
 
@@ -83,9 +81,8 @@ class ShardCache:
     def shard(self, shard_id: int, row: int | None = None) -> AnyShard:
         """Return the open shard; blocks until it is local and verified, within the deadline of `CacheOptions`.
 
-        `row` is the only one of its samples that is needed. If that lies in its first bytes, and the manifest has a
-        hash of those, or if the shard has a block list, only a part may be waited for: other samples of the result
-        raise `FormatError`.
+        `row` is the only one of its samples that is needed. If the shard has a block list, only a part may be waited
+        for: other samples of the result raise `FormatError`.
 
         Raises:
             ShardNotFound: the store no longer has it.
@@ -131,12 +128,12 @@ class ShardCache:
         if parts:
             self.counters.add(hits=-len(parts))
         taken: list[AnyShard] = []
-        for shard_id, needed in zip(shard_ids, rows, strict=True):
+        for shard_id in shard_ids:
             found: AnyShard | None = parts.get(shard_id)
             if found is None:
                 found = self._opened.get(shard_id)
             if found is None:
-                found = self._obtain(shard_id, None if needed is None or not needed.size else int(needed.max()))
+                found = self._obtain(shard_id)
             taken.append(found)
         return taken
 
@@ -157,8 +154,9 @@ class ShardCache:
         """Set which shards will be requested from now on, here and by other ranks of this host, counted in steps.
 
         `order` identifies the order: readers of the same order count the same steps. With `is_of_many`, several readers
-        share each step, each at a shard of its own within it. Without a `future`, the uses are unknown. `outline` says
-        of each epoch of it between which steps a shard is needed, for uses that are too far ahead to be looked up.
+        take each step together: within one step, each reads a different shard. Without a `future`, the uses are
+        unknown. `outline` says of each epoch of it between which steps a shard is needed, for uses that are too far
+        ahead to be looked up.
         """
         space = self._space.get()
         space.upcoming.plan(future, order, is_of_many=is_of_many, outline=outline)
@@ -291,7 +289,7 @@ class ShardCache:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
         return self._shards.costs()
 
-    def _obtain(self, shard_id: int, last: int | None) -> AnyShard:
+    def _obtain(self, shard_id: int) -> AnyShard:
         if not 0 <= shard_id < len(self):
             urls = ", ".join(source.store.url for source in self._sources)
             raise SampleIndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
@@ -301,9 +299,7 @@ class ShardCache:
         copies = self._shards.copies(shard_id)
         is_missing = not all(map(os.path.exists, copies))
         try:
-            is_early = is_missing and last is not None and may_be_early(info, last)
-            early = EarlyReader(copies[0], source, info, last) if is_early and last is not None else None
-            return self._queue.get().obtain(shard_id, timeout + GRACE_SECONDS, early)
+            return self._queue.get().obtain(shard_id, timeout + GRACE_SECONDS)
         except SmaltiError as error:
             # A new one for each reader: threads that raise one object mix up their tracebacks.
             raise type(error)(error.message, **error.facts) from error
@@ -349,11 +345,10 @@ class FetchQueue:
         self._num_idle = 0
         self._is_closed = self._is_resting = False
 
-    def obtain(self, shard_id: int, timeout: float, early: EarlyReader | None = None) -> AnyShard:
+    def obtain(self, shard_id: int, timeout: float) -> AnyShard:
         """Return the shard, loaded by this thread unless another one is at it already.
 
-        `timeout` is the seconds that another thread may take; `early` reads the first bytes of the shard, which are
-        returned as soon as they have arrived in another thread.
+        `timeout` is the seconds that another thread may take.
 
         Raises:
             TimeoutError: the other thread did not finish within `timeout` seconds.
@@ -362,10 +357,8 @@ class FetchQueue:
         end = time.monotonic() + timeout
         while True:
             fetch, is_own = self._claim(shard_id)
-            if is_own and (early is None or not self._start_thread(shard_id, fetch)):
+            if is_own:
                 self._run(shard_id, fetch, is_ahead=False)
-            elif early is not None and (found := _poll(early, fetch, end)) is not None:
-                return found
             elif not fetch.done.wait(max(0.0, end - time.monotonic())):
                 raise TimeoutError
             if fetch.error is None:
@@ -376,15 +369,6 @@ class FetchQueue:
             if is_own or isinstance(fetch.error, Exception):
                 raise fetch.error
             # The other thread was interrupted (Ctrl-C reaches one thread only), which says nothing about the shard.
-
-    def _start_thread(self, shard_id: int, fetch: _QueueEntry) -> bool:
-        """Run a fetch in a thread of its own; return False where none can be started."""
-        work = partial(self._run, shard_id, fetch, is_ahead=False)
-        try:
-            threading.Thread(target=work, name="smalti-fetch", daemon=True).start()
-        except RuntimeError:  # out of memory, or too many threads
-            return False
-        return True
 
     def _claim(self, shard_id: int) -> tuple[_QueueEntry, bool]:
         """Return the fetch of a shard, and whether the caller must run it."""
@@ -513,17 +497,6 @@ class FetchQueue:
             if (fetch.error is None or has_no_space or not is_ahead) and self._fetches.get(shard_id) is fetch:
                 del self._fetches[shard_id]
             fetch.done.set()
-
-
-def _poll(early: EarlyReader, fetch: _QueueEntry, end: float) -> AnyShard | None:
-    """Return the first bytes of a shard if they arrive before the fetch is done and before `end`."""
-    pause = FIRST_POLL_SECONDS
-    while not fetch.done.wait(min(pause, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
-        found = early.poll()
-        if found is not None:
-            return found
-        pause = min(1.5 * pause, MAX_POLL_SECONDS)
-    return None
 
 
 def _fetch_ahead(queue: "PerProcess[FetchQueue]", shard_ids: Sequence[int]) -> None:

@@ -5,11 +5,12 @@ Intended behaviour; anything else is a bug:
    freed before it is fetched wherever something can be evicted.
 2. The account is what lies on disk, scanned under one lock for each folder. There are no counters that could be wrong,
    so a process that is killed at any moment leaves nothing to repair; what it was fetching is removed.
-3. What is needed last is evicted first: at first what no reader is known to need, then by the step of the next use, in
-   this process or in another one that reads from the folder. Files are unlinked: a process that has one open keeps it.
-4. Nothing that is needed sooner is evicted for a shard that is fetched ahead. If what is needed last is still in use,
-   a copy that is needed nearly as late goes in its place, or else the fetch waits for its turn. A shard that is needed
-   now is fetched whatever space there is.
+3. The shard whose next use is furthest in the future is evicted first; a shard that no reader is known to need counts
+   as furthest. The next use is that of this process or of another one that reads from the folder. Files are unlinked: a
+   process that has one open keeps it.
+4. No shard that is needed sooner is evicted for one that is fetched ahead. If the shard that is needed last is still in
+   use, another one is evicted that is needed nearly as late; if there is none, the fetch waits for its turn. A shard
+   that is needed now is fetched whatever space there is.
 5. The same holds on a disk that is nearly full, limit or not: a fetch ahead leaves space for one more shard, which a
    reader may be waiting for. For that one, everything is evicted but what its own step needs, which is mapped:
    unlinking it would free nothing.
@@ -41,8 +42,8 @@ from smalti.cache.files import (
     scan,
     target_of,
 )
+from smalti.cache.leases import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.mapping import OpenShards
-from smalti.cache.next_use import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.sources import ShardSources, Source, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of

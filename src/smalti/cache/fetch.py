@@ -33,7 +33,6 @@ from smalti.cache.transfer import (
     ConcurrencyTuner,
     PartsTimeout,
     divide,
-    is_readable_early,
     stream,
     stream_parts,
 )
@@ -46,7 +45,7 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FIRST_BYTES, AnyShard, Shard, parse_compression, verify_file
+from smalti.format import AnyShard, Shard, parse_compression, verify_file
 from smalti.process import PerProcess
 from smalti.storage.retry import Deadline, TransferDeadline, jitter
 
@@ -329,8 +328,6 @@ class Fetcher:
         target, token = self._paths.target(file), secrets.token_hex(8)
         stored, unpacked = part_of(target, token), part_of(target, f"{token}.raw")
         with staging.cleared_on_error(stored, unpacked):
-            if fetch.lock is not None and is_readable_early(file.raw, file.zip):
-                fetch.lock.announce(stored.name)
             self._download(file, stored, fetch)
             self._counters.add(fetches=1, bytes_fetched=file.stored.num_bytes)
             if file.zip is None:
@@ -372,10 +369,9 @@ class Fetcher:
     def _chunks(self, file: ShardFile, fetch: _Fetch, num_parts: int) -> Generator[bytes]:
         key, size = file.stored.basename, file.stored.num_bytes
         if num_parts > 1 and file.stored.hashes and size > PART_BYTES:
-            first = FIRST_BYTES if is_readable_early(file.raw, file.zip) else 0
             # Less than the time limit, so that enough is left to read the object whole.
             stall = self._options.download_timeout / (self._options.download_retry + 1)
-            return stream_parts(self._store, key, divide(size, first, num_parts), deadline=fetch.transfer, stall=stall)
+            return stream_parts(self._store, key, divide(size, num_parts), deadline=fetch.transfer, stall=stall)
         return stream(self._store, key, deadline=fetch.transfer, stall=self._options.stall_seconds)
 
     def _unpack(self, file: ShardFile, stored: Path, unpacked: Path) -> None:

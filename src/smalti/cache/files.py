@@ -109,11 +109,6 @@ class FileLock:
         """Reserve bytes for the holder: they are the size of the lock file, which is sparse and takes no space."""
         os.ftruncate(self._descriptor, num_bytes)
 
-    def announce(self, name: str) -> None:
-        """Write into the lock file the name of the file that the holder writes now, for `EarlyReader`. Best effort."""
-        with suppress(OSError):  # on a full disk: the file is then read when it is complete
-            os.pwrite(self._descriptor, name.encode() + b"\0", 0)
-
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:

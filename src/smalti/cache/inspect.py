@@ -17,7 +17,7 @@ from smalti.cache.files import (
     remove_stale,
     scan,
 )
-from smalti.cache.next_use import lease_paths, read_leases
+from smalti.cache.leases import lease_paths, read_leases
 from smalti.errors import FormatError, StoreTimeout
 from smalti.format import ShardInfo, verify_file
 from smalti.storage.retry import Deadline

@@ -15,7 +15,6 @@ from smalti.cache.blocks import MAX_KEPT_BYTES, BlockReader, Rows
 from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import NONE, ShardSources
 from smalti.cache.stats import Counters
-from smalti.cache.transfer import may_be_early
 from smalti.catalog.table.shard_table import has_block_lists
 from smalti.format.reading.partial import PartialShard
 from smalti.process import PerProcess
@@ -166,9 +165,6 @@ class PartialReads:
                 whole = self._sources.info(shard_id).raw.num_bytes
                 costs[shard_id] = reader.num_missing_bytes(shard_id, needed), whole
         if self._is_in_pass:
-            lasts = {each: int(needed.max()) for each in costs if (needed := rows[each]) is not None and needed.size}
-            if all(may_be_early(self._sources.info(each), last) for each, last in lasts.items()):
-                return found  # one round trip, and no byte twice
             part, whole = (sum(each[place] for each in costs.values()) for place in (0, 1))
             return list(costs) if costs and self._budget.allows(part, whole) else found
         for shard_id, (part, whole) in costs.items():

@@ -20,7 +20,7 @@ from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError
-from smalti.format import AnyShard, FileInfo, Shard, ShardInfo, open_shard
+from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
 from smalti.format.reading.partial import PartialFile, PartialShard
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds
@@ -122,18 +122,6 @@ class Source:
         """
         unsafe = self.allow_unsafe_types
         return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info), names=self.names)
-
-    def open_first(self, info: ShardInfo, path: Path, last: int) -> Shard | None:
-        """Map the first bytes of one of the shards; see `Shard.open_first`.
-
-        Returns:
-            A shard that is good for its samples up to `last`, or None if these do not lie in its first bytes.
-        """
-        unsafe = self.allow_unsafe_types
-        check_config = self._is_own(info)
-        return Shard.open_first(
-            path, info, last, allow_unsafe_types=unsafe, check_config=check_config, names=self.names
-        )
 
     def open_parts(self, info: ShardInfo, parts: PartialFile) -> PartialShard:
         """Open one of the shards over those of its blocks that are in memory; see `PartialShard.open_parts`."""

@@ -1,8 +1,7 @@
 """Transfers: the bytes of one object, from the store to a temporary file, verified as they arrive.
 
 Here: how many transfers run at once, reading an object whole or in parts with a deadline that holds also for stores
-whose calls never return, the file that checks what is written to it, and reading the first bytes of that file before
-it is complete.
+whose calls never return, and the file that checks what is written to it.
 """
 
 import os
@@ -16,10 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from smalti.cache.files import PART_SUFFIX, lock_of
-from smalti.cache.sources import Source
-from smalti.errors import ChecksumMismatch, FormatError, SmaltiError, StoreError, StoreTimeout
-from smalti.format import FIRST_BYTES, FileInfo, Shard, ShardInfo, new_hash
+from smalti.errors import ChecksumMismatch, SmaltiError, StoreError, StoreTimeout
+from smalti.format import FileInfo, new_hash
 from smalti.storage import Store
 from smalti.storage.retry import TransferDeadline
 
@@ -39,9 +36,6 @@ PART_BYTES = 16 << 20
 """Size of a ranged request: a shard of usual size takes one round trip, and memory stays small."""
 _POLL_SECONDS = 0.25
 """Time after which a transfer with a full queue notices that it was abandoned."""
-_MAX_NAME_BYTES = 512
-_SIZE_SPREAD = 2.0
-"""Samples differ in size: one that ends here by the average may still lie in the first bytes."""
 
 
 class ConcurrencyTuner:
@@ -193,14 +187,9 @@ class Parts:
     """Requests that run at once, and parts in memory."""
 
 
-def divide(num_bytes: int, first: int, at_once: int) -> Parts:
-    """Divide an object of so many bytes; the `first` ones into a small part for each request, so that they come soon.
-
-    At most `at_once` requests run at once. `first` is 0 if nothing is needed first.
-    """
-    small = -(-first // at_once) if first else PART_BYTES
-    ends = [*range(small, first, small), *range(first or PART_BYTES, num_bytes, PART_BYTES), num_bytes]
-    return Parts(list(pairwise([0, *ends])), at_once)
+def divide(num_bytes: int, at_once: int) -> Parts:
+    """Divide an object of so many bytes, of which at most `at_once` parts are requested at once."""
+    return Parts(list(pairwise([*range(0, num_bytes, PART_BYTES), num_bytes])), at_once)
 
 
 class _PartRequests:
@@ -365,58 +354,3 @@ class CheckedFile:
 
     def _mismatch(self, expected: str, found: str) -> ChecksumMismatch:
         return ChecksumMismatch(f"{self._name}: expected {expected}, found {found}", expected=expected, found=found)
-
-
-def is_readable_early(raw: FileInfo, zipped: FileInfo | None) -> bool:
-    """Return whether a file's first bytes can be verified before the rest has arrived."""
-    return zipped is None and raw.first_hash is not None
-
-
-def may_be_early(info: ShardInfo, last: int) -> bool:
-    """Return whether sample `last` may lie in first bytes that are readable early."""
-    if not is_readable_early(info.raw, info.zip):
-        return False
-    return (last + 1) / info.samples * info.raw.num_bytes <= _SIZE_SPREAD * FIRST_BYTES
-
-
-class EarlyReader:
-    """The first bytes of one shard while it is fetched, by this process or by another one of the host.
-
-    The fetching process writes the name of its temporary file into the lock file. A waiting process finds it there, and
-    uses the bytes if they have the hash that the manifest declares for them. `target` is the path of the shard's copy,
-    `last` the last of its samples that is needed.
-    """
-
-    def __init__(self, target: Path, source: Source, info: ShardInfo, last: int) -> None:
-        self._target, self._source, self._info, self._last = target, source, info, last
-        self._tried: Path | None = None
-
-    def poll(self) -> Shard | None:
-        """Return the shard, good for samples up to `last`; None while they have not arrived, or do not come early."""
-        part = self._part()
-        if part is None or part == self._tried:
-            return None
-        try:
-            if part.stat().st_size < FIRST_BYTES:
-                return None
-            self._tried = part  # once: wrong bytes stay wrong, and the whole file is verified anyway
-            return self._source.open_first(self._info, part, self._last)
-        except (OSError, FormatError):
-            return None  # published or removed in the meantime: the full fetch reports the outcome
-
-    def _part(self) -> Path | None:
-        """Return the temporary file that is written now, by its name in the lock file."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            descriptor = os.open(lock_of(self._target), flags)
-        except OSError:
-            return None  # the fetch has not begun, or is over
-        try:
-            announced = os.pread(descriptor, _MAX_NAME_BYTES, 0)
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
-        name = announced.partition(b"\0")[0].decode(errors="replace")
-        is_part = name.startswith(f".{self._target.name}.") and name.endswith(PART_SUFFIX) and "/" not in name
-        return self._target.with_name(name) if is_part else None

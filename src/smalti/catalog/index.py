@@ -12,10 +12,9 @@ Intended behaviour of replacing one, on a store with conditional puts; anything 
 
 On other stores the file is replaced unconditionally, and the publisher then looks for newer versions.
 
-Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain hashes of the first bytes
-of shards, because other readers refuse unknown fields in a shard's entry. The digest does not cover these; it covers
-the hashes of the whole files, which are checked once a file is complete. The same holds for the places of the shards'
-block lists (`smalti.format.blocks`). Hashes that a writer keeps out of the entries
+Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain the places of the shards'
+block lists (`smalti.format.blocks`), because other readers refuse unknown fields in a shard's entry. The digest does
+not cover these; it covers the hashes of the whole files. Hashes that a writer keeps out of the entries
 (`ShardOptions.unlisted_hashes`) are there too.
 
 Of a version with more than `MAX_LISTED_SHARDS` shards, the index file has Smalti's facts and no shards: to list a
@@ -66,9 +65,7 @@ PEEK_BYTES = 1 << 20
 
 _KEY = b'"smalti": '
 _END = re.compile(r', "version": 2}\s*\Z')
-FIRST_HASHES = "first_hashes"
 """The name below Smalti's key: a list of 16 hex digits, or null, for each shard."""
-_HASH = re.compile("[0-9a-f]{16}", re.ASCII)
 BLOCK_LISTS = "block_lists"
 """The name below Smalti's key of the files with block hashes, and of the place of each shard's list in them."""
 UNLISTED_HASHES = "unlisted_hashes"
@@ -161,28 +158,6 @@ def _parse_whole(data: bytes, store: Store) -> IndexSummary:
     if extra is not None and not isinstance(extra, dict):
         raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
     return IndexSummary(extra, top)
-
-
-def encode_first_hashes(shards: Sequence[ShardInfo]) -> dict[str, list[str | None]]:
-    """Return what is added below Smalti's key: nothing where no shard has such a hash."""
-    found = [shard.raw.first_hash for shard in shards]
-    if all(each is None for each in found):
-        return {}
-    return {FIRST_HASHES: [None if each is None else f"{each:016x}" for each in found]}
-
-
-def decode_first_hashes(shards: Sequence[ShardInfo], extra: dict[str, Any]) -> tuple[ShardInfo, ...]:
-    """Return the shards with the hashes below Smalti's key; missing or malformed hashes are ignored."""
-    encoded = extra.get(FIRST_HASHES)
-    if not isinstance(encoded, list) or len(encoded) != len(shards):
-        return tuple(shards)
-    return tuple(_with_first_hash(shard, each) for shard, each in zip(shards, encoded, strict=True))
-
-
-def _with_first_hash(shard: ShardInfo, encoded: object) -> ShardInfo:
-    if not isinstance(encoded, str) or not _HASH.fullmatch(encoded):
-        return shard
-    return replace(shard, raw=replace(shard.raw, first_hash=int(encoded, 16)))
 
 
 def encode_block_lists(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
@@ -377,7 +352,7 @@ def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
     """Return the hashes below Smalti's key of a small set; larger sets are opened by their shard table."""
     if len(shards) >= MANY_SHARDS:
         return {}
-    return encode_first_hashes(shards) | encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
+    return encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
 
 
 def _remove_older(store: Store, key: str, version: int) -> None:

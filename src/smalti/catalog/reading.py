@@ -12,7 +12,6 @@ from smalti.catalog.index import (
     EXTRA,
     IndexSummary,
     decode_block_lists,
-    decode_first_hashes,
     decode_unlisted_hashes,
     peek_index,
 )
@@ -382,7 +381,7 @@ def _from_index(newest: Newest, store: Store) -> Manifest | None:
     if not is_whole or digest_of(found) != header.digest:
         return None
     extra = newest.extra or {}
-    return make_manifest(header, decode_block_lists(decode_first_hashes(found, extra), extra))
+    return make_manifest(header, decode_block_lists(found, extra))
 
 
 def _split_of(shard: ShardInfo, header: Header) -> str | None:
@@ -425,7 +424,7 @@ def _with_hashes(shards: Sequence[ShardInfo], newest: Newest) -> Sequence[ShardI
     """
     extra = newest.extra or {}
     if newest.is_split_folder:
-        return decode_block_lists(decode_first_hashes(decode_unlisted_hashes(shards, extra), extra), extra)
+        return decode_block_lists(decode_unlisted_hashes(shards, extra), extra)
     with suppress(IndexFileError):
         hashed = decode_unlisted_hashes(shards, extra)
         if "digest" in extra and digest_of(hashed) == extra["digest"]:

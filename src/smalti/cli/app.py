@@ -12,17 +12,15 @@ from typer.main import get_command
 
 from smalti import __version__
 from smalti.cli.commands.cache import add_cache_commands
-from smalti.cli.commands.convert import add_convert_commands
+from smalti.cli.commands.convert import add_convert_commands, add_export_commands
 from smalti.cli.commands.delete import add_delete_commands
 from smalti.cli.commands.doctor import add_doctor_commands
 from smalti.cli.commands.exchange import add_exchange_commands
-from smalti.cli.commands.export import add_export_commands
 from smalti.cli.commands.inspection import add_inspection_commands
 from smalti.cli.commands.ledger import add_ledger_commands
 from smalti.cli.commands.plan import add_plan_commands
-from smalti.cli.commands.retention import add_retention_commands
 from smalti.cli.commands.train import add_train_commands
-from smalti.cli.commands.versions import add_version_commands
+from smalti.cli.commands.versions import add_retention_commands, add_version_commands
 from smalti.cli.faults import hidden_secrets, run_app
 from smalti.cli.output import write
 from smalti.cli.registration import make_app

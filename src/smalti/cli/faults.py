@@ -1,4 +1,7 @@
-"""The one place where exceptions become messages on stderr and exit statuses."""
+"""The one place where exceptions become messages on stderr and exit statuses.
+
+Also here: the exit statuses of all commands; docs/cli.md lists them.
+"""
 
 import ast
 import difflib
@@ -11,14 +14,34 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from enum import IntEnum
 from typing import Any
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
 from smalti.errors import ArgumentError, SmaltiError
 from smalti.extras import EXTRA_OF
 from smalti.redaction import redact, redact_message, word_secrets
+
+
+class ExitCode(IntEnum):
+    """The exit status of a command."""
+
+    OK = 0
+    """The command did what it was asked to do."""
+    FAULT = 1
+    """An error of the library, of a store or of this machine; stderr says which."""
+    USAGE = 2
+    """Wrong arguments; nothing was read or changed."""
+    NOT_VERIFIED = 3
+    """A check found something that is not as declared."""
+    DIFFERS = 4
+    """A comparison found a difference."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+    CLOSED_PIPE = 141
+    """The reader of the output has ended, as `head` does."""
+
 
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of (.*)")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -19,7 +19,8 @@ _STORE_PANEL = "Store"
 _ALWAYS_TEXT = re.compile(
     r"key|secret|token|password|passphrase|user(name)?|account_(name|key)|external_id|(?!bucket_).*_(key|secret|token)"
 )
-_NAMED = {"endpoint_url": ("--endpoint-url", ("s3", "oci", "gs")), "profile": ("--profile", ("s3", "oci"))}
+_NAMED = {"endpoint_url": "--endpoint-url", "profile": "--profile"}
+"""By storage option: the option of the commands, for the schemes that know it (`smalti.storage.schemes`)."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,15 @@ class StoreOptions:
             UsageFault: a setting has no meaning for this kind of store.
         """
         from smalti.storage.opening import service_of
+        from smalti.storage.schemes import SCHEMES
 
         service = service_of(url)
         options = dict(parse_storage_option(text) for text in self.storage_option or ())
-        for name, (option, services) in _NAMED.items():
+        for name, option in _NAMED.items():
             value = getattr(self, name)
             if value is None or not service:
                 continue
+            services = [each.name for each in SCHEMES if name in (*each.named_options, *each.usual_options)]
             if service not in services:
                 known = ", ".join(f"{each}://" for each in services)
                 raise UsageFault(f"{option} is for {known}; for {service}:// use --storage-option")

@@ -3,17 +3,21 @@
 On a terminal tables have lines and colours. Elsewhere they are plain text: a line for the headings and one for each
 row, columns with two spaces between them, nothing cut off. Characters that a terminal interprets are escaped in all of
 them: names and values of a set may be hostile.
+
+Also here: progress bars on stderr, where it is a terminal and the output is not JSON.
 """
 
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.cli.faults import OutputLost, printable
+from smalti.cli.options import Output
 
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that `json.dumps` leaves as they are, and that change a terminal or are no text."""
@@ -131,3 +135,44 @@ def _write_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     with console.capture() as text:
         console.print(table)
     write(text.get().rstrip("\n"))
+
+
+OnProgress = Callable[[int, int], None]
+"""Called by the library with what is done and the total."""
+
+
+@contextmanager
+def progress(output: Output, what: str, *, is_bytes: bool = False) -> Iterator[OnProgress | None]:
+    """Yield a function that shows what is done of a total; None where nothing is to be shown.
+
+    Args:
+        output: The options of the command.
+        what: What is counted, in two or three words: "shards checked".
+        is_bytes: Show byte counts and the speed.
+    """
+    if output.as_json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    counts = [DownloadColumn(binary_units=True), TransferSpeedColumn()] if is_bytes else [MofNCompleteColumn()]
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        *counts,
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

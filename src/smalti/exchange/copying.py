@@ -8,10 +8,12 @@ Intended behaviour; anything else is a bug:
 4. Another publisher at the target during the call is a `CommitConflict`, which loses nothing. Call again.
 5. A vacuum at either side does no harm: see `target`; at the source it ends the copy with `VersionNotFound`.
 6. Records of deleted samples go with the version. One that lacks a record which the target has is refused.
+
+Also here: the results of copies.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from smalti.attributes import whole_or_none
@@ -25,8 +27,9 @@ from smalti.catalog.reading import find_newest
 from smalti.catalog.table.shard_table import samples_of
 from smalti.catalog.tags import chosen_version
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
-from smalti.exchange.contents import (
+from smalti.exchange.target import (
     Content,
+    Target,
     plain_index,
     read_content,
     split_draft,
@@ -34,13 +37,81 @@ from smalti.exchange.contents import (
     split_write_id,
     vacuumed,
 )
-from smalti.exchange.report import CopiedVersion, CopyReport
-from smalti.exchange.target import Target
 from smalti.exchange.transfer import CopyOptions, Progress, Transfer, check_object
 from smalti.format.index import FileInfo
 from smalti.storage import Place, Store, open_store
-from smalti.storage.overlap import check_apart
+from smalti.storage.opening import check_apart
 from smalti.storage.store import put_own
+
+
+@dataclass(frozen=True)
+class CopiedVersion:
+    """A version of the source, and the version of the target with the same content."""
+
+    source: int
+    """Number at the source; 0 for a plain MDS set."""
+    target: int | None
+    """Number at the target; None if it is not there yet, in a dry run."""
+    write_id: str
+    digest: str
+    rows: int
+    was_present: bool
+    """True if the target had it before the call."""
+    is_placeholder: bool = False
+    """True if the source has no objects of it any more: at the target its number stands for the next version."""
+
+
+@dataclass(frozen=True)
+class SkippedVersion:
+    """A version of the source that was asked for and cannot be copied."""
+
+    source: int
+    why: str
+
+
+@dataclass(frozen=True)
+class CopyReport:
+    """The result of `copy_version` or `sync`."""
+
+    source: str
+    """Address, without secrets."""
+    target: str
+    dry_run: bool
+    versions: tuple[CopiedVersion, ...]
+    """The versions that were asked for, oldest first."""
+    num_objects: int
+    """Number of objects that were copied, or would be."""
+    num_bytes: int
+    """Their size, bytes."""
+    num_present: int
+    """Number of objects of new versions that the target had already."""
+    bytes_present: int
+    tags: Mapping[str, int] = field(default_factory=dict)
+    """Tags that were set or moved at the target, or would be: name to version of the source."""
+    skipped: tuple[SkippedVersion, ...] = ()
+    may_hold_deleted: tuple[int, ...] = ()
+    """Versions of the target from before a deletion of samples that its newest version records: they may still hold
+    the samples. Call `delete` with `purge` and the same condition at the target, or `vacuum`."""
+
+    @property
+    def is_in_sync(self) -> bool:
+        """True if there was nothing to copy, publish or tag."""
+        return all(each.was_present for each in self.versions) and not self.num_objects and not self.tags
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {**asdict(self), "is_in_sync": self.is_in_sync}
+
+    def summary(self) -> str:
+        """Return a one-line summary."""
+        did = "would be copied" if self.dry_run else "copied"
+        new = sum(not each.was_present for each in self.versions)
+        if self.is_in_sync:
+            return f"nothing to copy: {len(self.versions):,} versions are there"
+        there = f", {self.num_present:,} objects were there" if self.num_present else ""
+        tagged = f", {len(self.tags):,} tags" if self.tags else ""
+        what = f"{new:,} versions, {self.num_objects:,} objects, {self.num_bytes:,} bytes{tagged}"
+        return f"{what} {did}{there}"
 
 
 def copy_version(  # noqa: PLR0913 -- keywords of one operation

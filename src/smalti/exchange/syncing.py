@@ -14,10 +14,8 @@ from smalti.catalog.header import Header
 from smalti.catalog.reading import find_newest, headers_before, no_shard_set
 from smalti.catalog.tags import Tag, read_tags, tag
 from smalti.errors import DatasetExists
-from smalti.exchange.contents import content_of, read_content
-from smalti.exchange.copying import Parcel, Sides, copy_parcels, copy_plain
-from smalti.exchange.report import CopyReport, SkippedVersion
-from smalti.exchange.target import REMOVALS, Target, has_same_content, has_same_records
+from smalti.exchange.copying import CopyReport, Parcel, Sides, SkippedVersion, copy_parcels, copy_plain
+from smalti.exchange.target import REMOVALS, Target, content_of, has_same_content, has_same_records, read_content
 from smalti.exchange.transfer import CopyOptions, Progress
 from smalti.storage import Place
 

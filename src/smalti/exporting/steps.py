@@ -19,11 +19,11 @@ from typing import Any, Literal, get_args
 
 from smalti.errors import ArgumentError, MixedSplitsWarning, SchemaError
 from smalti.exporting import parquet, record, webdataset
-from smalti.exporting.plan import FilePlan, plan_files
+from smalti.exporting.record import FilePlan, plan_files
 from smalti.format import parse_byte_count
 from smalti.format.reading.arrow import ArrowColumn, encode_schema
 from smalti.storage import Place, Store, open_store
-from smalti.storage.overlap import check_apart
+from smalti.storage.opening import check_apart
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set

@@ -16,7 +16,6 @@ from smalti.format.encodings.registry import (
     unregister_encoding,
 )
 from smalti.format.hashing import (
-    FIRST_BYTES,
     HASH_NAMES,
     Hasher,
     check_hash_names,
@@ -50,7 +49,6 @@ from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [
     "BLOCK_BYTES",
-    "FIRST_BYTES",
     "HASH_NAMES",
     "MAX_FILE_BYTES",
     "FILE_KINDS",

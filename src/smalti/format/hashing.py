@@ -19,10 +19,6 @@ from smalti.errors import ChecksumMismatch, SchemaError
 
 Buffer = bytes | bytearray | memoryview
 
-FIRST_BYTES = 8 << 20
-"""Number of bytes at the start of a shard that can be read before the whole shard is fetched: some batches of images,
-and an eighth of a usual shard."""
-
 
 class Hasher(Protocol):
     """A running checksum."""
@@ -93,17 +89,6 @@ def digest_bytes(data: Buffer, names: Iterable[str]) -> dict[str, str]:
         hasher.update(data)
         digests[name] = hasher.hexdigest()
     return digests
-
-
-def hash_first(data: Buffer, names: Iterable[str]) -> int | None:
-    """Return xxh3_64 of the first `FIRST_BYTES` bytes of a file with checksums called `names`.
-
-    None for a file that is no longer than that, and for other checksums than Smalti's default: a user who chose SHA-256
-    does not accept bytes verified by a weaker hash.
-    """
-    if len(data) <= FIRST_BYTES or tuple(names) != ("xxh3_64",):
-        return None
-    return xxhash.xxh3_64_intdigest(memoryview(data)[:FIRST_BYTES])
 
 
 def compare_digests(found: Mapping[str, str], expected: Mapping[str, str], *, what: str) -> None:

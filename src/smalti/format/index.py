@@ -70,10 +70,6 @@ class FileInfo:
     basename: str
     num_bytes: int
     hashes: Mapping[str, str] = field(default_factory=dict)
-    first_hash: int | None = field(default=None, compare=False)
-    """xxh3_64 of the first `FIRST_BYTES` bytes, with which these can be read while the rest is being fetched; None if
-    unknown. Smalti's own, as `ShardInfo.partition` is; files are equal regardless of it, because it follows from the
-    bytes."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as in an index file."""

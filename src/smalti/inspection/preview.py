@@ -28,10 +28,9 @@ from smalti.format import parse_byte_count, parse_encoding
 from smalti.images import decode_rgb
 from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
-from smalti.inspection.charts import class_picture, histogram_picture, shortened
 from smalti.inspection.column_stats import ColumnStats, range_texts
-from smalti.inspection.distributions import Distribution, Histogram
-from smalti.inspection.head import MAX_ROWS, choose_rows
+from smalti.inspection.distributions import Distribution, Histogram, class_picture, histogram_picture, shortened
+from smalti.inspection.info import MAX_ROWS, choose_rows
 from smalti.inspection.reading import Ids, VersionRows
 from smalti.inspection.stats import OnRows, Stats, stats_of
 from smalti.inspection.values import (

@@ -22,7 +22,7 @@ from smalti.catalog.verify import open_checked
 from smalti.format import AnyShard, StoredSamples, decode_gathered
 from smalti.inspection.column_stats import ColumnBatch, ColumnStats, ColumnStatsOf, Mapper
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
-from smalti.inspection.head import choose_rows
+from smalti.inspection.info import choose_rows
 from smalti.inspection.reading import Ids, ReadPart, VersionRows, open_rows, readable
 from smalti.storage import Place
 

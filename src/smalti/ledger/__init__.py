@@ -10,9 +10,8 @@ then `reading` (the part of them that counts) and `checking`.
 """
 
 from smalti.ledger.checking import Plan, check_ledger
-from smalti.ledger.reading import read_sample_order
+from smalti.ledger.reading import EpochReport, LedgerReport, Problem, read_sample_order
 from smalti.ledger.records import PassStart, SkippedSample
-from smalti.ledger.report import EpochReport, LedgerReport, Problem
 from smalti.ledger.writing import LedgerWriter, claim_life
 
 __all__ = [

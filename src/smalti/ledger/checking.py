@@ -16,9 +16,19 @@ from numpy.typing import NDArray
 
 from smalti.cursor import Cursor
 from smalti.errors import CursorError, FormatError
-from smalti.ledger.reading import Claims, PassSpan, RankFile, order_passes, owner_of, read_claims, read_files
+from smalti.ledger.reading import (
+    MAX_LISTED,
+    Claims,
+    EpochReport,
+    LedgerReport,
+    PassSpan,
+    RankFile,
+    order_passes,
+    owner_of,
+    read_claims,
+    read_files,
+)
 from smalti.ledger.records import Ids, Sum, sum_of
-from smalti.ledger.report import MAX_LISTED, EpochReport, LedgerReport
 from smalti.ledger.writing import check_folder
 
 _BLOCK = 1 << 20  # positions, 128 KiB of bits

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from smalti.cursor import WINDOW
 from smalti.errors import ArgumentError, StoreError, StoreExists
 from smalti.ledger.records import (
-    MOSAIC_ORDERS,
     Ids,
     PassStart,
     SkippedSample,
@@ -121,7 +121,7 @@ class LedgerWriter:
         Raises:
             ValueError: the mode is `digest` and the order is MosaicML's, whose positions depend on the world.
         """
-        if self._is_digest and start.cursor.algorithm in MOSAIC_ORDERS:
+        if self._is_digest and start.cursor.algorithm != WINDOW:
             raise ArgumentError(
                 f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
                 "nothing; use mode 'steps'."

@@ -28,9 +28,8 @@ from smalti.errors import SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.columns import plan_table, with_casts
-from smalti.spark.reach import require_reach
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, run_on_rows, run_tasks
+from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, require_reach, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Attempt, check_owner

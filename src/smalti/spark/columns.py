@@ -1,11 +1,14 @@
-"""The plan of a DataFrame's columns, and the casts that Spark does before its rows leave it."""
+"""The plan of a DataFrame's columns, and the casts that Spark does before its rows leave it.
+
+Also here: Spark's types as the kinds of columns that `smalti.writer.tables` stores.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from smalti.spark.kinds import kinds_in
 from smalti.spark.tasks import quoted
 from smalti.writer.tables.columns import TablePlan, plan_columns
+from smalti.writer.tables.kinds import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,3 +32,40 @@ def with_casts(df: "DataFrame", plan: TablePlan) -> "DataFrame":
             column = column.cast(kind)
         df = df.withColumn(name, column)
     return df
+
+
+_INTERVALS = ("daytimeinterval", "yearmonthinterval")
+_MODULES = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
+_OWN_TYPES = {"VectorUDT": "vector", "MatrixUDT": "matrix"}
+
+
+def kinds_in(schema: "StructType") -> list[tuple[str, Kind]]:
+    """Return name and kind of every column of a DataFrame."""
+    return [(field.name, kind_of_spark(field.dataType)) for field in schema.fields]
+
+
+def kind_of_spark(spark: Any) -> Kind:
+    """Return the kind of a `pyspark.sql.types.DataType`."""
+    text, family = spark.simpleString(), _family(spark)
+    if hasattr(spark, "sqlType"):
+        name = type(spark).__name__ if type(spark).__module__ in _MODULES else ""
+        stored = spark.sqlType()
+        return Kind(_OWN_TYPES.get(name, "udt"), text, fields=_fields(stored) if hasattr(stored, "fields") else ())
+    if family == "decimal":
+        return Kind(family, text, precision=spark.precision, scale=spark.scale)
+    if family == "array":
+        return Kind(family, text, element=kind_of_spark(spark.elementType))
+    if family == "map":
+        return Kind(family, text, keys=kind_of_spark(spark.keyType), values=kind_of_spark(spark.valueType))
+    if family == "struct":
+        return Kind(family, text, fields=_fields(spark))
+    return Kind(family, text)
+
+
+def _fields(struct: Any) -> tuple[tuple[str, Kind], ...]:
+    return tuple((field.name, kind_of_spark(field.dataType)) for field in struct.fields)
+
+
+def _family(spark: Any) -> str:
+    name = type(spark).__name__.removesuffix("Type").lower()  # the type name of an interval lists its fields
+    return name if name in _INTERVALS else str(spark.typeName().split("(")[0])

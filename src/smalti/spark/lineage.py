@@ -11,26 +11,21 @@ The digest of files is over path, size and modification time of each, as Spark l
 `plan` is there only for plans that are known to give the same rows from the same sources: those of relational operators
 and Spark's own deterministic expressions. Functions of the user are opaque, and data from memory is not compared.
 
-A client of Spark Connect sees neither the plan nor Spark's listing, but only the names of the files. So the version of
-a Delta or Iceberg table is read from the table's own log, if its folder alone determines the version; and
-`require_unchanged`, which checks that source files stay the same while their rows are read, asks the server to list
-them, once before and once after: as a source of binary files whose content is not selected, with the server's own
-credentials, and without opening a file.
+A client of Spark Connect sees neither the plan nor Spark's listing, but only the names of the files. So the server is
+asked for the history of the Delta table that may be in their folder. And `require_unchanged`, which checks that source
+files stay the same while their rows are read, asks the server to list them, once before and once after: as a source of
+binary files whose content is not selected, with the server's own credentials, and without opening a file.
 """
 
-import gzip
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from smalti.errors import CatalogError, StoreNotFound
-from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
 from smalti.writer.tables.versions import derive_write_id
 
@@ -55,13 +50,6 @@ _NONDETERMINISTIC = re.compile(
     r"Java|Scala|Variable|Session|Secret|HyperLogLog|Sketch"
 )
 _EXPRESSION_ID = re.compile(r"#\d+")
-_COMMIT = re.compile(r"_delta_log/(\d{20})(?:\.checkpoint(?:\.\d+\.\d+|\.[0-9a-f-]{36})?\.(?:parquet|json)|\.json)")
-_STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/(\d{20})\.[^/]+\.json")
-"""A commit that a catalog may count already, although it is not in the log yet; or one that failed."""
-_METADATA = re.compile(r"metadata/(?:v(\d+)|(\d+)-[0-9a-f-]+)(?:\.gz\.metadata\.json|\.metadata\.json(?:\.gz)?)")
-_HINT = "metadata/version-hint.text"
-_MAX_LEVELS = 8
-"""Number of folders above the files that are searched for a table; each partition column adds one."""
 FileList = list[tuple[str, int, str]]
 """Path, bytes and modification time of files."""
 _MAX_PATHS = 16  # root paths that are kept in the manifest
@@ -70,6 +58,8 @@ _MAX_FIELDS_SETTING = "spark.sql.debug.maxToStringFields"
 _STATUS = re.compile(r"\{path=(.*); isDirectory=false; length=(\d+);.*?modification_time=(\d+);")
 """One file in Hadoop's text of its status."""
 _DELTA_VERSION = re.compile(r"\[version=(\d+),")
+_PARTITIONS_AND_FILE = re.compile(r"(?:/[^/=]+=[^/]*)*/[^/]*$")
+"""The part of a file's address below the folder of its table."""
 _WAP_BRANCH = "spark.wap.branch"
 """Setting of a session: the branch that it reads of every Iceberg table that has it, even if the query names none."""
 _TIME_OPTIONS = frozenset(
@@ -103,7 +93,7 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
     On Spark Connect this is a digest of the names of the files, and no plan.
     """
     if not hasattr(df, "_jdf"):
-        return _of_names(df.inputFiles())
+        return _of_names(df)
     plan = df._jdf.queryExecution().analyzed()
     found = [_of_leaf(leaf) for leaf in _items(plan.collectLeaves())]
     sources = [source for source, _ in found if source]
@@ -205,16 +195,27 @@ def _snapshot_read(table: Any, options: Mapping[str, str], wap_branch: str) -> s
     return None if found is None else str(found.snapshotId())
 
 
-def _of_names(files: Sequence[str]) -> dict[str, Any]:
-    """Return the source by the names of its files: number, digest, and the table if it is on this machine."""
+def _of_names(df: "DataFrame") -> dict[str, Any]:
+    """Return the source by the names of its files: number, digest, and the newest version of their Delta table."""
+    files = df.inputFiles()
     if not files:
         return {}
     digest = hashlib.sha256("\n".join(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
     source: dict[str, Any] = {"format": "files", "files": len(files), "names_digest": digest}
-    table = table_above(files)
-    if table is not None:
-        source |= {"paths": [table.url], "delta_version": delta_version(table), "iceberg": iceberg_snapshot(table)}
-    return {"sources": [{name: value for name, value in source.items() if value is not None}]}
+    folder = _PARTITIONS_AND_FILE.sub("", unquote(files[0]))
+    version = _delta_version(df.sparkSession, folder)
+    return {"sources": [source if version is None else {**source, "paths": [redact(folder)], "delta_version": version}]}
+
+
+def _delta_version(session: "SparkSession", folder: str) -> int | None:
+    """Return the newest version of the Delta table in a folder, as the server says; None if there is none."""
+    from pyspark.errors import PySparkException
+
+    try:
+        newest = session.sql(f"DESCRIBE HISTORY delta.`{folder.replace('`', '``')}` LIMIT 1").first()
+    except PySparkException:  # no table of Delta, or a server without Delta
+        return None
+    return None if newest is None else int(newest["version"])
 
 
 def _items(sequence: Any) -> Iterator[Any]:
@@ -435,102 +436,3 @@ def _numbered(value: Any, numbers: dict[str, int]) -> Any:
     if isinstance(value, list):
         return [_numbered(item, numbers) for item in value]
     return value
-
-
-def table_above(files: Sequence[str]) -> Store | None:
-    """Return the folder of the Delta or Iceberg table that holds these files; None unless it is on this machine.
-
-    The files are addresses in Spark's form, such as `file:///tables/t/day=1/part-0.parquet`.
-    """
-    first = urlsplit(files[0])
-    if first.scheme not in ("", "file"):
-        return None
-    for folder in list(Path(unquote(first.path)).parents)[:_MAX_LEVELS]:
-        if (folder / "_delta_log").is_dir():
-            return open_store(folder)
-        if folder.name == "data" and (folder.parent / "metadata").is_dir():
-            return open_store(folder.parent)
-    return None
-
-
-def delta_version(table: Store) -> int | None:
-    """Return the newest version of a Delta table; None if there is no table, or only a catalog knows the version."""
-    return newest_delta_version([item.key for item in table.list("_delta_log")])
-
-
-def newest_delta_version(keys: Sequence[str]) -> int | None:
-    """Return the newest version in a listing of a Delta table's log; None as for `delta_version`."""
-    newest, staged = (
-        max((int(match.group(1)) for key in keys if (match := name.fullmatch(key))), default=-1)
-        for name in (_COMMIT, _STAGED)
-    )
-    return newest if newest >= max(staged, 0) else None
-
-
-def iceberg_snapshot(table: Store) -> str | None:
-    """Return the current snapshot of an Iceberg table; None for one without rows, and as for `iceberg_metadata`."""
-    found = iceberg_metadata(table)
-    snapshot = found[1].get("current-snapshot-id") if found is not None else None
-    return None if snapshot in (None, -1) else str(snapshot)
-
-
-def iceberg_metadata(table: Store) -> tuple[str, dict[str, Any]] | None:
-    """Return the key and the content of the current metadata file of an Iceberg table.
-
-    None if the folder holds no table, or several tables: after a table was renamed, a new one of its former name
-    shares its folder. None, too, if the newest metadata cannot be read, or two files have its number.
-    """
-    numbered: dict[int, list[str]] = {}
-    is_hadoop = False
-    for item in table.list("metadata"):
-        match = _METADATA.fullmatch(item.key)
-        if match is not None:
-            is_hadoop = is_hadoop or match.group(1) is not None
-            numbered.setdefault(int(match.group(1) or match.group(2)), []).append(item.key)
-    if not numbered:
-        return None
-    keys = numbered[_newest(table, numbered) if is_hadoop else max(numbered)]
-    newest = _metadata(table, keys[0])
-    if newest is None or len(keys) > 1 or not all(_is_of(newest, table, key) for key in _unlisted(newest, numbered)):
-        return None
-    return keys[0], newest
-
-
-def _newest(table: Store, numbered: dict[int, list[str]]) -> int:
-    """Return the number of the current metadata of a table without a catalog; the hint may lag behind it."""
-    try:
-        version = int(table.get(_HINT))
-    except (StoreNotFound, ValueError):
-        version = max(numbered)
-    if version not in numbered:
-        version = max(numbered)
-    while version + 1 in numbered:
-        version += 1
-    return version
-
-
-def _unlisted(newest: dict[str, Any], numbered: dict[int, list[str]]) -> list[str]:
-    """Return a sample of the metadata files that the newest one does not list as its past.
-
-    They may be of another table, or older than the hundred entries that the list keeps.
-    """
-    past = {str(entry.get("metadata-file", "")).rpartition("/")[2] for entry in newest.get("metadata-log", [])}
-    unknown = [keys for _, keys in sorted(numbered.items()) if not {key.rpartition("/")[2] for key in keys} <= past]
-    doubled = [key for keys in unknown if len(keys) > 1 for key in keys]
-    return [keys[0] for keys in (unknown[:1] + unknown[-2:])] + doubled
-
-
-def _is_of(newest: dict[str, Any], table: Store, key: str) -> bool:
-    """Return whether a metadata file is of the same table as the newest one, not of another in its folder."""
-    found = _metadata(table, key)
-    return found is not None and found.get("table-uuid") == newest.get("table-uuid")
-
-
-def _metadata(table: Store, key: str) -> dict[str, Any] | None:
-    """Return the content of a metadata file; None if it is gone or damaged, as while it is being written."""
-    try:
-        data = table.get(key)
-        found = json.loads(gzip.decompress(data) if ".gz" in key else data)
-    except (StoreNotFound, ValueError, OSError, EOFError, zlib.error):
-        return None
-    return found if isinstance(found, dict) else None

@@ -29,8 +29,7 @@ from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import ImageFolder, place_key, split_files
 from smalti.spark.tasks import make_frame, map_in_arrow, select_columns
 from smalti.storage import Store, open_store
-from smalti.writer.tables.bad_images import ERROR
-from smalti.writer.tables.plan import require
+from smalti.writer.tables.plan import ERROR, require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -45,10 +45,9 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardInfo
 from smalti.format.sizes import parse_size_limit
-from smalti.spark.reach import require_reach
-from smalti.spark.tasks import LocalFrame, run_on_rows, run_tasks, session_of
-from smalti.spark.writing.packing import join_on_executors
+from smalti.spark.tasks import LocalFrame, require_reach, run_on_rows, run_tasks, session_of
 from smalti.spark.writing.plan import plan_write, select_inputs
+from smalti.spark.writing.task import join_on_executors
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Answers, Attempt

@@ -1,22 +1,24 @@
 """The state of a table by the files of its folder: a table whose state is the same has the same rows. Needs no Spark.
 
-Of Delta it is the newest commit of the log, of Iceberg the current metadata file, of all others every file below the
-folder.
+Of Delta it is the newest commit of the log, of Iceberg every file of its metadata, of all others every file below the
+folder. No file is read.
 """
 
 import hashlib
 import os
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreNotFound
-from smalti.spark.lineage import iceberg_metadata, newest_delta_version
 from smalti.storage import ObjectInfo, Store, open_store
 from smalti.storage.redact import redact
 
+_COMMIT = re.compile(r"_delta_log/\d{20}\.json")
+_STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/")
 _SETTLED_SECONDS = 3.0  # some stores keep times in seconds: a file may change twice in one, and keep its size
 
 
@@ -39,8 +41,9 @@ def table_state(
 ) -> TableState:
     """Return the state of the table in a folder.
 
-    It is not certain where a file has neither ETag nor time, a file was put in these seconds, a
-    folder is a link, which listings do not follow, or a log is unusual: one whose newest commit only a catalog knows.
+    The state is not certain in four cases: a file has neither ETag nor time; a file was put within the last three
+    seconds; a folder is a link, which listings do not follow; a catalog holds commits of a Delta table that are not
+    in its log yet.
 
     Args:
         address: The folder; or one file on this machine.
@@ -58,29 +61,17 @@ def table_state(
     listed = one or list(store.list(below))
     if not listed:
         raise StoreNotFound(f"{redact(store.url)} has no file of a table: check the address, the mount and the format")
-    if kind == "delta":
-        decisive = _delta_commit(listed)
-    elif kind == "iceberg":
-        decisive = _iceberg_metadata(store, listed)
-    else:
-        decisive = [] if _has_linked_folders(store) else listed
+    is_partial = kind != "delta" and _has_linked_folders(store)
+    decisive = _newest_commit(listed) if kind == "delta" else [] if is_partial else listed
     settled = all(item.modified and (item.changed or 0) < now - _SETTLED_SECONDS for item in decisive)
     return TableState(_digest_of(decisive or listed), is_certain=bool(decisive) and settled)
 
 
-def _delta_commit(log: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the file of the newest commit, or the checkpoint of its version; empty if it is not in the log."""
-    version = newest_delta_version([item.key for item in log])
-    if version is None:
+def _newest_commit(log: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the file of the newest commit of a Delta log; empty if a catalog may have a newer one."""
+    if any(_STAGED.match(item.key) for item in log):
         return []
-    files = [item for item in log if item.key.startswith(f"_delta_log/{version:020}.")]
-    return [item for item in files if item.key == f"_delta_log/{version:020}.json"] or files
-
-
-def _iceberg_metadata(store: Store, listed: list[ObjectInfo]) -> list[ObjectInfo]:
-    """Return the current metadata file; nothing if it is not known."""
-    found = iceberg_metadata(store)
-    return [item for item in listed if found is not None and item.key == found[0]]
+    return [item for item in log if _COMMIT.fullmatch(item.key)][-1:]
 
 
 def _one_file(store: Store) -> list[ObjectInfo]:

@@ -7,6 +7,11 @@ driver are those of the successful attempts, one per task. No version names what
 A `SmaltiError` that a task raises is raised again on the driver with its type. Spark turns a task's exception into the
 text of another one, on classic sessions and on Spark Connect alike; so type, message and facts of the error are encoded
 in that text, between two marks.
+
+Also here: the check that Spark's executors can use a store, made by one of them before rows are read.
+
+Executors get the storage options of a store, and neither the environment nor the files of the driver: a login that only
+the driver has would be found by the first shard, when minutes of a query are done.
 """
 
 import base64
@@ -14,8 +19,10 @@ import contextlib
 import functools
 import gc
 import json
+import os
 import platform
 import re
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,15 +31,17 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from smalti import errors
-from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError
-from smalti.process import use_driver_python
-from smalti.spark.connectors import missing_connector
-from smalti.spark.session import ARROW_BATCHES
+from smalti.catalog.header import FOLDER, INDEX
+from smalti.errors import ArgumentTypeError, MissingDependency, SchemaError, SmaltiError, StoreError
+from smalti.process import is_connect, use_driver_python
+from smalti.spark.session import ARROW_BATCHES, missing_connector
+from smalti.storage import Store
 from smalti.writer.tables.attempts import Answers, Attempt, TaskFunction, one_answer_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
 
 _MARK = re.compile(r"<smalti-error:([A-Za-z0-9+/=]+)>")
 _MISSING = re.compile(
@@ -414,3 +423,64 @@ def require_bounded(frame: Any, what: str) -> None:
 def quoted(name: str) -> str:
     """Return the name of a column as Spark's functions take it, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def require_reach(spark: "SparkSession", *stores: Store, writes: bool = True) -> None:
+    """Return if executors on other machines can use the stores; folders, and a local master, are not checked.
+
+    Args:
+        spark: The session.
+        *stores: Stores that the tasks of a job will use.
+        writes: Whether the tasks will write to them.
+
+    Raises:
+        StoreError: An executor cannot; of the class that it raised.
+        MissingDependency: The executors have no Smalti, or not the client of a store.
+    """
+    far = [store for store in stores if store.local_path(INDEX) is None]
+    if far and has_remote_executors(spark):
+        ask_executor(spark, far, writes=writes)
+
+
+def has_remote_executors(spark: "SparkSession") -> bool:
+    """Return whether tasks run in processes that this one did not start with its own environment."""
+    if is_connect(spark) or os.environ.get("DATABRICKS_RUNTIME_VERSION"):
+        return True
+    master = str(spark.sparkContext.master)
+    return master != "local" and not master.startswith("local[")
+
+
+def ask_executor(spark: "SparkSession", stores: list[Store], *, writes: bool) -> None:
+    """Use the stores in one task; errors are those of `require_reach`."""
+
+    def use(batches: Iterator[pa.RecordBatch], _: Attempt) -> dict[str, Any]:
+        for _rows in batches:
+            pass
+        for store in stores:
+            _use(store, writes=writes)
+        return {}
+
+    try:
+        run_on_rows(spark, [(0,)], "place int", use)
+    except MissingDependency:
+        raise
+    except StoreError as error:
+        places = ", ".join(store.url for store in stores)
+        raise type(error)(
+            f"Spark's executors cannot use {places}; no row was read: {error.message} They have the storage options of "
+            "the call, and neither the environment nor the files of this machine, such as ~/.aws: give the credentials "
+            "as `storage_options`, or set their variables on the executors (`spark.executorEnv.NAME`) before the "
+            "session is started.",
+            **error.facts,
+        ) from error
+
+
+def _use(store: Store, *, writes: bool) -> None:
+    """Read from a store, or put a small object and remove it."""
+    if not writes:
+        store.exists(INDEX)
+        return
+    probe = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+    store.put(probe, b"1")
+    with contextlib.suppress(StoreError):  # an executor may be allowed to write only; a vacuum removes it
+        store.delete(probe)

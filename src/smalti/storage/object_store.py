@@ -419,15 +419,6 @@ class FsspecStore(Store):
         reference = self.scheme.endpoint
         return str(load_function(reference)(self.root, self._options)) if reference else ""
 
-    def authorities(self) -> str | bool | None:
-        """Return the file of certificate authorities in the storage options; False for no check, None for no option."""
-        found = self._options.get("ca_bundle") or self._options.get("client_kwargs", {}).get("verify")
-        return found if isinstance(found, bool) or found is None else str(Path(found).expanduser())
-
-    def proxy(self) -> str | None:
-        """Return the proxy in the storage options, which may have a login; None for that of the environment."""
-        return self._options.get("proxy")
-
     def login(self) -> str:
         """Return the source of the credentials, without secrets, for diagnosis; "" if none is found.
 

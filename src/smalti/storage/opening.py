@@ -1,4 +1,10 @@
-"""The opening of addresses: from a path or URL to its store, without a request, and the addresses that are refused."""
+"""The opening of addresses: from a path or URL to its store, without a request, and the addresses that are refused.
+
+Also here: the check that what is read and what is written are different places, before anything is written.
+
+A place within the other one counts too: what is written would be read as data, or removed with the set. Local paths are
+compared without links, `..` and different spellings; addresses by server, bucket and folder.
+"""
 
 import os
 import re
@@ -7,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from smalti.errors import ArgumentTypeError, StoreError
+from smalti.errors import ArgumentTypeError, CatalogError, StoreError
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
@@ -154,3 +160,50 @@ def check_secrets(address: str) -> None:
         raise StoreError(
             f"{shown}: no password, signature or token in an address; give them as storage options", url=shown
         )
+
+
+SAME, INSIDE, AROUND = "is the same place as", "lies inside", "contains"
+
+
+def check_apart(source: Store, target: Store, *, advice: str) -> None:
+    """Return only if neither of two stores is, or lies in, the folder of the other.
+
+    Args:
+        source: where something is read.
+        target: where something is to be written.
+        advice: what to do, the end of the message.
+
+    Raises:
+        CatalogError: they are the same folder, or one contains the other.
+    """
+    relation = relation_of(source, target)
+    if relation is not None:
+        raise CatalogError(
+            f"{target.url} {relation} its source {source.url}; nothing was written: {advice}", url=target.url
+        )
+
+
+def relation_of(source: Store, target: Store) -> str | None:
+    """Return how the target lies to the source: `SAME`, `INSIDE` or `AROUND`; None if they are apart."""
+    (server, folder), (other_server, other) = _place_of(source), _place_of(target)
+    if server != other_server:
+        return None
+    if folder == other:
+        return SAME
+    if _lies_in(other, folder):
+        return INSIDE
+    return AROUND if _lies_in(folder, other) else None
+
+
+def _lies_in(folder: str, other: str) -> bool:
+    return folder.startswith(f"{other.rstrip('/')}/")
+
+
+def _place_of(store: Store) -> tuple[str, str]:
+    """Return the server of a store, and its folder there, equal for all addresses of a folder."""
+    inside = store.local_path("any")
+    if inside is not None:
+        return "", os.path.realpath(inside.parent)
+    if isinstance(store, FsspecStore):
+        return f"{store.scheme.name} {store.endpoint()}", f"/{store.root.strip('/')}"
+    return "", store.url.rstrip("/")

@@ -20,7 +20,7 @@ import dagster as dg
 from smalti.catalog.header import Header
 from smalti_dagster.automation.debounce import MAX_TRIES
 from smalti_dagster.automation.states import UNFINISHED
-from smalti_dagster.checks.own import own_checks
+from smalti_dagster.checks.check import own_checks
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.jobs import TRAINING_JOBS, job_name
 from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG, VERSION_TAG, facts_of, latest, made_in, run_tags

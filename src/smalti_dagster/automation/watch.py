@@ -23,7 +23,7 @@ from smalti_dagster.automation import debounce
 from smalti_dagster.automation.debounce import WatchState
 from smalti_dagster.automation.partitions import Look, add_partitions, look_at_partitions, request_partitions
 from smalti_dagster.automation.states import unfinished_reader
-from smalti_dagster.checks.own import own_checks
+from smalti_dagster.checks.check import own_checks
 from smalti_dagster.declaration import Declaration, Watch
 from smalti_dagster.jobs import job_name
 from smalti_dagster.lineage import facts_of, latest, made_in

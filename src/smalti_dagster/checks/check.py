@@ -1,17 +1,22 @@
-"""Checks as plain functions, evaluated by the op of the asset that they are about, directly after it."""
+"""Checks as plain functions, evaluated by the op of the asset that they are about, directly after it.
+
+Also here: blocking checks that a project defines itself on a data set's assets; the tag `checked` waits for them, too.
+They are ops of their own, which Dagster executes after that of the data set, or whenever a person does.
+"""
 
 import functools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import dagster as dg
+from dagster_shared.check import CheckError
 
 from smalti.errors import SmaltiError
 from smalti.spark.prepared.table import PreparedTable
-from smalti_dagster.checks.own import own_checks
 from smalti_dagster.declaration import Declaration, Stage
-from smalti_dagster.declaration.checks import CheckName, severity_of
+from smalti_dagster.declaration.checks import CheckName, checks_before_shards, severity_of
+from smalti_dagster.lineage import evaluations, latest
 from smalti_dagster.places import prepared_table
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.stage import Facts
@@ -135,3 +140,50 @@ def _is_alone(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     if isinstance(context, dg.AssetCheckExecutionContext):
         return asset not in set(context.job_def.asset_layer.executable_asset_keys)
     return asset not in context.selected_asset_keys
+
+
+def own_checks(context: Any, declared: Declaration) -> tuple[dg.AssetCheckKey, ...]:
+    """Return the project's own blocking checks of the raw data, prepared rows and shards of a data set.
+
+    Args:
+        context: Of an op or a tick. One that has no code location, as in a test, knows the checks of its job alone.
+        declared: The data set.
+    """
+    graph = _graph_of(context)
+    if graph is None:
+        return ()
+    assets = {declared.key(stage) for stage in declared.stages if stage != "model"}
+    before = checks_before_shards(declared.source.kind, declared.checks.severity)
+    ours = {*declared.blocking_checks, *before}
+    found = [key for key in graph.asset_check_keys if key.asset_key in assets and key.name not in ours]
+    return tuple(sorted(key for key in found if graph.get(key).blocking))
+
+
+def missing_of(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> list[str]:
+    """Return the names of those checks that have not passed, or warned, for the newest materialisation of their asset.
+
+    Which one a check was of, Dagster notes with its result.
+    """
+    return [key.name for key in checks if not _has_passed(instance, key)]
+
+
+def _has_passed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
+    newest, last = latest(instance, check.asset_key), next(evaluations(instance, check), None)
+    if newest is None or last is None:
+        return False
+    said = last[1]
+    about = said.target_materialization_data
+    is_of_newest = about is not None and about.run_id == newest.run_id and about.timestamp >= newest.timestamp
+    return is_of_newest and (said.passed or said.severity is dg.AssetCheckSeverity.WARN)
+
+
+def _graph_of(context: Any) -> Any:
+    """Return Dagster's graph of the assets and checks of a code location, else of a job; None if there is neither."""
+    try:
+        repository = context.repository_def
+        if repository is not None:
+            return repository.asset_graph
+    except (CheckError, dg.DagsterInvariantViolationError):
+        pass  # it has no code location
+    op = getattr(context, "op_execution_context", None)
+    return op.job_def.asset_layer.asset_graph if op is not None else None

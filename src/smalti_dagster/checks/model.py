@@ -7,8 +7,7 @@ import dagster as dg
 from smalti.catalog import Manifest
 from smalti.torch.train.config import IMAGES
 from smalti_dagster.checks.check import Check, CheckInput
-from smalti_dagster.checks.metric import build_metric_checks
-from smalti_dagster.checks.promoted import HELD_OUT, ComparedFigure, about_model
+from smalti_dagster.checks.metric import HELD_OUT, ComparedFigure, about_model, build_metric_checks
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import Place
 from smalti_dagster.stage import Facts

@@ -1,7 +1,18 @@
-"""The blocking checks of a version: its bytes, its rows, and what is gone since the newest version that was checked."""
+"""The blocking checks of a version: its bytes, its rows, and what is gone since the newest version that was checked.
 
+Also here: the rotation of full verification, by which each stored shard is read again once in a period, spread over the
+runs in it.
+
+A hash of a shard's name puts it into one of a fixed number of slots; each slot has a time at which it is due. The times
+are kept in the metadata of the check, so that the state does not grow with the set.
+"""
+
+import hashlib
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import dagster as dg
 
@@ -11,7 +22,6 @@ from smalti.format import ShardInfo
 from smalti_dagster.checks.check import Check, prepared_rows
 from smalti_dagster.checks.drift import build_drift_checks
 from smalti_dagster.checks.likeness import build_likeness_checks
-from smalti_dagster.checks.rotation import rotate, slot_of
 from smalti_dagster.checks.sums import SplitSums, not_in, sums_of_table
 from smalti_dagster.checks.version import VersionInput, known, of_version
 from smalti_dagster.declaration import Declaration
@@ -136,3 +146,42 @@ _INTEGRITY = {
         _hashes_verify,
     ),
 }
+
+
+Period = Literal["always", "daily", "weekly", "monthly", "never"]
+
+SLOTS = 128
+"""Parts into which a set is divided."""
+
+_DAY = 86_400.0
+_SECONDS: dict[Period, float] = {"always": 0.0, "daily": _DAY, "weekly": 7 * _DAY, "monthly": 30 * _DAY}
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of a shard."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % SLOTS
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The slots that are due in a run, and the times at which all are due after it."""
+
+    due: frozenset[int]
+    times: tuple[int, ...]
+    """Seconds since the epoch by slot; empty where nothing is ever due."""
+
+
+def rotate(times: Sequence[int], period: Period, *, now: float) -> Rotation:
+    """Return what is due now, given the times that the last run left; everything if it left none. Pure.
+
+    After a pass over everything, the slots become due one after the other over a whole period.
+    """
+    if period == "never":
+        return Rotation(frozenset(), ())
+    seconds = _SECONDS[period]
+    if len(times) != SLOTS:
+        later = tuple(int(now + seconds * (slot + 1) / SLOTS) for slot in range(SLOTS))
+        return Rotation(frozenset(range(SLOTS)), later)
+    # Another, shorter period counts from now on.
+    due = frozenset(slot for slot, time in enumerate(times) if min(time, now + seconds) <= now)
+    return Rotation(due, tuple(int(now + seconds) if slot in due else int(t) for slot, t in enumerate(times)))

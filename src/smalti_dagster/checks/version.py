@@ -10,8 +10,7 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.header import Header
 from smalti.errors import FormatError, StoreNotFound
 from smalti_dagster.checks.check import CheckInput
-from smalti_dagster.checks.shard_sums import SetSums, load_sums, save_sums, sums_of_shards
-from smalti_dagster.checks.sums import class_counts
+from smalti_dagster.checks.sums import SetSums, class_counts, load_sums, save_sums, sums_of_shards
 from smalti_dagster.lineage import (
     CHECKED_IN,
     CONTENT,

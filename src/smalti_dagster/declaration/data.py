@@ -14,7 +14,18 @@ PARTITION = "{partition}"
 MANIFESTS = (".csv", ".parquet")
 """Endings of the names of manifests."""
 
-_KINDS = ("folder", "manifest", "table", "sql", "dataframe")
+FORMS: dict[str, Literal["images", "rows"]] = {
+    "folder": "images",
+    "manifest": "images",
+    "table": "rows",
+    "sql": "rows",
+    "dataframe": "rows",
+    "generate": "images",
+}
+"""The forms of a source, each named as its field of `Source`, and what it has. Rows are read by `sources/rows.py`."""
+ROW_FORMS = tuple(form for form, kind in FORMS.items() if kind == "rows")
+GENERATE = "generate"
+"""The form that may stand beside another one."""
 
 
 class Source(dg.Model, dg.Resolvable):
@@ -60,10 +71,11 @@ class Source(dg.Model, dg.Resolvable):
 
     @model_validator(mode="after")
     def _has_one_kind(self) -> "Source":
-        given = [name for name in _KINDS if getattr(self, name)]
+        given = [name for name in FORMS if getattr(self, name) and name != GENERATE]
         if len(given) > 1 or not (given or self.generate):
-            choices = f"{', '.join(_KINDS)}, generate"
-            raise ValueError(f"give exactly one of {choices} as the source, found {', '.join(given) or 'none'}")
+            raise ValueError(
+                f"give exactly one of {', '.join(FORMS)} as the source, found {', '.join(given) or 'none'}"
+            )
         if self.manifest and not self.manifest.endswith(MANIFESTS):
             raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
         if self.generate:
@@ -75,7 +87,7 @@ class Source(dg.Model, dg.Resolvable):
         if self.version:
             require_import_path("version", self.version)
         if self.version and self.kind == "images":
-            raise ValueError("`version` needs a source of rows (table, sql, dataframe)")
+            raise ValueError(f"`version` needs a source of rows ({', '.join(ROW_FORMS)})")
         if self.options and self.format is None:
             raise ValueError("`options` are those of the reader of a table given by its address: give its `format`")
         return self
@@ -83,17 +95,17 @@ class Source(dg.Model, dg.Resolvable):
     @property
     def form(self) -> str:
         """The field that holds the source."""
-        return next((name for name in _KINDS if getattr(self, name)), "generate")
+        return next((name for name in FORMS if getattr(self, name)), GENERATE)
 
     @property
     def text(self) -> str:
         """The value of that field; empty for a generated set."""
-        return str(getattr(self, self.form)) if self.form != "generate" else ""
+        return str(getattr(self, self.form)) if self.form != GENERATE else ""
 
     @property
     def kind(self) -> Literal["images", "rows"]:
         """`images` for folders, manifests and generated sets, `rows` for tables, queries and DataFrames."""
-        return "rows" if self.form in ("table", "sql", "dataframe") else "images"
+        return FORMS[self.form]
 
 
 _WINDOWS: dict[str, Callable[..., dg.PartitionsDefinition[str]]] = {

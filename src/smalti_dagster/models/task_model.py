@@ -8,8 +8,8 @@ from pydantic import Field
 from smalti.catalog import Manifest
 from smalti.errors import CatalogError
 from smalti.torch.train.config import TASKS
+from smalti_dagster.checks.metric import HELD_OUT
 from smalti_dagster.checks.model import build_model_checks
-from smalti_dagster.checks.promoted import HELD_OUT
 from smalti_dagster.declaration import Declaration, Train
 from smalti_dagster.declaration.configuration import with_defaults
 from smalti_dagster.models.training import (

@@ -7,7 +7,7 @@ large one shows the runs before it in grey.
 import math
 from collections.abc import Mapping, Sequence
 
-from smalti.inspection.charts import COLOURS, escape
+from smalti.inspection.distributions import COLOURS, escape
 from smalti_dagster.reports.pictures import INLINE_LIMIT, markdown_picture
 from smalti_dagster.reports.tables import DIVERGED
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from smalti.images import GAP, Pixels, contact_sheet, resize_square, thumbnail
-from smalti.inspection.charts import escape, shortened
+from smalti.inspection.distributions import escape, shortened
 from smalti_dagster.reports.pictures import INLINE_LIMIT, markdown_picture, plain, raster_picture
 
 THUMBNAIL = 96

@@ -14,8 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
-from smalti.inspection.charts import class_picture, escape, histogram_picture, shortened, svg_picture
-from smalti.inspection.distributions import Histogram
+from smalti.inspection.distributions import Histogram, class_picture, escape, histogram_picture, shortened, svg_picture
 
 INLINE_LIMIT = 1000
 """Characters of Markdown from which the UI hides it behind a link."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.inspection.charts import COLOURS, escape, shortened
+from smalti.inspection.distributions import COLOURS, escape, shortened
 from smalti_dagster.reports.pictures import markdown_picture
 from smalti_dagster.reports.shown import Metadata
 from smalti_dagster.reports.tables import Value, table

@@ -1,16 +1,19 @@
-"""The Spark resource: one session per process, started when it is first asked for and stopped when the step ends."""
+"""The Spark resource: one session per process, started when it is first asked for and stopped when the step ends.
+
+Also here: the thread that reports how far Spark is; it asks Spark's status tracker every few seconds.
+"""
 
 import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from smalti_dagster.resources.spark_progress import watch_stages
 from smalti_dagster.runs.lifetime import RunBoundResource
 from smalti_dagster.runs.signals import held_signals, stopped_by_signals
 
@@ -117,3 +120,40 @@ def _has_session() -> bool:
         return True
     # A session of another thread is not active here, and a new one would share its context, and end it.
     return getattr(getattr(core, "SparkContext", None), "_active_spark_context", None) is not None
+
+
+_SECONDS = 3.0  # between two reports; each is a line in the event log
+
+
+@contextlib.contextmanager
+def watch_stages(session: Any, report: Callable[[str], None] | None) -> Iterator[None]:
+    """Reports finished tasks of running stages while the body runs; nothing on Spark Connect, which has no tracker."""
+    context = getattr(session, "sparkContext", None)
+    if report is None or context is None:
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_follow, args=(context.statusTracker(), report, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(timeout=10.0)
+
+
+def _follow(tracker: Any, report: Callable[[str], None], done: threading.Event) -> None:
+    last = ""
+    while not done.wait(_SECONDS):
+        text = describe_stages([tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()])
+        if text and text != last:
+            report(text)
+            last = text
+
+
+def describe_stages(stages: list[Any]) -> str:
+    """Return how far the running stages are, such as `Spark: 40 % (12 of 30 tasks)`; empty when nothing runs."""
+    running = [stage for stage in stages if stage is not None]  # None: the stage ended in the meantime
+    tasks = sum(stage.numTasks for stage in running)
+    completed = sum(stage.numCompletedTasks for stage in running)
+    return f"Spark: {100 * completed // tasks} % ({completed} of {tasks} tasks)" if tasks else ""

@@ -8,9 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.inspection.charts import shortened
-from smalti.spark.rows import first_transformed
-from smalti.spark.shipping import ship_function
+from smalti.inspection.distributions import shortened
+from smalti.spark.rows import first_transformed, ship_function
 from smalti.writer.tables.transform import as_transform
 from smalti_dagster.reports.tables import Value
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import dagster as dg
@@ -34,15 +34,23 @@ def read_frame(session: SparkSession, declared: Declaration, config: RowsConfig,
     if not os.environ.get("DATABRICKS_RUNTIME_VERSION"):  # Unity Catalog decides there
         for name, value in hadoop_settings(storage.root, storage.options()).items():
             session.conf.set(name, value)
-    if config.form == "table" and declared.source.format is not None:
-        return session.read.format(declared.source.format).options(**declared.source.options).load(text)
-    if config.form == "table":
+    if config.form not in _READERS:
+        raise dg.Failure(f"`form` must be one of {', '.join(_READERS)}, found {config.form!r}", allow_retries=False)
+    return _READERS[config.form](session, text, declared)
+
+
+def _read_table(session: SparkSession, text: str, declared: Declaration) -> DataFrame:
+    if declared.source.format is None:
         return session.table(text)
-    if config.form == "sql":
-        return session.sql(text)
-    if config.form == "dataframe":
-        return load_for_tasks(session, text)(session)
-    raise dg.Failure(f"`form` must be table, sql or dataframe, found {config.form!r}", allow_retries=False)
+    return session.read.format(declared.source.format).options(**declared.source.options).load(text)
+
+
+_READERS: dict[str, Callable[[SparkSession, str, Declaration], DataFrame]] = {
+    "table": _read_table,
+    "sql": lambda session, text, _: session.sql(text),
+    "dataframe": lambda session, text, _: load_for_tasks(session, text)(session),
+}
+"""By form of a source of rows (`FORMS` of the declaration): the function that reads it."""
 
 
 def identify_partitions(

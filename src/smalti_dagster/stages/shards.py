@@ -8,7 +8,7 @@ from pydantic import Field
 
 from smalti.catalog.diff import compare
 from smalti.catalog.manifest import stored_bytes
-from smalti.spark.prepared.reshard import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
+from smalti.spark.prepared.rows import Resharded, Sharding, Target, find_version, look_at, reshard_prepared
 from smalti.spark.prepared.table import PreparedTable
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import overrides, with_defaults

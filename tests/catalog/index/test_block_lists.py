@@ -12,7 +12,7 @@ from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import BlockList, FileInfo, Schema, ShardInfo
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int"})
 LISTS = [

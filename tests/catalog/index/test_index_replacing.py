@@ -8,7 +8,7 @@ from smalti.catalog import load_manifest, publish, rollback
 from smalti.catalog.index import replace_index
 from smalti.errors import CatalogError, CommitUnknown, StoreConflict, StoreError, StoreTimeout
 from smalti.storage import LocalStore
-from smalti.testing import Killed, MemoryStore
+from tests.stores import Killed, MemoryStore
 
 WRITES = ("put", "put_if_absent", "put_if_match")
 

@@ -9,9 +9,9 @@ from smalti.catalog import load_manifest, merge_index, verify
 from smalti.errors import CatalogError, IndexFileError, StoreError, StoreTimeout
 from smalti.format import Schema, ShardBuilder, ShardOptions, emit_index
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from tests.format.text_sets import builder
 from tests.shard_sets import write_set
+from tests.stores import MemoryStore
 
 
 def fill(store, folder, count, first=0):

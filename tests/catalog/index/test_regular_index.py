@@ -11,10 +11,10 @@ from smalti.catalog.table.foreign_index import read_regular
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.format import emit_index, parse_index
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import many_shards
 from tests.hostile.mutations import mutate_bytes, mutate_json
 from tests.hostile.seeds import MDS_INDEXES, TEXT_INDEXES, mds_entry
+from tests.stores import MemoryStore
 
 
 def regular_index(count, *, zipped=False, hashes=("sha1", "xxh64")):

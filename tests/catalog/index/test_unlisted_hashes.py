@@ -11,8 +11,8 @@ from smalti.catalog.reading import load_from_table
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, parse_index, text_schema
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer import compact
+from tests.stores import MemoryStore
 
 MDS = Schema.from_columns({"id": "int"})
 OPTIONS = ShardOptions("zstd", (), 170, ("xxh3_64",))

@@ -1,6 +1,6 @@
 """A store that runs a function of the test immediately before a version is put."""
 
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 class InterferingStore(MemoryStore):

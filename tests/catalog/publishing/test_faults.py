@@ -17,7 +17,7 @@ from smalti.errors import (
 )
 from smalti.format import parse_index
 from smalti.storage import LocalStore
-from smalti.testing import Killed, MemoryStore
+from tests.stores import Killed, MemoryStore
 
 HEADER = "_versions/00000001.json"
 

@@ -12,8 +12,8 @@ from smalti.exchange import copy_version
 from smalti.exporting import export
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage.probe import probe_store
-from smalti.testing import MemoryStore
 from smalti.writer import PurgeOptions, UploadOptions, compact, delete
+from tests.stores import MemoryStore
 
 CONDITIONAL = ("put_if_absent", "put_if_match", "delete")
 
@@ -114,7 +114,7 @@ MEMBERS = {
     "exporting/record.py": "export",
     "torch/train/launchers/preflight.py": "tests/torch/train/test_run_store.py",
     "torch/train/run/store.py": "tests/torch/train/test_run_store.py",
-    "torch/tuning/journal.py": "tests/torch/train/test_run_store.py",
+    "torch/tuning/study.py": "tests/torch/train/test_run_store.py",
 }
 """By module with conditional requests: one of the works above that makes them, or a file with tests of it."""
 

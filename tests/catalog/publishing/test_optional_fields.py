@@ -9,7 +9,7 @@ from smalti.catalog import load_manifest, publish
 from smalti.catalog.header import parse_header, read_header
 from smalti.catalog.manifest import add_row_hashes
 from smalti.errors import CatalogError, IndexFileError, SchemaError
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 NAMES = ("logical", "row_hash", "sidecars", "fenced", "expired")
 

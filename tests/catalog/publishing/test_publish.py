@@ -16,7 +16,7 @@ from smalti.errors import (
 )
 from smalti.format import parse_index
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
+from tests.stores import MemoryStore
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -14,8 +14,8 @@ from smalti.catalog.table.arrow import table_of
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import CatalogError, DeletedSamplesWarning, FormatError, IndexFileError, SchemaError, SmaltiError
 from smalti.format import Encoding, Schema, register_encoding, unregister_encoding
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
+from tests.stores import MemoryStore
 
 FIELDS = ("metadata", "lineage", "logical", "sidecars")
 

@@ -33,9 +33,9 @@ from smalti.errors import CatalogError, FormatError, IndexFileError, VersionNotF
 from smalti.exchange import copy_version
 from smalti.format import parse_index
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.catalog.retention.test_vacuum import AgingStore
+from tests.stores import MemoryStore
 
 PER_SHARD = 12
 """Samples of a shard of `make_draft`, about."""

@@ -6,8 +6,8 @@ import pytest
 
 from smalti.catalog import publish
 from smalti.errors import CommitConflict, CommitUnknown, StoreError, StoreTimeout
-from smalti.testing import MemoryStore
 from tests.catalog.publishing.test_faults import check_chain
+from tests.stores import MemoryStore
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,8 +9,8 @@ from smalti.catalog.retention.retire import retire
 from smalti.errors import DeletedSamplesWarning, StoreError
 from smalti.exchange import copy_version, sync
 from smalti.format import BlockHashes
-from smalti.testing import MemoryStore
 from smalti.writer import compact, delete
+from tests.stores import MemoryStore
 
 COLUMNS = {"id": "int", "data": "bytes"}
 OLD = 10 * 86400.0

@@ -20,9 +20,9 @@ from smalti.errors import (
 )
 from smalti.format import emit_index
 from smalti.storage import LocalStore, ObjectInfo
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from tests.catalog.publishing.interfering_store import InterferingStore
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 DAY = 86400.0
 

@@ -13,8 +13,8 @@ from smalti.catalog.table.arrow import emit_table, pack_shards, table_of, unpack
 from smalti.errors import CatalogError, IndexFileError
 from smalti.format import FileInfo, Schema, emit_index, parse_index, text_schema
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import MANY, SCHEMA, file, many_shards, shard
+from tests.stores import MemoryStore
 
 WRITE_ID = "20261122t000000-0123456789abcdef"
 

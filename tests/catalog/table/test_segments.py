@@ -17,10 +17,10 @@ from smalti.catalog.table.segments import joined_table, segmented, segments_in, 
 from smalti.catalog.table.shard_table import ShardTable, bytes_of, content_digest, digest_of, sizes_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import BlockList, Schema
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import shard
 from tests.catalog.test_text_sets import draft as text_draft
 from tests.format.text_sets import KINDS
+from tests.stores import MemoryStore
 
 SIZE = 4
 

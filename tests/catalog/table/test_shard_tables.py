@@ -16,8 +16,8 @@ from smalti.errors import IndexFileError, SchemaError
 from smalti.format import Schema, check_readable
 from smalti.storage import LocalStore
 from smalti.stream import OpenStreams, StreamOptions
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import many_shards, parsed, table_of
+from tests.stores import MemoryStore
 
 HEADER = "_versions/00000001.json"
 COUNT = 3000

@@ -16,8 +16,8 @@ from smalti.catalog.table.shard_table import ShardTable
 from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, IndexFileError
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from tests.catalog.table.tables import shard
+from tests.stores import MemoryStore
 
 SIZE = 2
 COUNT = 40

@@ -16,9 +16,9 @@ from smalti.compat.streaming.base.util import merge_index
 from smalti.errors import CommitUnknown, DatasetExists, StoreError, StoreTimeout
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter as NativeWriter
 from smalti.writer import UploadOptions
+from tests.stores import MemoryStore
 
 ID = {"id": "int"}
 SCHEMA = Schema.from_columns(ID)

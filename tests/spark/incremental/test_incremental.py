@@ -33,11 +33,11 @@ from smalti.spark.prepare import PrepareOptions
 from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
 from smalti.spark.reshard_images import reshard_images, source_files
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter, delete
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.plan import WriteOptions
 from tests.spark.photos import put
+from tests.stores import MemoryStore
 
 SCHEMA = StructType(
     [

@@ -14,8 +14,6 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.add_columns import add_columns, drop_columns
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from smalti.writer import ShardUploader, UploadOptions, compact
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.spark.incremental.test_incremental import (
@@ -27,6 +25,8 @@ from tests.spark.incremental.test_incremental import (
     small_set,
     stored_rows,
 )
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 SCHEMA = Schema.from_columns({"path": "str", "number": "int32", "text": "str"})
 FOREIGN = [("somebody's", 1, "x"), ("a/00", 0, "a/00:10"), ("somebody's", 2, "y" * 90)]

@@ -24,11 +24,11 @@ from smalti.format import Schema, ShardOptions
 from smalti.spark.add_columns import AlignedPlan, add_columns, drop_columns, place_rows, write_placed
 from smalti.spark.columns import plan_table
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
 from smalti.writer import MDSWriter
 from smalti.writer.tables.attempts import Attempt
 from tests.golden.conftest import peer, peer_reads
 from tests.shard_sets import sample, write_set
+from tests.stores import MemoryStore
 
 __all__ = ["peer"]
 

@@ -13,10 +13,10 @@ from smalti.errors import ChecksumMismatch, CommitConflict
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.add_columns import add_columns, drop_columns
 from smalti.storage import open_store
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.shard_sets import sample, write_set
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 ADDED = {"double": "int", "word": "str"}
 

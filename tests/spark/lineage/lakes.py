@@ -27,8 +27,3 @@ def iceberg_catalog(folder):
         yield catalog
     finally:
         catalog.engine.dispose()
-
-
-def data_files(table):
-    """Return the files that a scan of an Iceberg table reads, as Spark Connect would name them."""
-    return [task.file.file_path for task in table.scan().plan_files()]

@@ -1,13 +1,12 @@
 """The source of a DataFrame, and the write id by which a repeated write is recognised."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException
 
-from smalti.spark.lineage import delta_version, iceberg_snapshot, plan_digest, source_of, table_above, write_id_of
-from smalti.storage import open_store
+from smalti.spark.lineage import plan_digest, source_of, write_id_of
 from tests.spark.photos import put
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
@@ -230,36 +229,38 @@ def test_changes_between_snapshots_and_audited_branches_have_no_snapshot():
     assert iceberg(audited="audit") == {}
 
 
-def test_spark_connect_has_the_names_of_files_and_no_plan(tmp_path):
-    table = tmp_path / "t"
-    put(table / "_delta_log" / f"{0:020}.json", b"{}")
-    put(table / "_delta_log" / f"{11:020}.json", b"{}")
-    put(table / "_delta_log" / f"{10:020}.checkpoint.parquet", b"")
-    put(table / "_delta_log" / f"{12:020}.json.tmp", b"")
-    files = [f"file://{table}/day=1/part-1.parquet", f"file://{table}/day=2/part-0.parquet"]
-    found = source_of(type("Frame", (), {"inputFiles": lambda _: files})())
+class ConnectFrame:
+    """A DataFrame of Spark Connect, whose server knows one Delta table."""
+
+    def __init__(self, files, version=None):
+        self.files, self.version, self.asked, self.sparkSession = files, version, [], self
+
+    def inputFiles(self):  # noqa: N802 -- Spark's name
+        return self.files
+
+    def sql(self, query):
+        self.asked.append(query)
+        if self.version is None:
+            raise AnalysisException("[DELTA_MISSING_DELTA_TABLE]")
+        return self
+
+    def first(self):
+        return {"version": self.version}
+
+
+def test_spark_connect_has_the_names_of_files_and_no_plan():
+    frame = ConnectFrame(["s3://b/t/day=1/part-1.parquet", "s3://b/t/day=2/part-0.parquet"])
+    found = source_of(frame)
     (source,) = found["sources"]
-    assert (source["files"], source["delta_version"], source["format"]) == (2, 11, "files")
-    assert "iceberg" not in source
+    assert source.keys() == {"format", "files", "names_digest"}
+    assert (source["files"], source["format"]) == (2, "files")
     assert write_id_of(found, {}) is None
-    assert source_of(type("Frame", (), {"inputFiles": lambda _: []})()) == {}
-    far = source_of(type("Frame", (), {"inputFiles": lambda _: ["s3://b/x.parquet"]})())
-    assert far["sources"][0].keys() == {"format", "files", "names_digest"}
+    assert source_of(ConnectFrame([])) == {}
 
 
-def test_an_iceberg_folder_has_its_current_snapshot(tmp_path):
-    def metadata(name, snapshot):
-        put(tmp_path / "t" / "metadata" / name, json.dumps({"current-snapshot-id": snapshot}).encode())
-
-    table = table_above([f"file://{tmp_path}/t/data/a=1/x.parquet"])
-    assert table is None
-    metadata("v1.metadata.json", 5)
-    metadata("v2.metadata.json", 6)
-    table = table_above([f"file://{tmp_path}/t/data/a=1/x.parquet"])
-    assert iceberg_snapshot(table) == "6"
-    metadata("v2.metadata.json", -1)
-    assert iceberg_snapshot(table) is None
-    metadata("00003-4ac2d5b0-aaaa-bbbb-cccc-0123456789ab.metadata.json", 9)
-    assert iceberg_snapshot(table) == "9"
-    assert delta_version(table) is None
-    assert iceberg_snapshot(open_store(tmp_path)) is None
+@pytest.mark.parametrize("below", ["day=1/hour=a%20b/part-1.parquet", "part-1.parquet"])
+def test_spark_connect_is_asked_for_the_version_of_a_delta_table(below):
+    frame = ConnectFrame([f"s3://b/the%20`table`/{below}"], version=11)
+    (source,) = source_of(frame)["sources"]
+    assert (source["delta_version"], source["paths"]) == (11, ["s3://b/the `table`"])
+    assert frame.asked == ["DESCRIBE HISTORY delta.`s3://b/the ``table``` LIMIT 1"]

@@ -15,8 +15,8 @@ from smalti.spark.prepared.rows import read_labelled
 from smalti.spark.prepared.table import PreparedTable
 from smalti.spark.prepared.update import PreparedUpdate, bring_up_to_date
 from smalti.storage import Store, open_store
-from smalti.testing import MemoryStore
 from smalti.writer.tables.attempts import Attempt
+from tests.stores import MemoryStore
 
 OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
 

@@ -12,8 +12,7 @@ from smalti.images import decode_rgb, probe_image
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared.parts import Copy, copy_parts, files_of, parts_of, read_part
-from smalti.spark.prepared.reshard import Sharding, look_at, reshard_prepared
-from smalti.spark.prepared.rows import read_prepared
+from smalti.spark.prepared.rows import Sharding, look_at, read_prepared, reshard_prepared
 from smalti.spark.prepared.table import load_prepared, prepared_files
 from smalti.spark.prepared.update import update_prepared
 from tests.spark.photos import encode, put

@@ -16,10 +16,10 @@ from smalti.sources.image_folder import list_images
 from smalti.spark.prepared.table import load_prepared
 from smalti.spark.prepared.update import bring_up_to_date
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
-from smalti.testing.memory import Killed
 from tests.spark.photos import put
 from tests.spark.prepared.preparer import OPTIONS, Preparer, photo, rows_of
+from tests.stores import MemoryStore
+from tests.stores.memory import Killed
 
 DAY = 86400.0
 MARKERS = "_versions/writes/"

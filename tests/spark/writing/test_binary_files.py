@@ -124,9 +124,12 @@ def test_a_table_of_files_whose_size_is_unknown_is_read_in_tasks(spark, tmp_path
         spark.sql("DROP TABLE unmeasured")
 
 
-def test_contents_come_from_spark_where_its_plans_cannot_be_changed(files, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [Py4JError("ofRows([class Project]) does not exist"), TypeError("'JavaPackage' object is not callable")]
+)
+def test_contents_come_from_spark_where_its_plans_cannot_be_changed(files, monkeypatch, error):
     def fail(*_):
-        raise Py4JError("ofRows([class Project]) does not exist")
+        raise error
 
     monkeypatch.setattr(binary_files, "_Extension", fail)
     assert is_read_by_spark(files)

@@ -15,9 +15,8 @@ from smalti.errors import SchemaError, SmaltiError, StoreAuthError
 from smalti.format import Shard
 from smalti.spark import add_columns
 from smalti.spark.profile import profile_rows
-from smalti.spark.reach import ask_executor, has_remote_executors
 from smalti.spark.rows import identities_in, identity_of, in_partitions, transformed, with_split
-from smalti.spark.tasks import decode_errors
+from smalti.spark.tasks import ask_executor, decode_errors, has_remote_executors
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
 from smalti.writer import MDSWriter

@@ -10,8 +10,8 @@ from smalti.catalog.manifest import Draft
 from smalti.format import Schema
 from smalti.spark.writing import progress
 from smalti.spark.writing.progress import Reporter, TaskCount
-from smalti.testing import MemoryStore
 from smalti.writer import progress as display
+from tests.stores import MemoryStore
 
 
 class Stream(io.StringIO):

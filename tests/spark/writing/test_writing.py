@@ -6,12 +6,12 @@ import pytest
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
 from smalti.storage import LocalStore
-from smalti.testing import MemoryStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import collect_parts
 from smalti.writer.tables.plan import WritePlan, collect_columns, plan_output
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform
+from tests.stores import MemoryStore
 
 
 def answers_of(store, function, columns, tasks=2):

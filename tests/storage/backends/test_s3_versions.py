@@ -4,8 +4,8 @@ import boto3
 import pytest
 
 from smalti.storage import LocalStore, open_store
-from smalti.testing import MemoryStore
 from smalti.writer import PurgeOptions, delete
+from tests.stores import MemoryStore
 from tests.writer.user_rows import ids_of, ids_without_user, write_rows
 
 

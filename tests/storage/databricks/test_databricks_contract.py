@@ -4,7 +4,7 @@ import pytest
 
 from smalti.storage import Store, open_store
 from smalti.storage.databricks.mount import open_databricks
-from smalti.testing import LargeStoreContract, StoreContract
+from tests.stores import LargeStoreContract, StoreContract
 
 
 class DbfsRoot:

@@ -9,7 +9,6 @@ import torch
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingError
 from smalti.storage import Store
-from smalti.testing.memory import Killed, MemoryStore
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.launchers.preflight import _check_here
 from smalti.torch.train.run.checkpoint import Snapshot
@@ -17,7 +16,8 @@ from smalti.torch.train.run.parts import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.run.store_checkpoints import StoreCheckpoints
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.tuning.journal import StoreJournal
+from smalti.torch.tuning.study import StoreJournal
+from tests.stores.memory import Killed, MemoryStore
 
 pytestmark = pytest.mark.torch
 

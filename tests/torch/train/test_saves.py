@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from smalti.errors import CheckpointError, StoreError, TrainingError
-from smalti.testing.memory import MemoryStore
 from smalti.torch.train import RunConfig
 from smalti.torch.train import saves as saves_module
 from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
@@ -24,6 +23,7 @@ from smalti.torch.train.run.parts import Parts
 from smalti.torch.train.run.store import LocalRun, StoreRun
 from smalti.torch.train.saves import Saves, checked_step
 from smalti.world import World
+from tests.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.torch
 

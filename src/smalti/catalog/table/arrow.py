@@ -1,8 +1,8 @@
 """The Arrow file of a shard table: a million shards take 200 MB, where JSON takes 450 MB and 1.5 times as long.
 
 Layout 1 is for MDS shards. Layout 2, for sets with text shards or Parquet files, has further columns for meta files,
-line ends and separators. Both may have columns with which parts of shards are verified: hashes of the shards' first
-bytes, as signed numbers, and the places of their block lists (`smalti.format.blocks`).
+line ends and separators. Both may have columns with which parts of shards are verified: the places of their block
+lists (`smalti.format.blocks`).
 
 Files are untrusted: everything that pyarrow takes for granted is checked first. They are memory-mapped; while a file is
 hashed and checked, the pages that were read are released again.
@@ -356,7 +356,7 @@ class _TableBuilder:
         self._schemas: dict[Schema, int] = {}
         self._pieces: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_TEXT_COLUMNS)}
         self._partial: dict[str, list[Any]] = {name: [] for name in COLUMN_NAMES}
-        self._has_text = self._has_first_hash = self._has_blocks = False
+        self._has_text = self._has_blocks = False
 
     def add(self, shards: Sequence[ShardInfo]) -> None:
         """Append shards."""
@@ -384,7 +384,7 @@ class _TableBuilder:
         }
         arrays = {name: self._joined(name, self._pieces.pop(name)) for name in names}
         for name, pieces in self._partial.items():
-            if self._has_blocks if name.startswith("block_") else self._has_first_hash:
+            if self._has_blocks:
                 column = pa.concat_arrays(pieces)
                 is_word = name == "block_file"
                 arrays[COLUMN_NAMES[name]] = column.cast(_word_type(pa)) if is_word else column
@@ -393,11 +393,9 @@ class _TableBuilder:
     def _add_partial(self, shards: Sequence[ShardInfo]) -> None:
         """Append the columns with which parts of the shards are verified."""
         pa = self._pa
-        hashes, lists = [shard.raw.first_hash for shard in shards], [shard.blocks for shard in shards]
-        self._has_first_hash = self._has_first_hash or any(each is not None for each in hashes)
+        lists = [shard.blocks for shard in shards]
         self._has_blocks = self._has_blocks or any(each is not None for each in lists)
         columns: dict[str, tuple[list[Any], Any]] = {
-            "first_hash": (list(map(_signed, hashes)), pa.int64()),
             "block_file": ([each and each.file for each in lists], pa.string()),
             "block_offset": ([each and each.offset for each in lists], pa.int64()),
             "block_bytes": ([each and each.block_bytes for each in lists], pa.int32()),
@@ -432,9 +430,9 @@ def _word_type(pa: Any) -> Any:
     return pa.dictionary(pa.int32(), pa.string())
 
 
-def _signed(first_hash: int | None) -> int | None:
+def _signed(digest: int) -> int:
     """Return the hash as a signed 64-bit number, the only number type of a table."""
-    return first_hash if first_hash is None or first_hash < 1 << 63 else first_hash - (1 << 64)
+    return digest if digest < 1 << 63 else digest - (1 << 64)
 
 
 def _hashes(file: FileInfo) -> str:

@@ -228,17 +228,15 @@ def _with_nulls(values: list[Any], absent: Bools) -> list[Any]:
     return [None if is_absent else value for value, is_absent in zip(values, absent.tolist(), strict=True)]
 
 
-PartialReading = tuple[int | None, str | None, int | None, int | None, int | None]
-"""The hash of a shard's first bytes and the fields of its `BlockList`, which verify parts of it; numbers are signed."""
-NO_PARTIAL_READING: PartialReading = (None, None, None, None, None)
+PartialReading = tuple[str | None, int | None, int | None, int | None]
+"""The fields of a shard's `BlockList`, which verify parts of it; numbers are signed."""
+NO_PARTIAL_READING: PartialReading = (None, None, None, None)
 
 
 @dataclass(frozen=True, eq=False)
 class PartialColumns:
     """The optional columns of a table, with which parts of shards are verified."""
 
-    first_hash: Numbers | None = None
-    """Hashes of the first bytes of the shards."""
     block_file: Words | None = None
     """None if no shard has a block list; otherwise the columns below are there, too."""
     block_offset: Numbers | None = None
@@ -253,11 +251,10 @@ class PartialColumns:
             ValueError: a column has another type.
             KeyError: a column is missing or duplicated.
         """
-        found = {name for name in cls.__dataclass_fields__ if COLUMN_NAMES[name] in table.column_names}
-        if not found.isdisjoint(_BLOCK_FIELDS):
-            found.update(_BLOCK_FIELDS)
+        if COLUMN_NAMES.keys().isdisjoint(table.column_names):
+            return cls()
         views: dict[str, Any] = {}
-        for name in found:
+        for name in cls.__dataclass_fields__:
             column = table.column(COLUMN_NAMES[name])
             views[name] = words_of(column) if name == "block_file" else numbers_of(column)
         return cls(**views)
@@ -271,9 +268,8 @@ class PartialColumns:
 
 
 NO_PARTIAL_COLUMNS = PartialColumns()
-COLUMN_NAMES = {name: name for name in PartialColumns.__dataclass_fields__} | {"first_hash": "raw_first"}
+COLUMN_NAMES = {name: name for name in PartialColumns.__dataclass_fields__}
 """Names in a table of the fields of `PartialColumns`."""
-_BLOCK_FIELDS = frozenset(name for name in COLUMN_NAMES if name.startswith("block_"))
 
 
 class RowParser:
@@ -344,7 +340,7 @@ class RowParser:
         names = self._common.get((compression, hash_names, size_limit))
         if names is None:
             names = self._read_common(compression, hash_names, size_limit, where)
-        raw = _file(*files[:3], where=where, first_hash=partial[0])
+        raw = _file(*files[:3], where=where)
         meta, zip_meta = (
             (_file(*row[15:18], where=where), _file(*row[18:21], where=where, limit=MAX_STORED_BYTES))
             if len(row) > 15
@@ -366,7 +362,7 @@ class RowParser:
             zip_meta=zip_meta,
             newline=newline,
             separator=separator,
-            blocks=None if partial[1] is None else _block_list(*partial[1:], where=where),
+            blocks=None if partial[0] is None else _block_list(*partial, where=where),
         )
         info.check(where)
         return info
@@ -441,11 +437,9 @@ def _file(
     *,
     where: str,
     limit: int = MAX_FILE_BYTES,
-    first_hash: int | None = None,
 ) -> FileInfo | None:
     if name is None:
         return None
-    unsigned = None if first_hash is None else first_hash % (1 << 64)
-    file = FileInfo(name, -1 if num_bytes is None else num_bytes, parse_hashes(hashes), unsigned)
+    file = FileInfo(name, -1 if num_bytes is None else num_bytes, parse_hashes(hashes))
     file.check(where, limit=limit)
     return file

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import point_out
+from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
 from smalti.cli.output import Column, byte_count, write, write_json, write_table
 from smalti.cli.registration import MACHINE, command, group

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import UsageFault, point_out
+from smalti.cli.faults import ExitCode, UsageFault, point_out
 from smalti.cli.options import Output, StoreOptions, Url
-from smalti.cli.output import byte_count, write, write_facts, write_json
-from smalti.cli.progress import progress
+from smalti.cli.output import byte_count, progress, write, write_facts, write_json
 from smalti.cli.registration import CHANGE, command
 from smalti.regular_files import read_regular_text
 

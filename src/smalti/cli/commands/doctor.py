@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import UsageFault
+from smalti.cli.faults import ExitCode, UsageFault
 from smalti.cli.options import Output, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, duration, exact_bytes, write, write_json, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, duration, exact_bytes, progress, write, write_json, write_table
 from smalti.cli.registration import MACHINE, command
 
 if TYPE_CHECKING:
@@ -88,8 +86,8 @@ def doctor(
 ) -> ExitCode:
     """Check this machine, and a place: what does not fit or work, and what to do about it.
 
-    Looks at Python, packages, Java, Spark, torch, the way to the store, credentials, rights, the data set, and the
-    cache folder. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
+    Looks at packages, Java, GPUs, shared memory, credentials, rights, the data set, and the cache folder, for
+    faults that no error reports. Nothing is changed. The exit status is 3 if there is a fault; warnings do not count.
     """
     from smalti.diagnosis import diagnose
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
+from smalti.cli.faults import ExitCode
 from smalti.cli.options import Output, Split, StoreOptions, VersionChoice
-from smalti.cli.output import Column, byte_count, write, write_json, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, progress, write, write_json, write_table
 from smalti.cli.registration import CHANGE, command
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smalti.cli.options import Output, Split, StoreOptions, Url, VersionChoice
-from smalti.cli.output import Column, byte_count, exact_bytes, write, write_facts, write_json, write_table
-from smalti.cli.progress import progress
+from smalti.cli.output import Column, byte_count, exact_bytes, progress, write, write_facts, write_json, write_table
 from smalti.cli.registration import LOOK, command
 
 if TYPE_CHECKING:

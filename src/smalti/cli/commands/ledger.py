@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from smalti.cli.exit_codes import ExitCode
-from smalti.cli.faults import point_out
+from smalti.cli.faults import ExitCode, point_out
 from smalti.cli.options import Output, StoreOptions
 from smalti.cli.output import write, write_json
 from smalti.cli.registration import TRAINING, command, group

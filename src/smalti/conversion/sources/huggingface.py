@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
+from smalti.conversion.files import SourceFile, is_file_name
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.conversion.sources.source_file import SourceFile, is_file_name
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES

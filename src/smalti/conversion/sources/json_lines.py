@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles
+from smalti.conversion.files import SourceFiles, each_file, without_compression
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.json_checks import (
     MAX_EXACT,
@@ -40,7 +40,6 @@ from smalti.conversion.sources.lines import (
     line_ranges,
     refuse_unknown,
 )
-from smalti.conversion.sources.source_file import each_file, without_compression
 from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.sources.listing import LeftOut
 

@@ -153,18 +153,6 @@ class MappedFile:
         """Load all pages now, without Python's lock; where the system cannot, they are loaded as they are read."""
         _load_pages(memoryview(self.map))
 
-    @classmethod
-    def open_first(cls, path: Path, *, num_bytes: int, name: str) -> "MappedFile | None":
-        """Map the first `num_bytes` of a file that is being written; None while it is shorter.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
-        with open_regular(path) as file:
-            if file.seek(0, 2) < num_bytes:
-                return None
-            return cls(mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ), name)
-
 
 class MappedRows:
     """The mapped files that a batch is read from, and the file that each row of the batch lies in.

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
 from smalti.errors import BadImageError, ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
 from smalti.format.encodings.registry import is_unsafe
-from smalti.format.hashing import FIRST_BYTES
 from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, head_bytes, read_offsets
 from smalti.format.reading.batch import (
@@ -82,38 +80,6 @@ class Shard:
         if check_config:
             _check_config(file, offsets, info)
         return cls(file, info, plan)
-
-    @classmethod
-    def open_first(
-        cls,
-        path: Path,
-        info: ShardInfo,
-        last: int,
-        *,
-        allow_unsafe_types: bool = False,
-        check_config: bool = False,
-        names: tuple[str, ...] | None = None,
-    ) -> "Shard | None":
-        """Open the shard over the first `FIRST_BYTES` of a file that is still being written.
-
-        Reading a sample beyond these bytes raises `FormatError`. Returns None if fewer bytes are written, if they do
-        not have the hash `info.raw.first_hash`, or if sample `last` does not lie in them.
-
-        Raises:
-            FormatError: The header or the offsets contradict the index.
-            SchemaError: A column whose encoding is refused.
-            OSError: The file cannot be opened.
-        """
-        file = MappedFile.open_first(path, num_bytes=FIRST_BYTES, name=info.raw.basename)
-        if file is None or xxh3_64_intdigest(file.map) != info.raw.first_hash or 8 + 4 * info.samples > FIRST_BYTES:
-            return None
-        whole = info.raw.num_bytes
-        offsets = read_offsets(memoryview(file.map), samples=info.samples, what=str(path), num_bytes=whole)
-        if int(offsets[last + 1]) > FIRST_BYTES:
-            return None
-        if check_config:
-            _check_config(file, offsets, info)
-        return cls(file, info, read_plan(info.schema, allow_unsafe_types=allow_unsafe_types, names=names))
 
     @property
     def names(self) -> tuple[str, ...] | None:

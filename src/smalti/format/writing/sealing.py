@@ -15,7 +15,7 @@ from smalti.errors import ClosedError, SchemaError
 from smalti.format.blocks import block_hashes_of
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Bytes1d, Int64s
-from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_first, hash_rows
+from smalti.format.hashing import Buffer, check_hash_names, digest_bytes, hash_rows
 from smalti.format.index import FileInfo, ShardInfo
 from smalti.format.layout import config_bytes, head_bytes
 from smalti.format.reading.shard import check_written
@@ -284,7 +284,6 @@ class MdsSealer:
         raw, zipped, stored = files.finish(f"shard.{number:05}.mds", data)
         block_hashes = None
         if zipped is None:
-            raw = replace(raw, first_hash=hash_first(data, files.recorded_hashes))
             block_hashes = block_hashes_of(data, files.recorded_hashes)
         info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
         check_written(data, info)

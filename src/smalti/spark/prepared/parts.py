@@ -24,8 +24,7 @@ from smalti.format.index import PARQUET
 from smalti.images.duplicates import HASH_BYTES, perceptual_hash
 from smalti.regular_files import open_regular
 from smalti.spark.prepare import SOURCE_SIZE
-from smalti.spark.reach import require_reach
-from smalti.spark.tasks import run_on_rows, session_of
+from smalti.spark.tasks import require_reach, run_on_rows, session_of
 from smalti.storage import Store
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 

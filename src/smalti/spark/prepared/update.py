@@ -43,9 +43,8 @@ from smalti.spark.prepared.parts import (
     write_prepared_rows,
 )
 from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of, store_files, table_in
-from smalti.spark.reach import require_reach
 from smalti.spark.reshard import publish_from
-from smalti.spark.tasks import decode_errors, run_tasks, session_of
+from smalti.spark.tasks import decode_errors, require_reach, run_tasks, session_of
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact
 from smalti.writer.tables.attempts import Answers, Attempt

@@ -12,15 +12,13 @@ from smalti.catalog import Manifest, new_write_id
 from smalti.catalog.publishing import Mode
 from smalti.errors import StoreError
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
-from smalti.spark.reach import require_reach
-from smalti.spark.tasks import decode_errors, require_frame
-from smalti.spark.writing.packing import join_on_executors
+from smalti.spark.tasks import decode_errors, require_frame, require_reach
 from smalti.spark.writing.plan import learn_columns, plan_write, select_inputs
 from smalti.spark.writing.plan import shuffle_rows as shuffled
 from smalti.spark.writing.progress import reporting
-from smalti.spark.writing.task import run
+from smalti.spark.writing.task import join_on_executors, run
 from smalti.storage import Store, open_store
-from smalti.storage.overlap import check_apart
+from smalti.storage.opening import check_apart
 from smalti.writer import UploadOptions
 from smalti.writer.tables.attempts import Answers
 from smalti.writer.tables.plan import ProgressChoice, SampleFunction, WriteOptions, WritePlan, check_append

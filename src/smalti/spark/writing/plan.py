@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from smalti.errors import SchemaError
 from smalti.format import Schema
-from smalti.spark.columns import with_casts
-from smalti.spark.kinds import kinds_in
+from smalti.spark.columns import kinds_in, with_casts
 from smalti.spark.prepare import default_columns, policy_of
 from smalti.spark.tasks import LocalFrame, quoted, run_on_rows, select_columns
 from smalti.spark.writing.binary_files import read_in_tasks

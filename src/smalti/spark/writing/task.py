@@ -1,17 +1,23 @@
-"""The tasks of `dataframe_to_mds`, run by Spark; what each does is in `smalti.writer.tables.task`."""
+"""The tasks of `dataframe_to_mds`, run by Spark; what each does is in `smalti.writer.tables.task`.
+
+Also here: the joining of small shards on Spark's executors, where they are too many for the driver.
+"""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from smalti.errors import SchemaError
-from smalti.spark.tasks import run_tasks
+from smalti.spark.tasks import run_on_rows, run_tasks, session_of
 from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.packing import JoinMany, join_rows
 from smalti.writer.tables.plan import WritePlan
 from smalti.writer.tables.task import TaskWriter, write_shards
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def run(frame: "DataFrame", plan: WritePlan) -> Answers:
@@ -41,3 +47,22 @@ def _write_samples(plan: WritePlan, frames: Iterator[Any], attempt: Attempt) -> 
             for sample in samples:
                 writer.write({name: value for name, value in sample.items() if name in names})
         return writer.finish()
+
+
+_MAX_TASKS = 1000
+
+
+def join_on_executors(spark: "SparkSession | Callable[[], SparkSession]") -> JoinMany:
+    """Return the function that joins shards by a Spark job."""
+
+    def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+        work = functools.partial(_join_in_task, plan)
+        num_tasks = min(len(rows), _MAX_TASKS)
+        return run_on_rows(session_of(spark), rows, "place int, shards string", work, num_tasks=num_tasks)
+
+    return join_many
+
+
+def _join_in_task(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> dict[str, Any]:
+    rows = ((row["place"], row["shards"]) for batch in batches for row in batch.to_pylist())
+    return join_rows(plan, rows, attempt)

@@ -12,6 +12,8 @@ credentials as s3fs does.
 
 Oracle's object storage, `oci://bucket@namespace/prefix`, is reached through its S3-compatible endpoint, with customer
 secret keys.
+
+Also here: requests for the contents that a versioned bucket of S3 keeps of replaced and removed objects.
 """
 
 import configparser
@@ -31,12 +33,11 @@ from smalti.process import PerProcess, collection_paused
 from smalti.storage.backends.aws_login import assumed_role, async_session
 from smalti.storage.backends.bodies import bound_responses, within
 from smalti.storage.backends.network import ca_bundle_of, proxies_of
-from smalti.storage.backends.s3_versions import OldVersionRequests
 from smalti.storage.object_store import Body, FsspecReader, Reader
 from smalti.storage.options import parameters_of
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
 from smalti.storage.schemes import SCHEME_BY_NAME, Address, detect, load_extra, named_login
-from smalti.storage.store import Tagged, UnfinishedUpload
+from smalti.storage.store import OldVersion, Tagged, UnfinishedUpload
 
 MAX_PUT_BYTES = 5 << 30
 """Largest object that S3 accepts in one request."""
@@ -525,3 +526,37 @@ def detect_oci_region() -> str | None:
         return None
     profile = detect("OCI_CLI_PROFILE") or "DEFAULT"
     return config.get(profile, "region", fallback=None)
+
+
+class OldVersionRequests:
+    """A mixin for s3fs's file system."""
+
+    split_path: Any
+    _call_s3: Any
+
+    async def _old_versions(self, path: str) -> list[OldVersion]:
+        """Return the noncurrent versions and delete markers below a folder, with whole paths for keys."""
+        bucket, folder, _ = self.split_path(path)
+        prefix = f"{folder.rstrip('/')}/" if folder else ""
+        state = await self._call_s3("get_bucket_versioning", Bucket=bucket)
+        found: list[OldVersion] = []
+        page_start: dict[str, str] = {}
+        while "Status" in state:  # the bucket keeps versions, or did until it was suspended
+            page = await self._call_s3("list_object_versions", Bucket=bucket, Prefix=prefix, **page_start)
+            found += [
+                OldVersion(f"{bucket}/{each['Key']}", each["VersionId"], int(each["Size"]))
+                for each in page.get("Versions", ())
+                if not each["IsLatest"]
+            ]
+            found += [
+                OldVersion(f"{bucket}/{each['Key']}", each["VersionId"], 0, is_removal=True)
+                for each in page.get("DeleteMarkers", ())
+            ]
+            if not page.get("IsTruncated"):
+                break
+            page_start = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+        return found
+
+    async def _remove_old_version(self, path: str, version_id: str) -> None:
+        bucket, key, _ = self.split_path(path)
+        await self._call_s3("delete_object", Bucket=bucket, Key=key, VersionId=version_id)

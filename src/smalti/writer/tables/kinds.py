@@ -1,6 +1,6 @@
 """The type of a column, whether it comes from an Arrow schema or from Spark: a family with its parameters.
 
-`smalti.spark.kinds` makes kinds of Spark's types. What a kind is stored as is in `types`.
+`smalti.spark.columns` makes kinds of Spark's types. What a kind is stored as is in `types`.
 """
 
 import json

@@ -2,6 +2,8 @@
 
 `plan_rows` decides what columns and options determine, and reads no row. `with_output` completes the plan of a
 transform, whose columns are known only after it has run on the first rows. What tasks do by a plan is in `task`.
+
+Also here: rows of prepared images that have no image, and the policy for them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,21 +11,46 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smalti.catalog.header import Header
 from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
-from smalti.errors import ArgumentError, SchemaError
+from smalti.errors import ArgumentError, BadImageError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Answers, Attempt
-from smalti.writer.tables.bad_images import ERROR, PATH, without_bad_images
 from smalti.writer.tables.columns import TablePlan, plan_columns, repeated
 from smalti.writer.tables.kinds import Kind, kinds_of
 from smalti.writer.tables.transform import Transform, TransformFunction, TransformRun, as_transform
 from smalti.writer.uploader import UploadOptions
+
+ERROR = "error"
+"""Column of `prepare_images` with the reason why a row has no image; null if it has one."""
+PATH = "path"
+"""Column of `prepare_images` with the file of each row."""
+
+
+def without_bad_images(batch: pa.RecordBatch, policy: str | None) -> pa.RecordBatch:
+    """Return the rows of `prepare_images` that have an image; all rows of other frames, whose policy is None.
+
+    Raises:
+        BadImageError: The policy is `fail`, and a row has none.
+    """
+    if policy is None:
+        return batch
+    good = pc.is_null(batch.column(ERROR))
+    if policy == "fail" and not pc.all(good).as_py():
+        first = batch.filter(pc.invert(good)).slice(0, 1).select([PATH, ERROR]).to_pylist()[0]
+        raise BadImageError(
+            f"{first[PATH]} is not a usable image: {first[ERROR]}. Remove or replace it, or set `on_bad_image` to "
+            f'"skip"; `update_prepared` names all such files',
+            path=first[PATH],
+        )
+    return batch.filter(good)
+
 
 ProgressChoice = bool | Literal["always"]
 NUM_TRIAL_ROWS = 16

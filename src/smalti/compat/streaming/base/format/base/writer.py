@@ -10,7 +10,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -27,7 +27,7 @@ from smalti.compat.streaming.base.util import bytes_to_int
 from smalti.compat.streaming.errors import BadColumn
 from smalti.errors import IndexFileError, StoreError
 from smalti.format import MAX_FILE_BYTES, FileInfo, Schema, ShardInfo
-from smalti.format.hashing import hash_first, hash_rows
+from smalti.format.hashing import hash_rows
 from smalti.format.json_fields import Fields
 from smalti.format.reading.shard import check_written
 from smalti.format.reading.text import check_written_text
@@ -355,21 +355,18 @@ class _WholeShard:
         """Return the finished shard."""
         entry: dict[str, Any] = {**self.config, "samples": len(self.lengths)}
         payloads = []
-        first_hash = None
         for kind, (name, content) in self.parts.items():
             raw, zipped, stored = self.files.finish(name, content)
             entry[f"raw_{kind}"] = raw.to_json()
             entry[f"zip_{kind}"] = None if zipped is None else zipped.to_json()
             payloads.append(stored)
-            if kind == "data" and zipped is None:
-                first_hash = hash_first(content, self.files.recorded_hashes)
         info = ShardInfo.from_json(entry, where=f"the new shard {self.parts['data'][0]}")
         contents = [content for _, content in self.parts.values()]
         if info.layout is not None:
             check_written_text(contents[0], contents[1], info)
         else:
             check_written(memoryview(contents[0]), info, check_config=False)  # users' writers may have none
-        return BuiltShard(replace(info, raw=replace(info.raw, first_hash=first_hash)), tuple(payloads))
+        return BuiltShard(info, tuple(payloads))
 
 
 def encode_table(lengths: Iterable[int], config: bytes, first: int) -> bytes:

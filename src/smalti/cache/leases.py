@@ -1,4 +1,4 @@
-"""The next use of each shard: in this process, by the order that it reads, and in others, by their leases.
+"""The next use of each shard: in other processes, by their leases, and in this one, by the order that it reads.
 
 What is needed last is evicted. Intended behaviour; anything else is a bug:
 1. A turn is a step and, within it, a shard: a batch requests its shards by number, the lowest first.
@@ -74,7 +74,7 @@ class UpcomingUses:
         self.order = ""
         """Identifies the order that is read; readers of the same order count the same steps."""
         self.is_of_many = False
-        """True if several readers share each step, each at a shard of its own within it."""
+        """True if several readers take each step together; within one step, each reads a different shard."""
         self._set(None)
 
     def plan(

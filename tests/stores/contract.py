@@ -1,4 +1,3 @@
-# ruff: noqa: S101 -- test suites, although they ship
 """The contracts of stores as test suites, which the tests of a backend inherit.
 
 class TestMyStore(StoreContract):
@@ -196,7 +195,7 @@ class StoreContract:
                         except StoreConflict:
                             continue
                         break
-            except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
+            except BaseException as error:
                 faults.append(error)
 
         _run_threads(count, 3)
@@ -290,7 +289,7 @@ class StoreContract:
         if not self.pickles:
             pytest.skip("lives in one process")
         store.put("p", b"1")
-        again = pickle.loads(pickle.dumps(store))  # noqa: S301 -- our own bytes
+        again = pickle.loads(pickle.dumps(store))
         assert again.get("p") == b"1"
         assert again.url == store.url
 
@@ -303,7 +302,7 @@ class StoreContract:
                 for turn in range(5):
                     store.put(f"t/{who}/{turn}", b"%d" % turn)
                     assert store.get(f"t/{who}/{turn}") == b"%d" % turn
-            except BaseException as error:  # noqa: BLE001 -- reported by the test's own thread
+            except BaseException as error:
                 faults.append(error)
 
         _run_threads(work, 8)
@@ -428,7 +427,7 @@ class ReadContract:
 
     def test_a_store_pickles(self, filled: Store) -> None:
         """Worker processes receive stores; connections are made anew."""
-        again = pickle.loads(pickle.dumps(filled))  # noqa: S301 -- our own bytes
+        again = pickle.loads(pickle.dumps(filled))
         assert again.get("k") == b"0123456789"
 
     def test_many_threads_share_one_store(self, filled: Store) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from smalti.cache.next_use import NEVER, Outline, UpcomingUses, Uses
+from smalti.cache.leases import NEVER, Outline, UpcomingUses, Uses
 
 
 def plan(*sections, **options):
