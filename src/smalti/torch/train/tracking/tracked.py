@@ -15,7 +15,9 @@ from smalti.torch.train.run.events import Event, OnEvent
 class Tracker(Protocol):
     """A record of a run."""
 
-    link: str | None
+    @property
+    def link(self) -> str | None:
+        """Address at which the record can be seen; None while there is none."""
 
     def __call__(self, event: Event) -> None:
         """Take an event of the run; does not raise."""
