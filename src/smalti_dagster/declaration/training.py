@@ -6,8 +6,9 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import IMAGES, TASKS
+from smalti.torch.train.config import IMAGES, LAUNCHERS, TASKS
 from smalti.torch.tuning.space import parse_space
+from smalti_dagster.declaration.configuration import of_training
 from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
 
 
@@ -18,11 +19,8 @@ def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
 class Tracking(dg.Model, dg.Resolvable):
     """Records of each training beside those of Dagster."""
 
-    tensorboard: bool = Field(default=False, description="Write TensorBoard's event files into the run's folder.")
-    mlflow: str = Field(
-        default="",
-        description="Address of an MLflow tracking server, or `environment` for that of MLFLOW_TRACKING_URI.",
-    )
+    tensorboard: bool = of_training("tensorboard")
+    mlflow: str = of_training("mlflow", default="")
     experiment: str = Field(default="", description="Of MLflow; by default the data set's name.")
 
 
@@ -58,8 +56,7 @@ class Train(dg.Model, dg.Resolvable):
 
     task: Function = Field(
         default=IMAGES,
-        description="image-classification; of rows language-model or tabular-regression; or module:Class of a task of "
-        "your own (docs/training.md).",
+        description=f"{', '.join(TASKS)}, or module:Class of a task of your own (docs/training.md).",
     )
     task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
     function: Function | None = Field(
@@ -71,9 +68,9 @@ class Train(dg.Model, dg.Resolvable):
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
         default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
     )
-    epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
-    launcher: Literal["default", "inline", "processes", "spark-local", "spark"] = Field(
+    epochs: int = of_training("epochs", default=30)
+    batch_size: int = of_training("batch_size")
+    launcher: Literal[("default", *LAUNCHERS)] = Field(  # type: ignore[valid-type]  # mypy expects texts
         default="default", description="Which processes train; default: the deployment's own launcher."
     )
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")

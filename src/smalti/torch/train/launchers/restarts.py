@@ -25,7 +25,7 @@ from typing import Any
 
 from smalti.errors import HELP_PAGE, SmaltiError, StoreError, TrainingError, WorldMismatch
 from smalti.storage.errors import is_transient
-from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, find_named
 from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import OnEvent
@@ -126,10 +126,8 @@ def next_processes(config: RunConfig, current: int, *, stuck: int) -> int:
     lowest = config.num_processes if config.min_processes is None else config.min_processes
     fitting = [number for number in range(lowest, config.num_processes + 1) if _fits(config, number)]
     wanted = current - 1 if stuck > 1 else current if stuck else config.num_processes
-    if config.launcher == "spark":
-        from smalti.torch.train.launchers.spark import free_slots
-
-        slots = free_slots()
+    if (path := LAUNCHERS[config.launcher].free_slots) is not None:
+        slots = find_named(path, field="launcher")()
         wanted = wanted if slots is None else min(wanted, slots)
     return max([number for number in fitting if number <= wanted], default=min(fitting, default=current))
 

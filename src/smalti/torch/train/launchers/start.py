@@ -1,13 +1,12 @@
 """Starting a run: `train` for the built-in trainer, `launch` for a function of the user's."""
 
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import SmaltiError, WorldMismatch
-from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult
+from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult, find_named
 from smalti.torch.train.launchers.preflight import check_places
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.restarts import run_with_restarts
@@ -96,8 +95,7 @@ def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         )
     if launcher.starts_processes and config.preflight:
         check_places(config)
-    module_name, _, function_name = launcher.function.partition(":")
-    start: Any = getattr(importlib.import_module(module_name), function_name)
+    start: Any = find_named(launcher.function, field="launcher")
     try:
         with tracked(config, program.argument, on_event) as hear:
             return run_with_restarts(start, program, hear)

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.names import find_named
+from smalti.torch.train.config import TrainConfig, find_named
 from smalti.torch.train.run.files import read_json, write_json
 from smalti.torch.train.trainer.task import Task, task_of
 

@@ -11,8 +11,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.names import find_named
+from smalti.torch.train.config import TrainConfig, find_named
 
 _FINAL_RATE = 0.01  # learning rate at both ends, relative to its peak: a rate of zero would teach nothing
 _MAX_NAMES = 8  # of parameters in an error
