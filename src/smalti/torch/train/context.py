@@ -18,12 +18,11 @@ from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.life import BY_FUNCTION, Life
+from smalti.torch.train.life import BY_FUNCTION, Life, Saves, checked_step
 from smalti.torch.train.pinned import PinnedData
 from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
-from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.saves import Saves, checked_step
+from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.world import World
 
 _KIND = "function"

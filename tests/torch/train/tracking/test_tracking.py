@@ -24,8 +24,7 @@ from smalti.torch.train import launch, train
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.events import figures_of
 from smalti.torch.train.tracking.mlflow_run import MlflowRun, Recorder
-from smalti.torch.train.tracking.progress import Progress
-from smalti.torch.train.tracking.tracked import _parameters
+from smalti.torch.train.tracking.tracked import Progress, _parameters
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

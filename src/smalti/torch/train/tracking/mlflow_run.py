@@ -35,7 +35,7 @@ from smalti.storage import open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.train.config import RunConfig, TrainConfig, check_tracking_address
 from smalti.torch.train.run.events import Event, figures_of
-from smalti.torch.train.run.folder import MODEL_FOLDER
+from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.tracking.served_model import write_mlflow_model
 
 FROM_ENVIRONMENT = "environment"

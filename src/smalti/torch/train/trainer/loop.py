@@ -7,12 +7,11 @@ from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.life import Life
+from smalti.torch.train.life import Life, Saves
 from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
-from smalti.torch.train.run.folder import MODEL_FOLDER
-from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.saves import Saves
+from smalti.torch.train.run.files import pack_state, unpack_state
+from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import save_model
 from smalti.torch.train.trainer.scoring import check_finite, evaluate, weighted_sums
