@@ -66,7 +66,8 @@ class Train(dg.Model, dg.Resolvable):
     )
     # `model` is a method of dg.Resolvable; only the YAML has that name.
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
-        default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
+        default="mobilenet_v2",
+        description="mobilenet_v2, module:function, or a name that a task of your own knows.",
     )
     epochs: int = of_training("epochs", default=30)
     batch_size: int = of_training("batch_size")

@@ -36,7 +36,7 @@ TUNED = "tuned"
 class ModelConfig(TrainingConfig):
     """The classifier, the version that it is trained on, and the options of the training."""
 
-    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, module:function, or a known model's name.")
+    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, or module:function.")
     width: float = of_training("width")
     image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
     augment: bool = of_training("augment")

@@ -98,14 +98,14 @@ TASKS: Mapping[str, ShippedTask] = {
         description="images and the numbers of their classes",
     ),
     "language-model": ShippedTask(
-        "smalti.torch.train.tasks.language:LanguageModel",
+        "smalti.torch.train.tasks.rows:LanguageModel",
         main_metric="perplexity",
         higher_is_better=False,
         description="the next token of blocks of tokens",
         data_options=("column", "vocabulary", "ignore"),
     ),
     "tabular-regression": ShippedTask(
-        "smalti.torch.train.tasks.tabular:TabularRegression",
+        "smalti.torch.train.tasks.rows:TabularRegression",
         main_metric="mean_squared_error",
         higher_is_better=False,
         description="a number from the numbers of a row",
@@ -502,7 +502,7 @@ class TrainConfig(RunConfig):
     image_size: Annotated[Whole, Field(ge=1, le=1 << 15)] = 96
     """Side of the model's square input, in pixels."""
     model: MaybeEmpty = "mobilenet_v2"
-    """`mobilenet_v2`, `module:function`, or the name of a transformers, timm or torchvision image classifier.
+    """`mobilenet_v2`, or `module:function`: a function that takes the configuration and returns a module.
 
     A module that only the process that calls `train` can import, such as one beside the script, need not be installed
     on Spark's executors: its Python files are sent to them, with those loaded from the same folder. So are those of a
