@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
 from smalti.torch.train.config import IMAGES, LAUNCHERS, TASKS
-from smalti.torch.tuning.space import parse_space
+from smalti.torch.tuning.space import DIRECTIONS, PRUNERS, SAMPLERS, parse_space
 from smalti_dagster.declaration.configuration import of_training
 from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
 
@@ -32,12 +32,14 @@ class Tuning(dg.Model, dg.Resolvable):
         "log: true}, or {low: 1, high: 9, step: 2}."
     )
     metric: str = Field(default="accuracy", description="Figure of the held-out samples to compare trials by.")
-    direction: Literal["maximize", "minimize"] = "maximize"
+    direction: Literal[DIRECTIONS] = "maximize"  # type: ignore[valid-type]  # mypy expects texts
     trials: int = Field(default=20, ge=1, description="Of a study.")
     hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
     parallel: int = Field(default=1, ge=1, description="Trials at once.")
-    sampler: Literal["tpe", "random"] = Field(default="tpe", description="tpe learns from the trials before.")
-    pruner: Literal["median", "hyperband", "none"] = Field(
+    sampler: Literal[SAMPLERS] = Field(  # type: ignore[valid-type]
+        default="tpe", description="tpe learns from the trials before."
+    )
+    pruner: Literal[PRUNERS] = Field(  # type: ignore[valid-type]
         default="median", description="Ends trials that are worse than others were at the same epoch."
     )
 

@@ -28,9 +28,8 @@ from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
-from smalti.torch.tuning.options import StudyOptions
 from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
-from smalti.torch.tuning.space import Dimension, parse_space, with_params
+from smalti.torch.tuning.space import Dimension, StudyOptions, parse_space, with_params
 from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
 
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ def _end(running: list[RunningTrial]) -> None:
 
 def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
     if options.trials_on == "inline":
-        from smalti.torch.tuning.inline_trial import InlineTrial
+        from smalti.torch.tuning.trial_process import InlineTrial
 
         return InlineTrial(program)
     if options.trials_on == "spark":

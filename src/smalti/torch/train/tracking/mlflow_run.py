@@ -1,8 +1,8 @@
 """A run in MLflow, recorded by a thread of the process that started the run.
 
-MLflow's own asynchronous logging (3.17) is not used. The calls that begin and end a run have no such mode. Requests to a
-server that does not answer wait in a queue without bound, and the program ends only when each was tried: after 60 calls
-82 s later, with a timeout of 5 s and one retry in place of MLflow's 120 s and seven.
+MLflow's own asynchronous logging (3.17) is not used. The calls that begin and end a run have no such mode. Requests to
+a server that does not answer wait in a queue without bound, and the program ends only when each was tried: after 60
+calls 82 s later, with a timeout of 5 s and one retry in place of MLflow's 120 s and seven.
 
 Intended behaviour:
 1. The training never waits for the tracking server: events are put into a bounded queue, and those that do not fit are
