@@ -294,7 +294,7 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
     """Return the first fault of some values as an error that names the field, and what was expected and found."""
     faults = error.errors(include_url=False, include_input=False)
     unknown = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "unexpected_keyword_argument")
-    missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing_keyword_only_argument")
+    missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing")
     if unknown or missing:
         return SchemaError(
             f"not a training configuration: unknown fields {unknown}, missing fields {missing}. The "
