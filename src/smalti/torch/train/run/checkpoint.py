@@ -377,8 +377,8 @@ class CheckpointFolder:
             with contextlib.suppress(CheckpointError, StoreNotFound, ValueError):  # damaged
                 metrics = self._state(name).get("metrics")
             value = metrics.get(figure) if isinstance(metrics, Mapping) else None
-            is_number = isinstance(value, int | float)
-            self._scores[name] = None if not is_number else float(value) if direction == "max" else -float(value)
+            number = float(value) if isinstance(value, int | float) else None
+            self._scores[name] = -number if number is not None and direction == "min" else number
         return self._scores[name]
 
     def _state(self, name: _Name) -> Mapping[str, Any]:

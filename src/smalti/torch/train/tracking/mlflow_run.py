@@ -114,7 +114,8 @@ class MlflowRun:
         if self._thread.ident is None:
             return
         self._outcome = outcome
-        seconds = self._end_seconds or (END_SECONDS if self.link else SILENT_SECONDS)
+        is_silent = self._recorder.is_connected and self.link is None
+        seconds = self._end_seconds or (SILENT_SECONDS if is_silent else END_SECONDS)
         deadline = time.monotonic() + seconds
         with contextlib.suppress(queue.Full):
             self._events.put(None, timeout=seconds)
@@ -180,6 +181,11 @@ class Recorder:
         self._has_model = False
         """True of a training that is finished, until its model is recorded."""
         self._has_outcome = False
+
+    @property
+    def is_connected(self) -> bool:
+        """True if there is a client, whose import takes seconds."""
+        return self._client is not None
 
     def take(self, event: Event) -> None:
         """Take an event, and record it with others now and then."""
