@@ -26,7 +26,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -421,12 +421,7 @@ class CheckpointFolder:
         return name
 
     def _files(self) -> dict[_Name, dict[str, int]]:
-        """Return the size of each file in each checkpoint, published or not; oldest first."""
-        files: dict[_Name, dict[str, int]] = {}
-        listed = files_in_folder(self.root) if self.remote is None else files_in_store(self.remote.store)
-        for name, file, num_bytes in listed:
-            files.setdefault(name, {})[file] = num_bytes
-        return dict(sorted(files.items()))
+        return files_in_folder(self.root) if self.remote is None else files_in_store(self.remote.store)
 
     def _published(self, files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
         """Return the checkpoints that were published: in a local folder all, and a missing checksum is damage."""
@@ -496,27 +491,29 @@ class CheckpointFolder:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def files_in_store(store: Store) -> Iterator[tuple[_Name, str, int]]:
-    """Yield the name of the checkpoint, the name and the size of each file of a checkpoint in the store of a run."""
+def files_in_store(store: Store) -> dict[_Name, dict[str, int]]:
+    """Return the size of each file in each checkpoint in the store of a run, published or not; oldest first."""
+    files: dict[_Name, dict[str, int]] = {}
     for info in store.list(CHECKPOINTS):
-        _, folder, file = (*info.key.split("/", 2), "", "")[:3]
+        folder, _, file = info.key.removeprefix(f"{CHECKPOINTS}/").partition("/")
         name = _Name.parse(folder)
         if name is not None and name.life != _BEFORE_LIVES and file:
-            yield name, file, info.num_bytes
+            files.setdefault(name, {})[file] = info.num_bytes
+    return dict(sorted(files.items()))
 
 
-def files_in_folder(root: Path) -> Iterator[tuple[_Name, str, int]]:
-    """Yield the same of a local folder of checkpoints."""
-    for folder in root.iterdir() if root.is_dir() else ():
-        if (name := _Name.parse(folder.name)) is not None:
-            for path in folder.rglob("*"):
-                if path.is_file():
-                    yield name, path.relative_to(folder).as_posix(), path.stat().st_size
+def files_in_folder(root: Path) -> dict[_Name, dict[str, int]]:
+    """Return the same of a local folder of checkpoints."""
+    names = {name: path for path in (root.iterdir() if root.is_dir() else ()) if (name := _Name.parse(path.name))}
+    return {
+        name: {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
+        for name, path in sorted(names.items())
+    }
 
 
-def newest_life(names: Iterable[tuple[_Name, str, int]]) -> int:
+def newest_life(files: Iterable[_Name]) -> int:
     """Return the newest life that has files of a checkpoint; -1 if there is none."""
-    return max((name.life for name, _, _ in names), default=-1)
+    return max((name.life for name in files), default=-1)
 
 
 def _given_mark(folder: Path) -> Path:
