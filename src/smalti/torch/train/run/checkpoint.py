@@ -23,6 +23,7 @@ source can at worst be refused.
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -505,10 +506,16 @@ def files_in_store(store: Store) -> dict[_Name, dict[str, int]]:
 def files_in_folder(root: Path) -> dict[_Name, dict[str, int]]:
     """Return the same of a local folder of checkpoints."""
     names = {name: path for path in (root.iterdir() if root.is_dir() else ()) if (name := _Name.parse(path.name))}
-    return {
-        name: {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
-        for name, path in sorted(names.items())
-    }
+    return {name: _sizes(path) for name, path in sorted(names.items())}
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):  # it is being removed
+                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
 
 
 def newest_life(files: Iterable[_Name]) -> int:
