@@ -147,7 +147,7 @@ def _unnamed_file() -> int:
 
 
 class _Process:
-    """What this process knows of itself and of the process that started it; a fork hook keeps it, see the end."""
+    """The boards and the start of this process; a fork hook, at the end of this module, keeps them."""
 
     own: Board | None = None
     """Board of this process for its workers."""
@@ -447,5 +447,5 @@ def _begin_in_child() -> None:
     _Process.started_by = _starts.latest  # of the thread that forked, the only one in the child
 
 
-# Torch tells a dataset neither that its workers are forked nor that it is in one: see 1 in the module's docstring.
+# Torch calls nothing of a dataset when it forks workers: see 1 in the module's docstring.
 os.register_at_fork(before=_publish_all, after_in_child=_begin_in_child)

@@ -84,7 +84,7 @@ def test_i3_a_checkpoint_whose_files_are_damaged_is_skipped(tmp_path, damage):
     options = {"run_dir": str(tmp_path / "run"), "config": {"folder": str(tmp_path / "files")}}
     launch(give, **options)
     assert launch(give, **options) == [2, {"step": 2, "again": True}, "2"]
-    path = tmp_path / "run" / "checkpoints" / "step-00000002-00000" / "files" / "weights.bin"
+    path = tmp_path / "run" / "checkpoints" / "step-00000002-00000-1" / "files" / "weights.bin"
     if damage == "no file":
         path.unlink()
     else:

@@ -1,7 +1,7 @@
 """The program that each rank executes: the built-in trainer or a user's function, as it is sent to processes.
 
 The launchers, which start ranks, are `run_inline` (this process is a rank), `processes` and `spark`; the table of them
-is in `config`. Failures of ranks have kinds, which tell a launcher which one caused the others.
+is in `config`. Failures of ranks have kinds, by which a launcher finds the one that caused the others.
 """
 
 import base64

@@ -34,8 +34,7 @@ def build_model(config: TrainConfig) -> nn.Module:
         return _with_usual_momentum(_mobilenet_v2(config))
     raise SchemaError(
         f"`model` '{config.model}' is unknown; expected 'mobilenet_v2', or 'module:function' with a function of yours "
-        "that takes the configuration and returns a module, such as torchvision's resnet18(num_classes="
-        "config.num_classes).",
+        "that takes the configuration and returns a module, such as one of torchvision with as many classes.",
         model=config.model,
     )
 
