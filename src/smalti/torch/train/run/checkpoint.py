@@ -112,8 +112,6 @@ def ignore(_: object) -> None:
 class RunInStore(Protocol):
     """The run whose checkpoints are in a store; `store.StoreRun` is one."""
 
-    path: Path
-    """Local scratch folder."""
     address: str
     store: Store
 
