@@ -52,7 +52,8 @@ def test_a_function_is_trained_by_the_asset_and_a_step_that_is_retried_resumes(
     [record] = instance.fetch_materializations(declared.key("model"), limit=5).records
     facts = facts_of(record)
     assert (facts["steps"], facts["resumed_at_step"]) == (6, 2)
-    assert facts["checkpoint"] == str(tmp_path / "runs" / "flowers" / done.run_id / "checkpoints" / "step-00000006")
+    run_dir = tmp_path / "runs" / "flowers" / done.run_id
+    assert facts["checkpoint"] == str(run_dir / "checkpoints" / "step-00000006-00001")
     assert (facts["shards_version"], facts["shards_digest"]) == (1, manifest.digest)
 
 

@@ -5,7 +5,8 @@ themselves on the epoch that they read, and the program learns it from them.
 
 Intended behaviour; anything else is a bug:
 1. A program has one board with the place of each of its datasets. It is created when a process is started
-   while a dataset exists. Forked processes inherit it, spawned ones get a descriptor of it.
+   while a dataset exists. Forked processes inherit it, by hooks that run at every fork of the program (at the end of
+   this module); spawned ones get a descriptor of it when a dataset is pickled for them.
 2. A process that is not a loader worker, such as a rank, begins with the place at the time when it was started, and has
    its own board for its workers. Reading in it does not change the place of its parent.
 3. The first worker of an iteration decides where the iteration begins, when torch creates its iterator; the others
@@ -146,12 +147,14 @@ def _unnamed_file() -> int:
 
 
 class _Process:
-    """The boards that this process uses."""
+    """The boards and the start of this process; a fork hook, at the end of this module, keeps them."""
 
     own: Board | None = None
     """Board of this process for its workers."""
     parent: Board | None = None
     """Board of the process that started this one."""
+    started_by: tuple[int, int] = (0, 0)
+    """Number of the parent's thread that started it, and number of processes that the thread had started then."""
 
 
 def _own_board() -> Board:
@@ -170,14 +173,6 @@ def _received(handle: Any) -> Board:
     if _Process.parent is None:
         _Process.parent = Board(handle.detach())
     return _Process.parent
-
-
-def _after_fork() -> None:
-    own, _Process.own = _Process.own, None
-    _Process.parent = None if own is None else own.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class SharedProgress(RunTracker):
@@ -225,7 +220,7 @@ class SharedProgress(RunTracker):
         if info is None or board is None:
             return None
         self._has_local_place = self._is_placed
-        thread, count = _ThisProcess.started_by
+        thread, count = _Process.started_by
         identity = {
             "seed": info.seed - info.id,
             "workers": info.num_workers,
@@ -377,7 +372,7 @@ class SharedProgress(RunTracker):
         self._place = state["place"]
         self._key = state.get("key", self._key)
         self._publisher = state.get("publisher")
-        _ThisProcess.started_by = state.get("started_by", _ThisProcess.started_by)
+        _Process.started_by = state.get("started_by", _Process.started_by)
 
 
 class _Starts(threading.local):
@@ -401,33 +396,6 @@ class _Starts(threading.local):
 
 
 _starts = _Starts()
-
-
-class _ThisProcess:
-    """The start of this process."""
-
-    started_by: tuple[int, int] = (0, 0)
-    """Number of the parent's thread that started it, and number of processes that the thread had started then."""
-
-
-def _publish_all() -> None:
-    """Publish the places of all datasets before a fork, on the board that the child inherits."""
-    _starts.count()
-    progresses = list(_instances)
-    if not progresses:
-        return
-    with _own_board().content() as content:
-        for progress in progresses:
-            progress.publish(content)
-        for key in content.keys() - {progress._key for progress in progresses}:
-            del content[key]
-
-
-def _record_start() -> None:
-    _ThisProcess.started_by = _starts.latest  # of the thread that forked, the only one in the child
-
-
-os.register_at_fork(before=_publish_all, after_in_child=_record_start)
 
 
 def _is_later(other: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
@@ -454,3 +422,30 @@ def _encoded(place: RunPlace) -> dict[str, Any]:
 
 def _versions(pairs: Any) -> tuple[Version, ...]:
     return tuple((number, digest) for number, digest in pairs)
+
+
+# ------------------------------------------------------------ forks
+
+
+def _publish_all() -> None:
+    """Publish the places of all datasets before a fork, on the board that the child inherits."""
+    _starts.count()
+    progresses = list(_instances)
+    if not progresses:
+        return
+    with _own_board().content() as content:
+        for progress in progresses:
+            progress.publish(content)
+        for key in content.keys() - {progress._key for progress in progresses}:
+            del content[key]
+
+
+def _begin_in_child() -> None:
+    """Make the parent's board that of the parent in a forked process, and record which of its threads has forked."""
+    own, _Process.own = _Process.own, None
+    _Process.parent = None if own is None else own.forked()
+    _Process.started_by = _starts.latest  # of the thread that forked, the only one in the child
+
+
+# Torch calls nothing of a dataset when it forks workers: see 1 in the module's docstring.
+os.register_at_fork(before=_publish_all, after_in_child=_begin_in_child)

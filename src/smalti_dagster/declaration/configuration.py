@@ -3,13 +3,15 @@
 from typing import Any, TypeVar
 
 import dagster as dg
-from pydantic import create_model
+from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from smalti.storage.redact import redact_address
+from smalti.torch.train.config import RunConfig, TrainConfig
 
 C = TypeVar("C", bound=dg.Config)
 
+_LIMITS = ("ge", "gt", "le", "lt")
 OVERRIDDEN = "overridden_in_this_run"
 """In the metadata of a materialisation: the fields in which the run's configuration differs from the declaration."""
 
@@ -29,6 +31,20 @@ def with_defaults(base: type[C], **values: Any) -> type[C]:
         for name, value in values.items()
     }
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
+
+
+def of_training(name: str, **changes: Any) -> Any:
+    """Return a field of `smalti.torch.train.TrainConfig` for a configuration: with its default, limits and description.
+
+    Args:
+        name: Of the field.
+        changes: Arguments of pydantic's `Field` in place of those.
+    """
+    kind: Any = RunConfig if name in RunConfig.__annotations__ else TrainConfig  # the one with the description
+    field = kind.__pydantic_fields__[name]
+    limits = {kind: getattr(limit, kind) for limit in field.metadata for kind in _LIMITS if hasattr(limit, kind)}
+    first = (field.description or "").partition("\n\n")[0].replace("\n", " ")
+    return Field(**{"default": field.default, "description": first or None, **limits, **changes})
 
 
 def overrides(config: dg.Config) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import IMAGES, TASKS
-from smalti.torch.tuning.space import parse_space
+from smalti.torch.train.config import IMAGES, LAUNCHERS, TASKS
+from smalti.torch.tuning.space import DIRECTIONS, PRUNERS, SAMPLERS, parse_space
+from smalti_dagster.declaration.configuration import of_training
 from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
 
 
@@ -18,11 +19,8 @@ def _resolve_text(context: dg.ResolutionContext, value: str) -> str:
 class Tracking(dg.Model, dg.Resolvable):
     """Records of each training beside those of Dagster."""
 
-    tensorboard: bool = Field(default=False, description="Write TensorBoard's event files into the run's folder.")
-    mlflow: str = Field(
-        default="",
-        description="Address of an MLflow tracking server, or `environment` for that of MLFLOW_TRACKING_URI.",
-    )
+    tensorboard: bool = of_training("tensorboard")
+    mlflow: str = of_training("mlflow", default="")
     experiment: str = Field(default="", description="Of MLflow; by default the data set's name.")
 
 
@@ -34,12 +32,14 @@ class Tuning(dg.Model, dg.Resolvable):
         "log: true}, or {low: 1, high: 9, step: 2}."
     )
     metric: str = Field(default="accuracy", description="Figure of the held-out samples to compare trials by.")
-    direction: Literal["maximize", "minimize"] = "maximize"
+    direction: Literal[DIRECTIONS] = "maximize"  # type: ignore[valid-type]  # mypy expects texts
     trials: int = Field(default=20, ge=1, description="Of a study.")
     hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
     parallel: int = Field(default=1, ge=1, description="Trials at once.")
-    sampler: Literal["tpe", "random"] = Field(default="tpe", description="tpe learns from the trials before.")
-    pruner: Literal["median", "hyperband", "none"] = Field(
+    sampler: Literal[SAMPLERS] = Field(  # type: ignore[valid-type]
+        default="tpe", description="tpe learns from the trials before."
+    )
+    pruner: Literal[PRUNERS] = Field(  # type: ignore[valid-type]
         default="median", description="Ends trials that are worse than others were at the same epoch."
     )
 
@@ -58,8 +58,7 @@ class Train(dg.Model, dg.Resolvable):
 
     task: Function = Field(
         default=IMAGES,
-        description="image-classification; of rows language-model or tabular-regression; or module:Class of a task of "
-        "your own (docs/training.md).",
+        description=f"{', '.join(TASKS)}, or module:Class of a task of your own (docs/training.md).",
     )
     task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
     function: Function | None = Field(
@@ -69,11 +68,12 @@ class Train(dg.Model, dg.Resolvable):
     )
     # `model` is a method of dg.Resolvable; only the YAML has that name.
     architecture: Annotated[str, dg.Resolver(_resolve_text, model_field_name="model", model_field_type=str)] = Field(
-        default="mobilenet_v2", description="A shipped model, module:function, or a known model's name."
+        default="mobilenet_v2",
+        description="mobilenet_v2, module:function, or a name that a task of your own knows.",
     )
-    epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
-    launcher: Literal["default", "inline", "processes", "spark-local", "spark"] = Field(
+    epochs: int = of_training("epochs", default=30)
+    batch_size: int = of_training("batch_size")
+    launcher: Literal[("default", *LAUNCHERS)] = Field(  # type: ignore[valid-type]  # mypy expects texts
         default="default", description="Which processes train; default: the deployment's own launcher."
     )
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")

@@ -12,7 +12,7 @@ from smalti.errors import CatalogError, SmaltiError
 from smalti.torch.tuning.space import with_params
 from smalti_dagster.checks.model import build_model_checks
 from smalti_dagster.declaration import Declaration, Train
-from smalti_dagster.declaration.configuration import with_defaults
+from smalti_dagster.declaration.configuration import of_training, with_defaults
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.models.training import (
     TrainingConfig,
@@ -36,10 +36,10 @@ TUNED = "tuned"
 class ModelConfig(TrainingConfig):
     """The classifier, the version that it is trained on, and the options of the training."""
 
-    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, module:function, or a known model's name.")
-    width: float = Field(default=0.35, gt=0, description="Width multiplier of mobilenet_v2.")
+    model: str = Field(default="mobilenet_v2", description="mobilenet_v2, or module:function.")
+    width: float = of_training("width")
     image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
-    augment: bool = Field(default=True, description="Random crops, flips and colours.")
+    augment: bool = of_training("augment")
     best_of_study: bool = Field(
         default=False, description="Take the best hyperparameters of the newest study, in place of those given here."
     )

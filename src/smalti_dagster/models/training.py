@@ -15,7 +15,7 @@ from smalti.errors import CatalogError
 from smalti.torch.train.config import LAUNCHERS
 from smalti_dagster.checks.check import Check, evaluate
 from smalti_dagster.declaration import Declaration, Train
-from smalti_dagster.declaration.configuration import overrides
+from smalti_dagster.declaration.configuration import of_training, overrides
 from smalti_dagster.lineage import facts_of, materialisations, tag_run, upstream
 from smalti_dagster.places import Place, shards_of
 from smalti_dagster.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_curves
@@ -41,31 +41,31 @@ class TrainingConfig(dg.Config):
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
     weights: str = Field(default="", description="Folder or hub name of pretrained weights; empty: none.")
     freeze: list[str] = Field(default=[], description="Parameters that are not trained: names, or patterns with *.")
-    epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=32, ge=1, description="Samples per step over all processes.")
-    micro_batches: int = Field(default=1, ge=1, description="Gradient accumulation: parts of a process's share.")
-    optimizer: str = Field(default="adamw", description="adamw, or module:Class such as torch.optim:SGD.")
-    optimizer_options: dict[str, Any] = Field(default={}, description="Its further arguments.")
-    learning_rate: float = Field(default=4e-3, gt=0, description="Its peak.")
-    schedule: str = Field(default="cosine", description="Of the rate: cosine, constant, step, or module:function.")
-    warmup: float = Field(default=0.1, ge=0, lt=1, description="Share of the run during which the rate rises.")
-    weight_decay: float = Field(default=0.05, ge=0)
-    clip_norm: float = Field(default=5.0, ge=0, description="Largest norm of a gradient; 0: not clipped.")
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1, description="Of classes and tokens.")
-    precision: str = Field(default="auto", description="float32, bfloat16, or auto: bfloat16 on GPUs.")
-    seed: int = Field(default=17, ge=0)
+    epochs: int = of_training("epochs", default=30)
+    batch_size: int = of_training("batch_size")
+    micro_batches: int = of_training("micro_batches")
+    optimizer: str = of_training("optimizer")
+    optimizer_options: dict[str, Any] = of_training("optimizer_options", default={})
+    learning_rate: float = of_training("learning_rate")
+    schedule: str = of_training("schedule")
+    warmup: float = of_training("warmup")
+    weight_decay: float = of_training("weight_decay")
+    clip_norm: float = of_training("clip_norm")
+    label_smoothing: float = of_training("label_smoothing")
+    precision: str = of_training("precision")
+    seed: int = of_training("seed")
     affinity: float = Field(
         default=1.0, ge=0, le=1, description="Part of its shards that a host reads again in the next epoch."
     )
-    num_workers: int = Field(default=0, ge=0, description="Loader processes per training process; 0: threads.")
-    checkpoint_every: int = Field(default=50, ge=1, description="Steps between two checkpoints.")
+    num_workers: int = of_training("num_workers")
+    checkpoint_every: int = of_training("checkpoint_every")
     cache_limit: str = Field(
         default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
-    max_restarts: int = Field(default=0, ge=0, description="Restarts from the newest checkpoint after a rank failed.")
-    tensorboard: bool = Field(default=False, description="Write TensorBoard's files into the run's folder.")
+    max_restarts: int = of_training("max_restarts")
+    tensorboard: bool = of_training("tensorboard")
     mlflow: str = Field(default="", description="Address of an MLflow tracking server, or environment; empty: none.")
     mlflow_experiment: str = Field(default="", description="Of MLflow; empty: the data set's name.")
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from smalti.catalog import Manifest
 from smalti_dagster.declaration import Declaration, Train
-from smalti_dagster.declaration.configuration import overrides, with_defaults
+from smalti_dagster.declaration.configuration import of_training, overrides, with_defaults
 from smalti_dagster.models.training import Launcher, TrainingRun, launcher_fields, model_asset
 from smalti_dagster.reports.training import TrainingReport
 from smalti_dagster.sources.functions import load_function
@@ -30,7 +30,7 @@ class FunctionConfig(dg.Config):
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
-    max_restarts: int = Field(default=0, ge=0, description="Restarts from the newest checkpoint after a rank failed.")
+    max_restarts: int = of_training("max_restarts")
 
 
 def build_function_model(declared: Declaration, train: Train, function: str) -> dg.AssetsDefinition:

@@ -15,7 +15,6 @@ from torch import nn
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataset
 from smalti.torch.train import TrainConfig
-from smalti.torch.train.trainer.optimization import make_optimizer
 from smalti.torch.train.trainer.state import (
     changed_settings,
     check_same_rate,
@@ -23,6 +22,7 @@ from smalti.torch.train.trainer.state import (
     restore_state,
     split_state,
 )
+from smalti.torch.train.trainer.step import make_optimizer
 from tests.torch.train.conftest import publish_squares
 
 pytestmark = pytest.mark.torch

@@ -5,6 +5,7 @@ import hashlib
 import json
 import pickle
 import resource
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from smalti.errors import CheckpointError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
-from smalti.torch.train.run.folder import write_result
+from smalti.torch.train.run.store import begin_life, write_result
 from smalti.torch.train.trainer.models import save_model
 
 pytestmark = pytest.mark.torch
@@ -78,7 +79,7 @@ def test_a_state_with_a_number_that_is_not_finite_is_refused(tmp_path, number):
 def test_a_saved_snapshot_is_loaded(tmp_path):
     checkpoints = folder(tmp_path)
     path = checkpoints.save(snapshot(120))
-    assert path.name == "step-00000120"
+    assert path.name == "step-00000120-00000"
     assert names(path) == sorted(FILES)
     loaded = folder(tmp_path).load_newest()
     assert loaded.path == path
@@ -122,8 +123,8 @@ def test_a_first_checkpoint_that_crashed_does_not_exist(tmp_path, file):
 def test_after_a_crash_after_the_rename_the_new_checkpoint_loads(tmp_path):
     folder(tmp_path, keep=1).save(snapshot(10))
     with pytest.raises(CrashError):
-        folder(tmp_path, keep=1, crash_at="step-00000020").save(snapshot(20))
-    assert names(tmp_path) == ["step-00000010", "step-00000020"]
+        folder(tmp_path, keep=1, crash_at="step-00000020-00000").save(snapshot(20))
+    assert names(tmp_path) == ["step-00000010-00000", "step-00000020-00000"]
     assert folder(tmp_path).load_newest().snapshot.step == 20
 
 
@@ -132,7 +133,7 @@ def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path):
         folder(tmp_path, crash_at="state.json").save(snapshot(10))
     assert names(tmp_path)[0].startswith(".step-00000010-")
     folder(tmp_path).save(snapshot(20))
-    assert names(tmp_path) == ["step-00000020"]
+    assert names(tmp_path) == ["step-00000020-00000"]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -152,10 +153,10 @@ def test_a_checkpoint_with_a_missing_truncated_or_added_file_is_skipped(tmp_path
     checkpoints = folder(tmp_path, keep=4)
     for step in (10, 20, 30, 40):
         checkpoints.save(snapshot(step))
-    (tmp_path / "step-00000040" / file).unlink()
-    victim = tmp_path / "step-00000030" / file
+    (tmp_path / "step-00000040-00000" / file).unlink()
+    victim = tmp_path / "step-00000030-00000" / file
     victim.write_bytes(victim.read_bytes()[:-5])
-    (tmp_path / "step-00000020" / f"more-{file}").write_bytes(b"?")
+    (tmp_path / "step-00000020-00000" / f"more-{file}").write_bytes(b"?")
     loaded = folder(tmp_path).load_newest()
     assert loaded.snapshot.step == 10
     assert len(loaded.skipped) == 3
@@ -166,7 +167,7 @@ def test_if_no_checkpoint_verifies_it_is_an_error_and_nothing_is_deleted(tmp_pat
     flip_a_bit(path / "model.safetensors", 100)
     with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .* verifies .*sha256 expected"):
         folder(tmp_path).load_newest()
-    assert names(tmp_path) == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010-00000"]
 
 
 def test_keeping_one_with_a_corrupt_newest_keeps_the_valid_one(tmp_path):
@@ -174,19 +175,19 @@ def test_keeping_one_with_a_corrupt_newest_keeps_the_valid_one(tmp_path):
     flip_a_bit(folder(tmp_path, keep=2).save(snapshot(20)) / "state.json", 5)
     checkpoints = folder(tmp_path, keep=1)
     assert checkpoints.load_newest().snapshot.step == 10
-    assert names(tmp_path) == ["step-00000010", "step-00000020"]
+    assert names(tmp_path) == ["step-00000010-00000", "step-00000020-00000"]
     with pytest.raises(CrashError):
         folder(tmp_path, keep=1, crash_at="checksums.json").save(snapshot(15))
     assert folder(tmp_path).load_newest().snapshot.step == 10
     checkpoints.save(snapshot(15))
-    assert names(tmp_path) == ["step-00000015"]
+    assert names(tmp_path) == ["step-00000015-00000"]
 
 
 def test_the_oldest_are_removed_when_there_are_more_than_kept(tmp_path):
     checkpoints = folder(tmp_path, keep=2)
     for step in (1, 2, 3, 4):
         checkpoints.save(snapshot(step))
-    assert names(tmp_path) == ["step-00000003", "step-00000004"]
+    assert names(tmp_path) == ["step-00000003-00000", "step-00000004-00000"]
 
 
 def test_the_best_is_kept_beside_the_newest_and_a_damaged_one_is_not_the_best(tmp_path):
@@ -197,19 +198,19 @@ def test_the_best_is_kept_beside_the_newest_and_a_damaged_one_is_not_the_best(tm
 
     for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.7)):
         best = save(step, accuracy)
-    assert names(tmp_path) == ["step-00000002", "step-00000003"]
-    flip_a_bit(tmp_path / "step-00000002" / "model.safetensors", 9)
+    assert names(tmp_path) == ["step-00000002-00000", "step-00000003-00000"]
+    flip_a_bit(tmp_path / "step-00000002-00000" / "model.safetensors", 9)
     assert CheckpointFolder(tmp_path, keep_best="max accuracy").best() == str(best)
     save(4, 0.1)
-    assert names(tmp_path) == ["step-00000003", "step-00000004"]
+    assert names(tmp_path) == ["step-00000003-00000", "step-00000004-00000"]
 
 
 def test_the_same_step_can_be_saved_again(tmp_path):
     folder(tmp_path).save(snapshot(10))
-    flip_a_bit(tmp_path / "step-00000010" / "state.json", 3)
+    flip_a_bit(tmp_path / "step-00000010-00000" / "state.json", 3)
     again = folder(tmp_path)
     again.save(snapshot(10))
-    assert names(tmp_path) == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010-00000-1"]
     assert folder(tmp_path).load_newest().snapshot.step == 10
 
 
@@ -221,7 +222,7 @@ def test_a_write_error_leaves_the_earlier_checkpoint_and_no_leftovers(tmp_path):
 
     with pytest.raises(CheckpointError, match="No space left on device"):
         CheckpointFolder(tmp_path, on_durable=full).save(snapshot(20))
-    assert names(tmp_path) == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010-00000"]
 
 
 @contextlib.contextmanager
@@ -244,18 +245,18 @@ def test_a_disk_that_gets_full_in_tensors_leaves_the_earlier_checkpoint_and_no_l
         pytest.raises(CheckpointError, match=r"step 20 could not be written .* make room"),
     ):
         folder(tmp_path).save(large)
-    assert names(tmp_path) == ["step-00000010"]
+    assert names(tmp_path) == ["step-00000010-00000"]
     assert folder(tmp_path).load_newest().snapshot.step == 10
 
 
 def test_a_disk_that_gets_full_in_the_finished_model_leaves_the_earlier_model_and_no_leftovers(tmp_path):
     config = TrainConfig(data="/data", run_dir=str(tmp_path), num_classes=3)
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
-    places = {"model_dir": "", "checkpoint": "step-00000001", "images_per_second": 0.0, "seconds": 0.0}
+    places = {"model_dir": "", "checkpoint": "step-00000001-00000", "images_per_second": 0.0, "seconds": 0.0}
     result = TrainResult(**figures, **places)
     write_result(tmp_path, result, partial(save_model, torch.nn.Linear(4, 3), config))
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
-    with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001 holds it: make room"):
+    with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001-00000 holds it: make room"):
         write_result(tmp_path, result, partial(save_model, torch.nn.Linear(1_000, 3), config))
     assert names(tmp_path) == ["model", "result.json"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
@@ -292,8 +293,23 @@ def test_the_trainer_uses_neither_pickle_nor_torch_load():
         assert "import pickle" not in text, source
 
 
-def test_a_crash_between_two_renames_leaves_the_checkpoint_that_was_to_be_replaced(tmp_path):
-    folder(tmp_path).save(snapshot(10))
-    (tmp_path / "step-00000010").rename(tmp_path / ".replaced-step-00000010-0a1b2c3d")
-    assert folder(tmp_path).load_newest().snapshot.step == 10
-    assert names(tmp_path) == ["step-00000010"]
+OLD = Path(__file__).parent / "checkpoint_of_0_1"
+"""A checkpoint as versions before 0.2 wrote it into a local folder: its name has no life."""
+
+
+def test_a_checkpoint_of_an_earlier_version_loads_and_is_older_than_a_new_one_of_any_step(tmp_path):
+    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
+    loaded = folder(tmp_path).load_newest()
+    assert (loaded.path, loaded.snapshot.step) == (tmp_path / "step-00000120", 120)
+    assert torch.equal(loaded.snapshot.tensors["model"]["w"], torch.full((3, 2), 120.0))
+    assert loaded.snapshot.state["cursor"] == {"sample_in_epoch": 480}
+    checkpoints = CheckpointFolder(tmp_path, keep=1, life=4)
+    checkpoints.load_newest()
+    checkpoints.save(snapshot(100))
+    assert names(tmp_path) == ["step-00000100-00004"]
+
+
+def test_a_life_after_a_lost_count_of_lives_is_newer_than_all_checkpoints(tmp_path):
+    CheckpointFolder(tmp_path / "checkpoints", life=7).save(snapshot(10))
+    assert begin_life(tmp_path, num_ranks=1) == 8
+    assert begin_life(tmp_path, num_ranks=1) == 9

@@ -11,7 +11,7 @@ from smalti.storage import open_store
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.torch.loader import timed
 from smalti.torch.train import launch, read_sample_order
-from smalti.torch.train.measures import pace_figures
+from smalti.torch.train.ranks import pace_figures
 from smalti.world import World
 from tests.torch.train.conftest import EVAL
 

@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.trainer.optimization import learning_rate_at
+from smalti.torch.train.trainer.step import learning_rate_at
 
 pytestmark = pytest.mark.torch
 

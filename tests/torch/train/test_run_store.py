@@ -11,10 +11,9 @@ from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingErro
 from smalti.storage import Store
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.launchers.preflight import _check_here
-from smalti.torch.train.run.checkpoint import Snapshot
-from smalti.torch.train.run.parts import Parts, copy_files
+from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot
+from smalti.torch.train.run.files import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun
-from smalti.torch.train.run.store_checkpoints import StoreCheckpoints
 from smalti.torch.train.trainer.models import save_model
 from smalti.torch.tuning.study import StoreJournal
 from tests.stores.memory import Killed, MemoryStore
@@ -38,13 +37,13 @@ def life(store, tmp_path):
     """Begin lives of one run, each on a machine of its own."""
     begun = []
 
-    def begin(keep: int = 2) -> StoreCheckpoints:
+    def begin(keep: int = 2) -> CheckpointFolder:
         scratch = tmp_path / f"machine-{len(begun)}"
         scratch.mkdir()
         run = StoreRun(store, "s3://bucket/run", scratch)
         body = run.begun(num_ranks=1)
         begun.append(body)
-        return StoreCheckpoints(run, keep=keep, life=body.__enter__(), check_state=lambda state: None)
+        return run.checkpoints(keep=keep, life=body.__enter__())
 
     return begin
 
@@ -57,7 +56,7 @@ def checkpoints_in(store: Store) -> dict[str, list[str]]:
     return found
 
 
-def loaded_step(checkpoints: StoreCheckpoints) -> int | None:
+def loaded_step(checkpoints: CheckpointFolder) -> int | None:
     loaded = checkpoints.load_newest()
     return None if loaded is None else loaded.snapshot.step
 
@@ -76,7 +75,7 @@ def test_a_checkpoint_is_put_with_its_checksums_last_and_loaded_on_another_machi
 def test_nothing_of_a_saved_checkpoint_stays_on_the_local_disk(life):
     checkpoints = life()
     checkpoints.save(snapshot(10))
-    assert [path for path in checkpoints.run.path.rglob("*") if path.is_file()] == []
+    assert [path for path in checkpoints.remote.path.rglob("*") if path.is_file()] == []
 
 
 def test_a_run_without_checkpoints_starts_fresh(life):
@@ -182,8 +181,8 @@ def test_a_store_that_refuses_to_delete_does_not_end_the_run(store, life):
     assert loaded_step(life_of(checkpoints)) == 20
 
 
-def life_of(checkpoints: StoreCheckpoints) -> StoreCheckpoints:
-    return StoreCheckpoints(checkpoints.run, check_state=lambda state: None)
+def life_of(checkpoints: CheckpointFolder) -> CheckpointFolder:
+    return checkpoints.remote.checkpoints()
 
 
 def test_each_start_of_a_run_gets_a_number_of_its_own(store, life):
@@ -233,7 +232,7 @@ def test_a_life_that_was_superseded_stops_at_its_next_save_and_changes_nothing(s
 def test_a_checkpoint_that_a_zombie_completes_does_not_go_before_those_of_the_newer_life(store, life, monkeypatch):
     zombie, current = life(), life()
     current.save(snapshot(12))
-    monkeypatch.setattr(zombie.run, "check_current", lambda: None)  # it looked just before the other one began
+    monkeypatch.setattr(zombie.remote, "check_current", lambda: None)  # it looked just before the other one began
     zombie.save(snapshot(30))
     assert list(checkpoints_in(store)) == ["step-00000012-00001", "step-00000030-00000"]
     assert loaded_step(life()) == 12
@@ -246,7 +245,7 @@ def test_a_store_without_exclusive_puts_is_refused(store, life):
 
 
 def test_the_model_is_put_before_the_result_and_files_of_an_earlier_one_are_removed(store, life):
-    run = life().run
+    run = life().remote
     store.put("model/old.bin", b"x")
     config = TrainConfig(data="s3://b/set", run_dir="s3://bucket/run", num_classes=3)
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
@@ -329,12 +328,12 @@ def test_files_that_were_given_stay_when_checkpoints_are_saved_and_those_that_we
     third = life()
     assert loaded_step(third) == 20
     third.save(snapshot(30))
-    assert [path for path in third.run.path.rglob("*") if path.is_file()] == []
+    assert [path for path in third.remote.path.rglob("*") if path.is_file()] == []
 
 
 def test_the_log_of_a_superseded_life_does_not_replace_that_of_the_newer_one(store, life):
-    old = life().run
-    new = life().run
+    old = life().remote
+    new = life().remote
     (new.path / "metrics.jsonl").write_text('{"n":1}\n')
     new.put_log()
     (old.path / "metrics.jsonl").write_text('{"n":1}\n{"n":2}\n')

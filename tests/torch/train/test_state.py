@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.run.state import pack_state, unpack_state
+from smalti.torch.train.run.files import pack_state, unpack_state
 
 pytestmark = pytest.mark.torch
 

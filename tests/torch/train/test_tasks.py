@@ -13,8 +13,7 @@ from smalti.errors import CursorError, SchemaError, TrainingError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.torch.train import Task, TrainConfig, train
-from smalti.torch.train.config import TASKS
-from smalti.torch.train.names import find_named
+from smalti.torch.train.config import TASKS, find_named
 from smalti.torch.train.trainer.models import load_model, save_model
 from smalti.torch.train.trainer.scoring import measure_saved_task, merged_metrics
 from smalti.torch.train.trainer.task import model_named

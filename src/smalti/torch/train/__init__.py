@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smalti.torch.train.predictor import Predictor
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.run.events import EventTail
-    from smalti.torch.train.run.folder import read_sample_order
+    from smalti.torch.train.run.store import read_sample_order
     from smalti.torch.train.trainer.models import build_model
     from smalti.torch.train.trainer.task import Batch, Outcome, Task
 
@@ -41,7 +41,7 @@ _HOMES = {
     "evaluate_model": "evaluation",
     "launch": "launchers.start",
     "read_config": "config_file",
-    "read_sample_order": "run.folder",
+    "read_sample_order": "run.store",
     "train": "launchers.start",
 }
 __all__ = [

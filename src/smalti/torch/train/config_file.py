@@ -5,7 +5,6 @@ A fault is reported with the line of its key, and all unknown keys at once.
 
 import contextlib
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,18 +14,11 @@ from smalti.errors import SchemaError, SmaltiError
 from smalti.regular_files import open_regular
 from smalti.storage.opening import service_of
 from smalti.storage.redact import has_login, redact_address
-from smalti.torch.train.config import DEVICES, LAUNCHERS, PRECISIONS, SCHEDULES, TASKS, TrainConfig
+from smalti.torch.train.config import TrainConfig, did_you_mean
 
 if TYPE_CHECKING:
     import yaml
 
-_CHOICES: Mapping[str, Iterable[str]] = {
-    "launcher": LAUNCHERS,
-    "task": TASKS,
-    "schedule": SCHEDULES,
-    "precision": PRECISIONS,
-    "device": DEVICES,
-}
 MAX_BYTES, MAX_DEPTH = 1 << 20, 20
 """Largest size of a file, and largest depth of a value in it."""
 
@@ -143,39 +135,31 @@ class _Entries:
 
     def config(self) -> TrainConfig:
         """Check all values and return the configuration."""
-        unknown = [name for name in self.values if name not in self._fields]
-        if unknown:
-            places = {name: self.places.get(name, self.file) for name in unknown}
-            raise SchemaError("\n".join(f"{places[name]}: unknown key `{name}`.{self._near(name)}" for name in unknown))
-        missing = [
-            name
-            for name, field in self._fields.items()
-            if field.default is field.default_factory is dataclasses.MISSING and name not in self.values
-        ]
-        if missing:
-            lines = ", ".join(f"`{name}: ...`" for name in missing)
-            raise SchemaError(f"{self.file}: required keys are missing; add {lines}", missing=tuple(missing))
         values = {name: self._numbered(name, value) for name, value in self.values.items()}
         try:
             return TrainConfig(**values)
         except SmaltiError as fault:
-            name = fault.facts.get("field")
-            if name not in self.places:
-                raise SchemaError(f"{self.file}: {fault}", **fault.facts) from None
-            near = _did_you_mean(str(values[name]), _CHOICES[name]) if name in _CHOICES else ""
-            text = str(fault).replace("or None", "or null")
-            raise SchemaError(f"{self.places[name]}: {text}{near}", **fault.facts) from None
+            if unknown := [name for name in self.values if name in fault.facts.get("unknown", ())]:
+                lines = (
+                    f"{self.places.get(name, self.file)}: unknown key `{name}`.{self._near(name)}" for name in unknown
+                )
+                raise SchemaError("\n".join(lines)) from None
+            if missing := fault.facts.get("missing"):
+                keys = ", ".join(f"`{name}: ...`" for name in missing)
+                raise SchemaError(f"{self.file}: required keys are missing; add {keys}", missing=missing) from None
+            where = self.places.get(fault.facts.get("field", ""), self.file)
+            raise SchemaError(f"{where}: {str(fault).replace('or None', 'or null')}", **fault.facts) from None
 
     def _numbered(self, name: str, value: Any) -> Any:
         """Return a value of a field; of one for numbers, the number that a text such as `4e-3` means."""
-        hint = self._types[name]
+        hint = self._types.get(name)
         if isinstance(value, str) and (hint is float or float in get_args(hint)):  # YAML 1.1 takes it for text
             with contextlib.suppress(ValueError):
                 return float(value)
         return value
 
     def _near(self, name: str) -> str:
-        return _did_you_mean(name, self._fields) or " The keys are the fields of smalti.torch.train.TrainConfig."
+        return did_you_mean(name, self._fields) or " The keys are the fields of smalti.torch.train.TrainConfig."
 
 
 def _check_form(events: "Iterable[yaml.Event]", where: str) -> None:
@@ -194,11 +178,6 @@ def _check_form(events: "Iterable[yaml.Event]", where: str) -> None:
 
 def _problem_of(fault: Exception) -> str:
     return str(getattr(fault, "problem", None) or str(fault) or type(fault).__name__)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f" Did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else ""
 
 
 def _kind(value: Any) -> str:

@@ -14,18 +14,15 @@ from typing import Any
 
 import torch
 
-from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
+from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.ledger import LedgerWriter
-from smalti.storage.opening import service_of
-from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.life import BY_FUNCTION, Life
-from smalti.torch.train.limits import with_cache_limit
-from smalti.torch.train.measures import memory_figures, pace_figures
+from smalti.torch.train.life import BY_FUNCTION, Life, Saves, checked_step
+from smalti.torch.train.pinned import PinnedData
+from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
-from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.saves import Saves, checked_step
+from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.world import World
 
 _KIND = "function"
@@ -56,10 +53,7 @@ class Context:
         """A logger; lines of child processes are delivered as `output` events."""
         self._life, self._ranks = life, life.ranks
         self._loaders: dict[str, StreamingDataLoader] = {}
-        self._data: dict[str, tuple[int | None, str]] = {}
-        """Version and digest by address of the data."""
-        self._cache_limits: dict[str, int | None] = {}
-        """Bytes of local copies by address of the data, as determined when its first loader was made."""
+        self._data = PinnedData(run, life.ranks)
         self._stopped = False
         self._saved: str | None = None
         self._saves = Saves(life, run, _check_state)
@@ -70,7 +64,10 @@ class Context:
         if self._resumed is not None:
             snapshot = self._saves.load(str(self._resumed["checkpoint"]))
             self._state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
-            self._cursors, self._data = snapshot.state["cursors"], _data_of(snapshot.state)
+            self._cursors = snapshot.state["cursors"]
+            self._data.pins = {
+                address: (version, digest) for address, (version, digest) in snapshot.state["data"].items()
+            }
         life.events.emit(
             "start",
             life=life.number,
@@ -159,14 +156,16 @@ class Context:
                 run's data are at another address than those.
             SchemaError: the split has no samples.
         """
-        address = self._address(data)
+        address = self._data.address(data)
         resume = shuffle if resume is None else resume
         # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
         tail = {} if resume else {"tail": "short"}
-        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options={**tail, **options})
+        dataset = self._data.open(address, split, batch_size, shuffle=shuffle, options={**tail, **options})
+        version, digest = self._data.pins[address]
+        self._life.events.emit("data", data=address, split=split, version=version, digest=digest)
         ledger = self._life.ledger if resume else None
         pinned = {"pin_memory": self.device.type == "cuda"}
-        made = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
+        batches = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
         if resume:
             name = f"{split or ''}@{address}"
             if name in self._loaders:
@@ -174,12 +173,12 @@ class Context:
                     f"there are two resuming loaders of split {split!r} of {address}; their cursors would have one "
                     "name: give all but one `resume=False`, or iterate over the first again."
                 )
-            self._loaders[name] = made
+            self._loaders[name] = batches
             if name in self._cursors:
-                made.load_state_dict(self._cursors[name])
+                batches.load_state_dict(self._cursors[name])
             elif data is None:
                 self._check_cursor(name, split)
-        return made
+        return batches
 
     def epoch(self, loader: StreamingDataLoader) -> int:
         """Return the number of the epoch that the next iteration over a loader begins or continues, from 0."""
@@ -296,13 +295,6 @@ class Context:
         self._life.run.write_value(result)
         return result
 
-    def _address(self, data: str | None) -> str:
-        address = data or self.run.data
-        if not address:
-            raise TrainingError("the run has no `data`: give `launch` or `dataloader` the address of a shard set.")
-        # One name for one place: cursors are found by it.
-        return address if "://" in address or service_of(address) else str(Path(address).absolute())
-
     def _check_cursor(self, name: str, split: str | None) -> None:
         """Check that the checkpoint has no cursor of this split of data at another address."""
         mark = f"{split or ''}@"
@@ -315,55 +307,9 @@ class Context:
                 found=name.removeprefix(mark),
             )
 
-    def _dataset(
-        self, address: str, split: str | None, batch_size: int, *, shuffle: bool, options: Mapping[str, Any]
-    ) -> StreamingDataset:
-        if batch_size % self.world.num_ranks:
-            raise WorldMismatch(
-                f"`batch_size` {batch_size} cannot be divided over {self.world.num_ranks} ranks; it counts the samples "
-                "of a step over all ranks: choose a multiple.",
-                batch_size=batch_size,
-                num_ranks=self.world.num_ranks,
-            )
-        is_own = bool(self.run.data) and address == self._address(None)
-        version, digest = self._data.get(address, (self.run.version, self.run.digest) if is_own else (None, None))
-        dataset = StreamingDataset(
-            remote=address,
-            split=split,
-            batch_size=batch_size // self.world.num_ranks,
-            shuffle=shuffle,
-            world=self.world,
-            **{
-                "version": version,
-                "local": self.run.cache_dir,
-                "cache_limit": self.run.cache_limit or self._cache_limits.get(address),
-                "storage_options": dict(self.run.storage_options) if is_own else {},
-                **options,
-            },
-        )
-        self._cache_limits.setdefault(address, with_cache_limit(dataset))
-        found = dataset.manifest.digest
-        if digest and found != digest:
-            raise CursorError(
-                f"{address} has digest {found}, but this run is pinned to {digest}: the data were changed, or the "
-                "version is another one. Use another `run_dir` for other data.",
-                expected=digest,
-                found=found,
-            )
-        seen = self._ranks.gather(found, "compare the data's digests")
-        if len(set(seen)) > 1:
-            raise CursorError(
-                f"the ranks opened different data at {address}: digests by rank are {seen}; a version was published "
-                "while the run started, or the ranks do not see the same store: pin `version`.",
-                digests=tuple(seen),
-            )
-        self._data[address] = (dataset.manifest.version, found)
-        self._life.events.emit("data", data=address, split=split, version=dataset.manifest.version, digest=found)
-        return dataset
-
     def _snapshot(self, step: int, state: Any, more: Mapping[str, Any]) -> Snapshot:
         tensors, packed = pack_state(state)
-        data = {address: list(facts) for address, facts in self._data.items()}
+        data = {address: list(facts) for address, facts in self._data.pins.items()}
         rest = {"kind": _KIND, "state": packed, "data": data, "life": self._life.number, **more}
         return Snapshot(step, {"state": tensors}, rest)
 
@@ -401,7 +347,3 @@ def _check_state(state: Mapping[str, Any]) -> None:
             "was edited. Use another `run_dir`.",
             field="kind",
         )
-
-
-def _data_of(state: Mapping[str, Any]) -> dict[str, tuple[int | None, str]]:
-    return {address: (version, digest) for address, (version, digest) in state["data"].items()}

@@ -1,22 +1,52 @@
-"""A life of a run on one rank: what each start of the processes of a run holds until it ends.
+"""A life of a run on one rank: what each start of the processes of a run holds until it ends, and its checkpoints.
 
-A run has several lives. Each resumes from the newest checkpoint.
+A run has several lives. Each resumes from the newest checkpoint, and writes its own while the loop continues.
+
+Intended behaviour of a save:
+1. All ranks agree on the files that each contributes. These are copied to a local folder and the state to memory; then
+   the loop continues. Hashing, flushing and putting are done by a thread.
+2. One checkpoint is written at a time: the next save waits for it, for `timeout_seconds` at most.
+3. Rank 0 publishes a checkpoint when all ranks have contributed their files and their part of the ledger. The threads
+   of the ranks agree on that in a process group of their own.
+4. A fault of a thread is raised on all ranks by the next save, `should_stop` or `finish`. A life that ends by an
+   exception waits for the checkpoint that is being written, for `grace_seconds` at most. After that, the thread neither
+   publishes nor removes anything in a local folder: the next life may have begun there.
 """
 
 import contextlib
+import copy
+import logging
+import operator
+import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
+import torch
+
+from smalti.errors import CheckpointError, SmaltiError, TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.process import is_orphan
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.ranks import Ranks, joined_ranks
+from smalti.torch.train.run.checkpoint import CheckState, Loaded, Snapshot
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
-from smalti.torch.train.run.folder import SAMPLES_FOLDER
-from smalti.torch.train.run.store import LocalRun, opened_run
+from smalti.torch.train.run.files import (
+    Parts,
+    Written,
+    check_equal,
+    copy_files,
+    doubtful_names,
+    given_files,
+    hashes_of,
+    own_names,
+)
+from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
 BY_FUNCTION = "`request_stop`"
 STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION)
@@ -128,3 +158,325 @@ def begun_life(
         if config.log_samples:
             ledger = stack.enter_context(LedgerWriter(run.path / SAMPLES_FOLDER, life=number, world=ranks.world))
         yield Life(number, ranks, run, events, ledger, stop, stack.callback)
+
+
+# ------------------------------------------------------------ checkpoints
+
+
+_LAST_STEP = 10**15
+_OWN_SHARE = 0.8  # of `timeout_seconds`: rank 0 waits for its thread while the others wait for rank 0
+_log = logging.getLogger("smalti.train")
+ORPHANED_BY: tuple[str, dict[str, Any]] = (
+    "ended because the process that had started a rank, such as a Spark executor, has died",
+    {"is_orphaned": True},
+)
+MakeSnapshot = Callable[[], Snapshot]
+Files = str | Path | None
+
+
+@dataclass
+class _Write:
+    """One checkpoint that is being written, on one rank."""
+
+    step: int
+    address: str
+    staging: Path
+    names: Sequence[str]
+    """Files that this rank contributes."""
+    snapshot: Snapshot | None
+    """The state; rank 0 has it."""
+    put_samples: Callable[[], None]
+    held_seconds: float = 0.0
+    """Seconds that the loop waited."""
+    seconds: float = 0.0
+    """From the call of `save` to the end."""
+    fault: Exception | None = None
+    thread: threading.Thread | None = None
+    began: float = field(default_factory=time.perf_counter)
+
+
+class Saves:
+    """The checkpoints of one life of a run, on one rank. `save`, `should_stop` and `finish` are collective."""
+
+    def __init__(self, life: Life, config: RunConfig, check_state: CheckState) -> None:
+        self._life, self._ranks, self._events = life, life.ranks, life.events
+        self._timeout, self._grace = config.timeout_seconds, config.grace_seconds
+        self._is_closed, self._closing = False, threading.Lock()
+        self._checkpoints = life.run.checkpoints(
+            keep=config.keep_checkpoints,
+            life=life.number,
+            check_state=check_state,
+            keep_best=config.keep_best,
+            guard=self._while_open,
+        )
+        self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
+        self._last: _Write | None = None
+        self._last_step = 0
+        """Of the newest checkpoint: the step that the life resumed at, or saved last."""
+        self.stop_cause = ""
+        self.stop_facts: Mapping[str, Any] = {}
+        """The reason why `should_stop` was true, and the facts of the error that gives it."""
+        life.at_end(self._await_quietly)
+
+    def find(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> dict[str, Any] | None:
+        """Return the newest checkpoint that verifies as JSON values, with facts of its content. Collective."""
+
+        def newest() -> dict[str, Any] | None:
+            loaded: Loaded | None = self._checkpoints.load_newest()
+            return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
+
+        found = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
+        self._last_step = 0 if found is None else int(found["step"])
+        return found
+
+    def find_best(self) -> str | None:
+        """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""
+        self.finish()
+        return self._ranks.run_long_on_first(self._checkpoints.best, "find the best checkpoint")
+
+    def load(self, address: str) -> Snapshot:
+        """Return the state of a checkpoint that was found. Collective."""
+        return self._ranks.run_long(lambda: self._checkpoints.load(address), "load the checkpoint")
+
+    def files(self, address: str, patterns: Sequence[str]) -> Path | None:
+        """Return a local folder with the files of a checkpoint that was found; None if it has none."""
+        return self._checkpoints.files(address, patterns)
+
+    def save(self, step: int, make_snapshot: MakeSnapshot, files: Files = None, *, wait: bool = False) -> str:
+        """Begin to write a checkpoint, and return its address; with `wait`, it is published then.
+
+        Args:
+            step: steps done, not fewer than at the newest checkpoint.
+            make_snapshot: returns the state; called on rank 0.
+            files: a folder, whose files become part of the checkpoint, or a file.
+            wait: whether to wait until it is published.
+
+        Raises:
+            SmaltiError: this checkpoint cannot be begun, or the one before could not be written.
+        """
+        began = time.perf_counter()
+        self._await()
+        names, token = self._agree(step, files)
+        staging = self._checkpoints.staging(step, token, self._ranks.rank)
+        address = self._checkpoints.address_of(step)
+        try:
+            if names is not None:
+                own = names
+                self._ranks.run_on_all(lambda: copy_files(files, own, staging), "copy the files of a checkpoint")
+            snapshots: list[Snapshot] = []
+            self._ranks.run_on_first(lambda: snapshots.append(_copied(make_snapshot())), "copy the state")
+            snapshot = snapshots[0] if snapshots else None
+            write = _Write(step, address, staging, names or (), snapshot, self._life.samples_so_far(), began=began)
+            write.thread = threading.Thread(target=self._write, args=[write], name="smalti-checkpoint", daemon=True)
+            write.thread.start()
+        except BaseException:
+            self._checkpoints.discard(staging, is_first=self._ranks.is_first)
+            raise
+        self._last = write
+        write.held_seconds = time.perf_counter() - began
+        if wait:
+            self.finish()
+        return address
+
+    def should_stop(self) -> bool:
+        """Return whether the run is to stop, because a signal was received on some rank, or a rank's parent has died.
+
+        Raises:
+            SmaltiError: a checkpoint could not be written.
+        """
+        last = self._last
+        is_over = last is not None and last.thread is not None and not last.thread.is_alive()
+        has_fault = is_over and last is not None and last.fault is not None
+        stop = self._life.stop
+        cause = stop.cause  # a signal may come in between
+        *causes, orphans, faults = self._ranks.total(
+            [*(cause == each for each in STOPS), cause is not None and stop.is_orphaned, has_fault],
+            "agree whether to stop",
+        )
+        stops = sum(causes)
+        if 0 < orphans == stops:
+            self.stop_cause, self.stop_facts = ORPHANED_BY
+        elif stops:
+            first = next(name for name, number in zip(STOPS, causes, strict=True) if number)
+            self.stop_cause, self.stop_facts = f"stopped by {first}", {"stopped": True}
+        if faults:
+            self._settle()
+        elif is_over:
+            self._announce()
+        return stops > 0
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is published.
+
+        Raises:
+            SmaltiError: it could not be written.
+        """
+        self._await()
+        self._settle()
+
+    def _agree(self, step: int, files: Files) -> tuple[list[str] | None, str]:
+        """Return the files that this rank contributes, None if no rank has any, and a token that is equal on all."""
+        fault, given = self._fault_of_last(), {}
+        if fault is None:
+            try:
+                self._check_follows(step)
+                given = given_files(files)
+            except SmaltiError as error:
+                fault = error
+        offers = self._ranks.gather((fault, given, secrets.token_hex(4), step), "begin a checkpoint")
+        self._raise_first([found for found, _, _, _ in offers])
+        steps = [each for _, _, _, each in offers]
+        if len(set(steps)) > 1:
+            raise TrainingError(f"`save` was called for different steps, by rank {steps}; call it with one step.")
+        self._announce()
+        self._last_step = step
+        self._checkpoints.begin(step)
+        names = [offered for _, offered, _, _ in offers]
+        if doubtful := doubtful_names(names):
+            source, own = files or "", [name for name in doubtful if name in given]
+            hashes: dict[str, str] = {}
+            try:
+                hashes = hashes_of(source, own)
+            except SmaltiError as error:
+                fault = error
+            found = self._ranks.gather((fault, hashes), "compare files of one name")
+            self._raise_first([each for each, _ in found])
+            check_equal([each for _, each in found])
+        return (own_names(names, self._ranks.rank) if any(names) else None), offers[0][2]
+
+    def _check_follows(self, step: int) -> None:
+        """Check that the checkpoint of a step is not older than the newest one; a TrainingError if it is."""
+        if step < self._last_step:
+            raise TrainingError(
+                f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would be older, "
+                "and not be kept. Count the steps on from `context.latest().step`.",
+                step=step,
+            )
+
+    # ------------------------------------------------------------ the thread
+
+    def _write(self, write: _Write) -> None:
+        try:
+            written: dict[str, Written] = {}
+            fault: SmaltiError | None = None
+            try:
+                write.put_samples()
+                written = self._checkpoints.contribute(write.step, write.staging, write.names)
+            except Exception as error:  # noqa: BLE001 - raised on all ranks
+                fault = _as_smalti_error(error, self._ranks.rank)
+            outcomes = self._apart.gather((fault, written), f"write the checkpoint of step {write.step}")
+            write.fault = next((found for found, _ in outcomes if found is not None), None)
+            if write.fault is None and write.snapshot is not None:
+                files = {name: file for _, part in outcomes for name, file in part.items()}
+                self._checkpoints.save(write.snapshot, Parts(write.staging, files))
+            else:
+                self._checkpoints.discard(write.staging, is_first=self._ranks.is_first)
+        except Exception as error:  # noqa: BLE001 - raised on all ranks
+            write.fault = _as_smalti_error(error, self._ranks.rank)
+        finally:
+            write.snapshot = None
+            write.seconds = time.perf_counter() - write.began
+
+    @contextlib.contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Hold off the end of the life in the body.
+
+        Raises:
+            CheckpointError: it has ended; another life may have begun.
+        """
+        with self._closing:
+            if self._is_closed:
+                raise CheckpointError(
+                    f"the checkpoint was not written within {min(self._timeout, self._grace):g} s after the life ended "
+                    "by an exception, and nothing of it is kept. Raise `grace_seconds`."
+                )
+            yield
+
+    # ------------------------------------------------------------ its end
+
+    def _await(self, seconds: float | None = None) -> None:
+        """Wait for this rank's thread."""
+        last, seconds = self._last, self._timeout * _OWN_SHARE if seconds is None else seconds
+        if last is None or last.thread is None:
+            return
+        last.thread.join(seconds)
+        if last.thread.is_alive():
+            last.fault = TrainingError(
+                f"the checkpoint of step {last.step} has not been written to {last.address} within {seconds:.0f} s. "
+                "Save less often, or raise `timeout_seconds`.",
+                step=last.step,
+            )
+
+    def _await_quietly(self) -> None:
+        """Wait for this rank's thread, and log its fault: the life ends by an exception that matters more.
+
+        From then on, a thread that is late changes nothing in a local folder, whose lock ends with the life.
+        """
+        self._await(min(self._timeout, self._grace))
+        with self._closing:
+            self._is_closed = True
+        if (fault := self._fault_of_last()) is not None:
+            _log.error("the last checkpoint was not written: %s", fault)
+
+    def _fault_of_last(self) -> Exception | None:
+        return None if self._last is None else self._last.fault
+
+    def _settle(self) -> None:
+        """Raise the fault of the last write on all ranks if there is one on any, else announce it."""
+        self._raise_first(self._ranks.gather(self._fault_of_last(), "end a checkpoint"))
+        self._announce()
+
+    def _raise_first(self, faults: Sequence[Exception | None]) -> None:
+        for fault in faults:
+            if fault is not None:
+                if self._last is not None and self._last.thread is not None and not self._last.thread.is_alive():
+                    self._last = None
+                raise fault
+
+    def _announce(self) -> None:
+        """Record that the last checkpoint was published, once."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._events.emit(
+                "checkpoint",
+                step=last.step,
+                path=last.address,
+                seconds=last.seconds,
+                held_seconds=last.held_seconds,
+            )
+
+
+def checked_step(step: Any) -> int:
+    """Return a number of optimiser steps as an integer.
+
+    Raises:
+        TrainingError: it is not a whole number from 0 that a file name can hold.
+    """
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if isinstance(step, bool) or not 0 <= number <= _LAST_STEP:
+        raise TrainingError(f"`step` is {step!r:.40}; expected the number of optimiser steps, a whole number from 0.")
+    return number
+
+
+def _copied(snapshot: Snapshot) -> Snapshot:
+    """Return a copy of a snapshot in memory that later steps do not change."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.detach().to("cpu", copy=True)
+        return copies[id(tensor)]
+
+    tensors = {stem: {name: copied(each) for name, each in named.items()} for stem, named in snapshot.tensors.items()}
+    return Snapshot(snapshot.step, tensors, copy.deepcopy(dict(snapshot.state)))
+
+
+def _as_smalti_error(error: Exception, rank: int) -> SmaltiError:
+    if isinstance(error, SmaltiError):
+        return error
+    fault = CheckpointError(f"rank {rank} could not write a checkpoint: {type(error).__name__}: {error}", rank=rank)
+    fault.__cause__ = error
+    return fault

@@ -1,9 +1,14 @@
-"""The ranks of a run: joining their process group, and exchanging values. Every wait has a deadline."""
+"""The ranks of a run: joining their process group, exchanging values, and measures of one while it trains.
+
+Every wait has a deadline.
+"""
 
 import contextlib
 import os
+import resource
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented, but not in torch's __all__
 
+from smalti.cache import CacheStats
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
 from smalti.torch.ranks import gather_world
 from smalti.torch.train.config import RunConfig
@@ -27,6 +33,7 @@ _LOST_RANK = (
 """Texts of errors of gloo, of torch's store and of `Ranks` about a rank that does not answer."""
 _FIRST_BEAT, _BEAT_SECONDS = 0.05, 5.0
 """Seconds between two exchanges of ranks that wait for one which works; their deadline is longer."""
+_MB = 2**20
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """Processor time that the container may use: microseconds, or `max`, in each period of so many microseconds."""
 
@@ -274,3 +281,35 @@ def _threads(world: World) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def memory_figures(device: torch.device) -> dict[str, float]:
+    """Return the largest memory that this process has taken so far, and on a GPU that of torch's tensors."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    figures = {"peak_memory_mb": round(peak / _MB, 1)}
+    if device.type == "cuda":
+        figures["peak_cuda_memory_mb"] = round(torch.cuda.max_memory_allocated(device) / _MB, 1)
+    return figures
+
+
+def pace_figures(stats: Iterable[CacheStats], num_ranks: int) -> dict[str, float]:
+    """Return the samples per second over all ranks, padding included, and the share of waiting for data.
+
+    Args:
+        stats: those of this rank's training loaders.
+        num_ranks: ranks that take the same number of samples.
+
+    Returns:
+        `samples_per_second` and `data_fraction`; empty before the second batch.
+    """
+    samples = seconds = waited = 0.0
+    for loop in stats:
+        samples, seconds = samples + loop.loop_samples, seconds + loop.loop_seconds
+        waited += loop.loop_wait_seconds
+    if not seconds:
+        return {}
+    return {
+        "samples_per_second": round(samples * num_ranks / seconds, 3),
+        "data_fraction": round(waited / seconds, 5),
+    }

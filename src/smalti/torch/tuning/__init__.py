@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from smalti.extras import import_attribute
 
 if TYPE_CHECKING:
-    from smalti.torch.tuning.options import StudyOptions
     from smalti.torch.tuning.results import StudyResult, Trial
-    from smalti.torch.tuning.space import with_params
+    from smalti.torch.tuning.space import StudyOptions, with_params
     from smalti.torch.tuning.study import hyperparameter_study
 
 _HOMES = {
-    "StudyOptions": "options",
+    "StudyOptions": "space",
     "StudyResult": "results",
     "Trial": "results",
     "hyperparameter_study": "study",

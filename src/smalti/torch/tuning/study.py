@@ -9,47 +9,33 @@ Intended behaviour:
 4. A study keeps its aim, its space and its data: what was found before with others is no guide. All trials read the
    version that was the newest when the study began, or the one that is given.
 5. A failed trial is part of the result. More than `max_failures` of them end the study.
-
-Also here: a trial in this process, on a thread, for small models, and for looking at a function with a debugger.
-
-The journal of a study can be in any store: each entry is an object that is put exclusively, under the next number.
-
-An entry is there or not, whenever its writer is killed, and two writers never share a number.
 """
 
 import contextlib
 import json
 import math
 import os
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from optuna.storages.journal import BaseJournalBackend
-
 from smalti.catalog import load_manifest
-from smalti.errors import MissingDependency, SchemaError, SmaltiError, StoreExists, StoreNotFound, TrainingError
+from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingError
 from smalti.storage import Store, open_store
-from smalti.storage.store import put_own
 from smalti.torch.train.config import RunConfig, TrainConfig
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.start import run_program
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
-from smalti.torch.tuning.options import StudyOptions
 from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
-from smalti.torch.tuning.space import Dimension, parse_space, with_params
+from smalti.torch.tuning.space import Dimension, StudyOptions, parse_space, with_params
 from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
 
 if TYPE_CHECKING:
     import optuna
 
     from smalti.torch.train.context import Context
-
 
 RESULT_FILE = "study.json"
 _POLL_SECONDS = 0.1
@@ -268,7 +254,7 @@ def _end(running: list[RunningTrial]) -> None:
 
 def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
     if options.trials_on == "inline":
-        from smalti.torch.tuning.study import InlineTrial
+        from smalti.torch.tuning.trial_process import InlineTrial
 
         return InlineTrial(program)
     if options.trials_on == "spark":
@@ -384,7 +370,7 @@ def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
         import optuna
     except ImportError as error:
         raise MissingDependency("a study needs Optuna: pip install 'smalti[tune]'.", package="optuna") from error
-    from smalti.torch.tuning.study import StoreJournal
+    from smalti.torch.tuning.journal import StoreJournal
 
     storage: Any = options.storage
     if storage is None:
@@ -438,103 +424,3 @@ def _check_same(study: "optuna.Study", facts: Mapping[str, Any], study_dir: str)
         )
     if _KEPT not in study.user_attrs:
         study.set_user_attr(_KEPT, dict(facts))
-
-
-class _StoppedError(Exception):
-    """The trial was asked to end."""
-
-
-class InlineTrial:
-    """A trial that runs on a thread of this process; it ends at its next event after it was asked to."""
-
-    def __init__(self, program: Program) -> None:
-        self.result: dict[str, Any] | None = None
-        self.failure = ""
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._handled = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, args=(program,), name="smalti-trial", daemon=True)
-        self._thread.start()
-
-    def events(self) -> Iterator[Event]:
-        """Return the events since the last call; the trial waits after each of them."""
-        while not self._events.empty():
-            yield self._events.get()
-            self._handled.release()
-
-    def has_ended(self) -> bool:
-        """Return whether the trial is over."""
-        return not self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Make the trial end at its next event."""
-        self._stopped.set()
-        self._handled.release()
-
-    def kill(self) -> None:
-        """Wait until the trial has ended; a thread cannot be ended."""
-        self._thread.join(GRACE_SECONDS)
-
-    def _run(self, program: Program) -> None:
-        try:
-            self.result = run_program(program, self._hear)
-        except _StoppedError:
-            self.failure = "it was stopped"
-        except Exception as error:  # noqa: BLE001 - the function's own: the trial's failure
-            self.failure = f"{type(error).__name__}: {error}"
-
-    def _hear(self, event: Event) -> None:
-        self._events.put(event)
-        self._handled.acquire(timeout=GRACE_SECONDS)
-        if self._stopped.is_set():
-            raise _StoppedError
-
-
-FOLDER = "journal"
-
-
-class StoreJournal(BaseJournalBackend):  # type: ignore[misc]  # Optuna is not analysed
-    """A journal for Optuna's `JournalStorage`."""
-
-    def __init__(self, store: Store) -> None:
-        store.check_exclusive_puts(FOLDER)
-        self._store = store
-        self._logs: list[dict[str, Any]] = []
-        self._next = 0
-
-    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Return the entries from a number on.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
-        self._refresh()
-        return self._logs[log_number_from:]
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append entries; they are one object.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
-        data = json.dumps(logs, separators=(",", ":")).encode()
-        while True:
-            key = self._key()
-            try:
-                put_own(self._store, key, data)
-            except StoreExists:
-                self._refresh()
-                continue
-            return
-
-    def _refresh(self) -> None:
-        while True:
-            try:
-                entry = self._store.get(self._key())
-            except StoreNotFound:
-                return
-            self._logs += json.loads(entry)
-            self._next += 1
-
-    def _key(self) -> str:
-        return f"{FOLDER}/{self._next:08d}.json"

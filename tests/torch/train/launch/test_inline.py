@@ -75,8 +75,11 @@ def test_the_run_folder_holds_model_result_metrics_and_checkpoints(config):
     run_dir = Path(config.run_dir)
     assert json.loads((run_dir / "result.json").read_text()) == result.to_json()
     assert json.loads((run_dir / "model" / "smalti.json").read_text())["class_names"] == ["red", "green", "blue"]
-    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == ["step-00000012", "step-00000014"]
-    assert result.checkpoint.endswith("step-00000014")
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
+        "step-00000012-00000",
+        "step-00000014-00000",
+    ]
+    assert result.checkpoint.endswith("step-00000014-00000")
     kinds = [event["event"] for event in read_lines(run_dir / "metrics.jsonl")]
     assert kinds[0] == "start"
     assert kinds[-1] == "end"
@@ -147,7 +150,7 @@ def test_sigterm_finishes_the_step_and_saves(config):
     with pytest.raises(TrainingError, match="stopped by SIGTERM after step 4") as caught:
         train(config, on_event=terminate)
     assert caught.value.stopped
-    assert caught.value.checkpoint.endswith("step-00000004")
+    assert caught.value.checkpoint.endswith("step-00000004-00000")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert train(config).resumed_from["step"] == 4
 
@@ -167,7 +170,7 @@ def test_sigterm_in_the_last_step_of_an_epoch_leaves_its_evaluation_to_the_next_
 def test_broken_checkpoints_are_skipped_and_reported(config):
     with pytest.raises(InterruptError):
         train(replace(config, checkpoint_every=2), on_event=interrupt_at(6))
-    newest = Path(config.run_dir) / "checkpoints" / "step-00000004"
+    newest = Path(config.run_dir) / "checkpoints" / "step-00000004-00000"
     (newest / "model.safetensors").write_bytes(b"not a model")
     result = train(config)
     assert result.resumed_from["step"] == 2
@@ -314,7 +317,7 @@ def test_a_held_out_loss_that_is_not_a_number_ends_the_run(config):
 
 
 def test_two_trainers_cannot_share_a_run_folder(config):
-    from smalti.torch.train.run.folder import run_lock
+    from smalti.torch.train.run.store import run_lock
 
     run_dir = Path(config.run_dir)
     with (

@@ -14,7 +14,7 @@ import torch
 from smalti.errors import SchemaError, StoreError, StoreTimeout, TrainingError
 from smalti.torch.train import RunConfig, launch, read_sample_order
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.restarts import run_with_restarts
+from smalti.torch.train.launchers.start import run_with_restarts
 from smalti.torch.train.run.events import read_lines
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -87,7 +87,7 @@ def test_an_outage_that_the_starting_process_meets_uses_up_a_restart_and_pauses(
             raise found
         return found
 
-    monkeypatch.setattr("smalti.torch.train.launchers.restarts.newest_checkpoint", look)
+    monkeypatch.setattr("smalti.torch.train.launchers.start.newest_checkpoint", look)
     ends, causes, pauses = [StoreTimeout("no answer for 120 s")] * 2, [], []
 
     def start(program, on_event):
@@ -274,7 +274,7 @@ def the_restart_after(fault, options) -> dict:
 def test_i5_after_a_killed_rank_training_goes_on_with_exact_data_and_says_so(options):
     restart = the_restart_after("kill", options)
     assert restart["cause"].startswith("rank 1 of 2 was ended by SIGKILL")
-    assert (restart["restart"], restart["rank"], Path(restart["newest"]).name) == (1, 1, "step-00000002")
+    assert (restart["restart"], restart["rank"], Path(restart["newest"]).name) == (1, 1, "step-00000002-00000")
     starts = [event for event in read_lines(Path(options["run_dir"]) / "metrics.jsonl") if event["event"] == "start"]
     assert [event["step"] for event in starts] == [0, 2]
 

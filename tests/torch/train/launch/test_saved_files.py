@@ -7,7 +7,7 @@ import torch
 
 from smalti.errors import CheckpointError, TrainingError
 from smalti.torch.train import launch
-from smalti.torch.train.run.parts import check_equal
+from smalti.torch.train.run.files import check_equal
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -84,7 +84,7 @@ def test_i3_a_checkpoint_whose_files_are_damaged_is_skipped(tmp_path, damage):
     options = {"run_dir": str(tmp_path / "run"), "config": {"folder": str(tmp_path / "files")}}
     launch(give, **options)
     assert launch(give, **options) == [2, {"step": 2, "again": True}, "2"]
-    path = tmp_path / "run" / "checkpoints" / "step-00000002" / "files" / "weights.bin"
+    path = tmp_path / "run" / "checkpoints" / "step-00000002-00000-1" / "files" / "weights.bin"
     if damage == "no file":
         path.unlink()
     else:
@@ -123,7 +123,7 @@ def fail_on_rank_1(context):
     (folder / f"{context.rank}.bin").write_bytes(b"x" * 100)
     context.save(1, files=folder, wait=True)
     if context.rank == 1:
-        import smalti.torch.train.run.parts as parts
+        import smalti.torch.train.run.files as parts
 
         parts.flush_files.__globals__["sync_path"] = _no_space
     context.save(2, files=folder)
@@ -146,4 +146,4 @@ def test_i4_if_one_rank_fails_in_a_save_there_is_no_checkpoint_and_all_ranks_are
     assert rank == 0
     assert "checkpoint of step 2 could not be written" in message
     assert "No space left on device" in message
-    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-00000001"]
+    assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-00000001-00000"]

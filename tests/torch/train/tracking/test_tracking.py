@@ -7,7 +7,10 @@ import logging
 import math
 import re
 import socket
+import subprocess
+import sys
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +22,9 @@ from smalti.errors import SchemaError
 from smalti.storage import open_store
 from smalti.torch.train import launch, train
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.tracking.figures import figures_of
-from smalti.torch.train.tracking.mlflow_run import MlflowRun
-from smalti.torch.train.tracking.progress import Progress
-from smalti.torch.train.tracking.tracked import _parameters
+from smalti.torch.train.run.events import figures_of
+from smalti.torch.train.tracking.mlflow_run import MlflowRun, Recorder
+from smalti.torch.train.tracking.tracked import Progress, _parameters
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -111,7 +113,7 @@ def interrupted(context):
 @pytest.mark.parametrize(
     ("saves", "said"),
     [
-        (True, "the newest checkpoint is .*step-00000003: start the run again with the same `run_dir`"),
+        (True, "the newest checkpoint is .*step-00000003-00000: start the run again with the same `run_dir`"),
         (False, "no checkpoint"),
     ],
 )
@@ -214,7 +216,7 @@ def test_mlflow_has_parameters_metrics_with_steps_and_data_and_a_resumed_run_con
             launch(learn, {"rate": 0.1, "layers": {"hidden": 3}}, mlflow=address, **options)
         begun = len(requests)
         assert launch(learn, {"rate": 0.1}, mlflow=address, on_event=heard.append, **options) == 3
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.name == "smalti.train"] == []
     first, second = requests[:begun], requests[begun:]
     parameters = {each["key"]: each["value"] for body in of(first, "runs/log-batch") for each in body.get("params", [])}
     assert (parameters["rate"], parameters["layers.hidden"], parameters["data"]) == ("0.1", "3", str(squares))
@@ -281,42 +283,76 @@ def fake_mlflow():
         server.server_close()
 
 
-def test_a_tracking_server_that_does_not_answer_is_logged_once_and_neither_ends_nor_holds_up_the_training(
-    config, caplog, monkeypatch
-):
-    from smalti.torch.train.tracking import mlflow_run
-
-    monkeypatch.setattr(mlflow_run, "END_SECONDS", 1.0)
-    with socket.socket() as silent:  # takes connections, and never answers
+@contextlib.contextmanager
+def silent_server():
+    """Yield the address of a server that takes connections, and never answers."""
+    with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        tracked = replace(config, mlflow=f"http://127.0.0.1:{silent.getsockname()[1]}", epochs=1)
-        with caplog.at_level(logging.WARNING, logger="smalti.train"):
-            result = train(tracked)
-    assert result.steps == 7
-    assert len(caplog.records) == 1
-    assert "the run is not recorded in MLflow for now, the training continues" in caplog.text
+        yield f"http://127.0.0.1:{silent.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def no_server():
+    """Yield an address at which nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("server", [silent_server, no_server])
+def test_a_server_that_does_not_answer_delays_no_event_and_the_end_by_its_limit_and_what_is_missing_is_logged(
+    tmp_path, caplog, server
+):
+    with server() as address, caplog.at_level(logging.WARNING, logger="smalti.train"):
+        run = MlflowRun(RunConfig(run_dir=str(tmp_path), mlflow=address), {}, end_seconds=1.0)
+        began = time.monotonic()
+        run({"event": "start", "time": 1.0, "step": 0})
+        for step in range(1, 1001):
+            run({**STEP, "step": step})
+        assert time.monotonic() - began < 1.0
+        run.close("finished")
+        assert time.monotonic() - began < 10.0
+    assert [record.getMessage() for record in caplog.records if record.name == "smalti.train"] == [
+        "the run is not recorded in MLflow as a whole within 1 s after its end; missing: the whole run"
+    ]
+
+
+PROGRAM = """
+import sys
+from smalti.torch.train import launch
+
+def count(context):
+    for step in range(1, 101):
+        context.report({"loss": 1.0}, step=step)
+    return 100
+
+assert launch(count, run_dir=sys.argv[1], mlflow=sys.argv[2]) == 100
+"""
 
 
 @pytest.mark.process
-def test_a_child_that_cannot_record_says_why(tmp_path, caplog):
+@pytest.mark.nightly
+def test_a_program_ends_although_its_tracking_server_never_answers(tmp_path):
+    """The run waits for 15 s; MLflow's own threads would hold the program up for minutes."""
+    with silent_server() as address:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path), address],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "missing: the whole run" in done.stderr
+
+
+@pytest.mark.process
+def test_a_client_that_cannot_be_made_is_explained(tmp_path, caplog):
     """The client of MLflow in use has no plugin for this kind of address."""
     with caplog.at_level(logging.WARNING, logger="smalti.train"):
         assert launch(lambda context: 1, run_dir=str(tmp_path), mlflow="nowhere://server") == 1
-    [record] = caplog.records
-    assert "the training continues: " in record.getMessage()
-    assert "UnsupportedModelRegistryStoreURIException" in caplog.text or "nowhere" in caplog.text
-
-
-@pytest.mark.process
-def test_a_child_that_ends_early_is_reported_with_its_last_lines(tmp_path, caplog):
-    run = MlflowRun(RunConfig(run_dir=str(tmp_path), mlflow="http://127.0.0.1:9"), {})
-    run._settings = None  # the child cannot begin
-    with caplog.at_level(logging.WARNING, logger="smalti.train"):
-        run({"event": "start", "time": 1.0, "step": 0})
-        run.close("finished")
-    [record] = caplog.records
-    assert re.search("exit code 1: .*TypeError: 'NoneType' object is not subscriptable", record.getMessage())
+    first, last = [record.getMessage() for record in caplog.records if record.name == "smalti.train"]
+    assert "the training continues: " in first
+    assert "nowhere" in first
+    assert last.endswith("missing: the whole run")
 
 
 def test_a_wrong_address_of_a_server_is_explained(config, monkeypatch):
@@ -371,22 +407,29 @@ class RecordingClient:
         return call
 
 
-def test_no_secret_of_a_run_or_of_its_functions_config_is_a_parameter_or_a_tag(monkeypatch):
-    client = pytest.importorskip("smalti.torch.train.tracking.mlflow_client")
-    monkeypatch.setattr(client, "MlflowClient", RecordingClient)
-    config = RunConfig(data="s3://bucket/set", storage_options={"key": "AKID", "secret": CANARY}, run_dir="run")
+def test_no_secret_of_a_run_or_of_its_functions_config_is_a_parameter_or_a_tag():
+    pytest.importorskip("mlflow")
+    clients = []
+    config = RunConfig(
+        data="s3://bucket/set", storage_options={"key": "AKID", "secret": CANARY}, run_dir="run",
+        mlflow="http://127.0.0.1:9",
+    )  # fmt: skip
     own = {
         "api_key": CANARY,
         "hub": {"token": CANARY, "url": f"https://user:{CANARY}@host/x", "signed": f"https://host/x?a={CANARY}"},
         "max_tokens": 512,
         "tokenizer": "byte pairs",
     }
-    parameters = _parameters(config, own)
-    settings = {"server": "http://127.0.0.1:9", "experiment": "e", "run_dir": "run", "has_model": False}
-    recorder = client.Recorder({**settings, "parameters": parameters}, lambda _: None)
+
+    def connect(server):
+        clients.append(RecordingClient(server))
+        return clients[0]
+
+    recorder = Recorder(config, _parameters(config, own), fail=pytest.fail, connect=connect)
     recorder.take({"event": "start", "time": 1.0, "life": 0, "digest": "d", "data": config.data})
-    assert recorder.close("finished")
-    given = repr(recorder._client.given)
+    recorder.close("finished")
+    assert recorder.missing() == []
+    given = repr(clients[0].given)
     assert CANARY not in given
     assert "byte pairs" in given
     assert "512" in given
@@ -395,7 +438,7 @@ def test_no_secret_of_a_run_or_of_its_functions_config_is_a_parameter_or_a_tag(m
 class RefusingClient:
     """Answers as MLflow does when a name has a wrong character, and refuses the first parameters."""
 
-    def __init__(self, server):
+    def __init__(self):
         self.names, self.statuses, self.runs, self.is_down = [], [], 0, True
 
     def get_experiment_by_name(self, name):
@@ -417,18 +460,18 @@ class RefusingClient:
         self.statuses.append((run_id, status))
 
 
-def test_names_that_mlflow_refuses_are_changed_and_the_outcome_is_recorded_whatever_failed(monkeypatch):
-    client = pytest.importorskip("smalti.torch.train.tracking.mlflow_client")
-    monkeypatch.setattr(client, "MlflowClient", RefusingClient)
-    said = []
-    settings = {"server": "sqlite:///canary.db", "experiment": "e", "run_dir": "run", "has_model": False}
-    recorder = client.Recorder({**settings, "parameters": {"rate (%)": 1, "a": {"..": 2}}}, said.append)
+def test_names_that_mlflow_refuses_are_changed_and_the_outcome_is_recorded_whatever_failed():
+    pytest.importorskip("mlflow")
+    config, fake, said = RunConfig(run_dir="run", mlflow="sqlite:///canary.db"), RefusingClient(), []
+    recorder = Recorder(config, {"rate (%)": 1, "a": {"..": 2}}, said.append, lambda _: fake)
     recorder.take({"event": "start", "time": 1.0, "life": 0})
     recorder.take({"event": "report", "time": 2.0, "step": 1, "metrics": {"f1@0.5": 0.5, "/x": 1.0}})
-    assert not recorder.close("failed")
-    fake = recorder._client
+    recorder.close("failed")
     assert (fake.runs, fake.statuses) == (1, [("r1", "FAILED")])
-    assert said[0] == {"link": "experiments/7/runs/r1"}
+    assert recorder.link == "experiments/7/runs/r1"
+    assert recorder.missing() == ["2 parameters", "2 figures"]
+    assert said == ["OSError: no answer"] * 2
     fake.is_down = False
-    assert recorder.close("finished")
+    recorder.close("finished")
+    assert recorder.missing() == []
     assert (fake.runs, fake.names) == (1, ["rate ___", "a...", "f1_0.5", "_x"])

@@ -25,7 +25,7 @@ from smalti.storage.errors import is_transient
 from smalti.storage.redact import redact_address
 from smalti.storage.schemes import store_variables
 from smalti.storage.store import put_own
-from smalti.torch.train.config import RunConfig
+from smalti.torch.train.config import LAUNCHERS, RunConfig
 from smalti.torch.train.run.store import newest_checkpoint
 
 _SECONDS = 180.0  # longest wait for the child process
@@ -43,7 +43,7 @@ def check_places(config: RunConfig) -> None:
     Raises:
         TrainingError: they will not; the message says which place, and what to do.
     """
-    if config.launcher == "spark" and _has_remote_executors():
+    if LAUNCHERS[config.launcher].free_slots is not None and _has_remote_executors():
         check_as_executor(config)
     else:
         _check_here(config)

@@ -31,13 +31,11 @@ from typing import Any
 from smalti.errors import TrainingError
 from smalti.process import end_with_parent
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.launchers.failures import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, kind_of
-from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, Program, kind_of
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.ranks import meeting_store, waiting_of_threads
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
-from smalti.torch.train.run.folder import read_result
-from smalti.torch.train.run.store import opened_run
+from smalti.torch.train.run.store import opened_run, read_result
 
 _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""

@@ -1,7 +1,7 @@
 """The program that each rank executes: the built-in trainer or a user's function, as it is sent to processes.
 
 The launchers, which start ranks, are `run_inline` (this process is a rank), `processes` and `spark`; the table of them
-is in `config`.
+is in `config`. Failures of ranks have kinds, by which a launcher finds the one that caused the others.
 """
 
 import base64
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from smalti.errors import TrainingError
+from smalti.errors import StoreError, TrainingError
+from smalti.storage.errors import is_transient
 from smalti.torch.train.config import OBJECT_TASK, RunConfig, TrainConfig
+from smalti.torch.train.ranks import has_lost_rank
 from smalti.torch.train.run.events import OnEvent
 
 if TYPE_CHECKING:
@@ -147,3 +149,22 @@ def config_from_json(obj: Mapping[str, Any]) -> RunConfig:
 def run_inline(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
     """Run in this process, as the rank that the environment names or the only one."""
     return program.run(on_event)
+
+
+STOPPED, SUPERSEDED, OUTAGE, LOST, OWN = "stopped", "superseded", "outage", "lost", "own"
+"""Kinds of failures of a rank: a signal stopped it, it continues elsewhere, a store did not answer, another rank did
+not answer, or an exception of its own."""
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of failure that an exception of a rank is."""
+    facts = error.facts if isinstance(error, TrainingError) else {}
+    if facts.get("stopped"):
+        return STOPPED
+    if facts.get("is_orphaned"):
+        return LOST
+    if facts.get("is_superseded"):
+        return SUPERSEDED
+    if isinstance(error, StoreError) and is_transient(error):
+        return OUTAGE
+    return LOST if has_lost_rank(error) else OWN

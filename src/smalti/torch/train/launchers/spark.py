@@ -34,8 +34,7 @@ from smalti.storage.errors import is_transient
 from smalti.storage.schemes import store_variables
 from smalti.storage.store import delete_own
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.launchers.failures import LOST, STOPPED, kind_of
-from smalti.torch.train.launchers.program import Program, config_from_json
+from smalti.torch.train.launchers.program import LOST, STOPPED, Program, config_from_json, kind_of
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
 from smalti.world import detect_world

@@ -1,49 +1,68 @@
-"""Checkpoints: the state of a run in one folder per step, published atomically and verified before it is used.
+"""Checkpoints: the state of a run in one folder per step, published whole and verified before it is used.
 
-    checkpoints/step-00000120/   model.safetensors  optimizer.safetensors  state.json  files/  checksums.json
+    checkpoints/step-00000120-00000/   model.safetensors  optimizer.safetensors  state.json  files/  checksums.json
+
+A name has the step and the life; a life that saves a step again appends a number, from 1. A checkpoint of a later life
+is newer. Names without a life are of earlier versions of Smalti, in local folders, and older than all others.
 
 Intended behaviour:
-1. A checkpoint is written into a hidden folder; each file is flushed, the checksums are written last, and one rename
-   publishes the folder. Before it, an earlier checkpoint of the same step is renamed; loading undoes that if a crash
-   came in between.
-2. Model, optimiser, cursor and the files that the ranks give (see `parts`) are one unit; they cannot be of different
-   steps.
-3. Loading takes the newest folder whose files all have their checksums, and reports the newer ones that it skipped.
-4. Nothing is deleted before the newest checkpoint was read back and verified; broken checkpoints are deleted then, too.
-5. One process writes at a time (see `folder.run_lock`). What a killed process left is hidden, and removed by the
-   next save.
+1. A checkpoint is written into a hidden local folder, flushed and verified, its checksums last. One rename publishes it
+   in a local folder. In a store, each rank puts the files that it gives (see `files`), and rank 0 the rest, with
+   `checksums.json` last, when all ranks are done; without it, the checkpoint does not exist.
+2. Model, optimiser, cursor and the files that the ranks give are one unit; they cannot be of different steps.
+3. Loading takes the newest checkpoint whose files all have their checksums, and reports the newer ones that it skipped.
+   A fault of the store ends the run: skipping a checkpoint because of it would undo training silently.
+4. Nothing is deleted before a listing has shown all files of the newest checkpoint; broken ones are deleted then, too.
+   Names are never used twice, so an earlier checkpoint of a step exists until the new one does.
+5. One process writes at a time (`store.run_lock`), and in a store the newest life, which `store` describes. What a
+   killed process left is removed by the next save.
 
 Tensors are stored as safetensors, everything else as JSON. Nothing is pickled or unpickled, so a file from an unknown
 source can at worst be refused.
 """
 
 import contextlib
+import json
+import os
 import re
+import secrets
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import torch
 
-from smalti.errors import CheckpointError
-from smalti.torch.train.run.files import read_json, read_tensors, sync_folder, write_json, write_tensors
-from smalti.torch.train.run.parts import FILES, Parts, Written, flush_files, sha256_of
+from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
+from smalti.storage import Store
+from smalti.storage.store import check_key
+from smalti.torch.train.run.files import (
+    FILES,
+    Parts,
+    Written,
+    flush_files,
+    read_json,
+    read_tensors,
+    sha256_of,
+    sync_folder,
+    write_json,
+    write_tensors,
+)
 
-PathOrText = TypeVar("PathOrText", Path, str)
-Named = TypeVar("Named")
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
 Guard = Callable[[], AbstractContextManager[object]]
 """Returns a context in which checkpoints are published and removed; it raises a CheckpointError if that must not be."""
 
-_STATE_FORMAT = 1
-_NAME = re.compile(r"step-(\d{8,})")
+CHECKPOINTS = "checkpoints"
 CHECKSUMS_FILE = "checksums.json"
 STATE_FILE = "state.json"
+_STATE_FORMAT = 1
+_NAME = re.compile(r"step-(\d{8,})(?:-(\d{5,})(?:-(\d+))?)?")
+_BEFORE_LIVES = -1  # life of checkpoints whose names have none
 
 
 @dataclass(frozen=True)
@@ -90,16 +109,56 @@ def ignore(_: object) -> None:
     """Do nothing."""
 
 
+class RunInStore(Protocol):
+    """The run whose checkpoints are in a store; `store.StoreRun` is one."""
+
+    address: str
+    store: Store
+
+    def check_current(self) -> None:
+        """Raise a TrainingError if the run was started again elsewhere."""
+
+    def put_log(self) -> None:
+        """Put the log of events if it has grown."""
+
+
+@dataclass(frozen=True, order=True)
+class _Name:
+    """The name of a checkpoint; the newest life with a checkpoint has the newest one."""
+
+    life: int
+    step: int
+    attempt: int = 0
+    """Number of times that the life had begun to save the step before."""
+
+    def __str__(self) -> str:
+        life = "" if self.life == _BEFORE_LIVES else f"-{self.life:05d}"
+        return f"step-{self.step:08d}{life}" + (f"-{self.attempt}" if self.attempt else "")
+
+    @classmethod
+    def parse(cls, text: str) -> "_Name | None":
+        """Return the name in a text; None if it is none."""
+        match = _NAME.fullmatch(text)
+        return match and cls(int(match[2] or _BEFORE_LIVES), int(match[1]), int(match[3] or 0))
+
+    def is_replaced_by(self, other: "_Name") -> bool:
+        """Return whether another checkpoint is a later one of the same life and step."""
+        return (other.life, other.step) == (self.life, self.step) and other.attempt > self.attempt
+
+
 @dataclass
 class CheckpointFolder:
-    """The checkpoints of one run. One process writes; any may read.
+    """The checkpoints of one run, as seen by one life of it. One process writes; any may read.
 
     Args:
+        root: their local folder; of a run in a store, a scratch folder.
         keep: number of verified checkpoints to keep, at least 1.
-        on_durable: called with the path of each file, and finally of the folder, when it has become durable.
+        on_durable: called with the path of each local file, and finally of the folder, when it has become durable.
         check_state: called with the state of a checkpoint that verifies; a CheckpointError makes `load_newest` skip it.
         keep_best: `min` or `max` and the name of a figure; the best checkpoint by it is kept as well.
         guard: see `Guard`.
+        life: number of the life that saves.
+        remote: the run in a store.
     """
 
     root: Path
@@ -108,157 +167,369 @@ class CheckpointFolder:
     check_state: CheckState = field(default=ignore)
     keep_best: str | None = None
     guard: Guard = field(default=contextlib.nullcontext)
-    _verified: set[str] = field(default_factory=set, init=False)
+    life: int = 0
+    remote: RunInStore | None = None
+    _verified: set[_Name] = field(default_factory=set, init=False)
+    _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
+    _attempts: dict[int, int] = field(default_factory=dict, init=False)
+    """Number of times that this life has begun to save a step, by step; equal on all ranks."""
+
+    # ------------------------------------------------------------ saving
 
     def address_of(self, step: int) -> str:
-        """Return the path of the checkpoint of a step."""
-        return str(self.root / _name_of(step))
+        """Return the address of the checkpoint of a step."""
+        return self._address(self._name(step))
 
-    def staging(self, step: int, token: str, rank: int) -> Path:  # noqa: ARG002 - all ranks share this folder
-        """Return the hidden folder into which a rank copies its files; `token` is equal on all ranks."""
-        return self.root / f".{_name_of(step)}-{token}"
+    def staging(self, step: int, token: str, rank: int) -> Path:
+        """Return the hidden local folder into which a rank copies its files: one for all ranks of a local run.
+
+        `token` is equal on all ranks.
+        """
+        return self.root / f".step-{step:08d}-{token}{'' if self.remote is None else f'-{rank}'}"
 
     def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the staging folder of all ranks; rank 0 does it."""
-        if is_first:
+        """Remove a staging folder; one that all ranks share is removed by rank 0."""
+        if is_first or self.remote is not None:
             shutil.rmtree(staging, ignore_errors=True)
 
     def begin(self, step: int) -> None:
-        """Begin to save a step, on every rank: nothing is to do here, where a rename replaces a checkpoint."""
+        """Begin to save a step, on every rank. A step that is saved again gets a name of its own."""
+        self._attempts[step] = self._attempts.get(step, 0) + 1
 
     def contribute(self, step: int, staging: Path, names: Sequence[str]) -> dict[str, Written]:
         """Make the files of one rank, which are in its staging folder, part of a checkpoint, and return them.
 
         Raises:
-            CheckpointError: they could not be written.
+            CheckpointError: they cannot be read or written.
+            StoreError: the store cannot be written.
         """
         try:
-            return flush_files(staging, names)
+            written = flush_files(staging, names)
         except OSError as error:
-            raise _not_written(step, self.root, error) from error
+            raise _not_written(step, staging, error) from error
+        if self.remote is not None:
+            for name in names:
+                self.remote.store.put_file(f"{CHECKPOINTS}/{self._name(step)}/{FILES}/{name}", staging / FILES / name)
+        return written
 
-    def save(self, snapshot: Snapshot, parts: Parts | None = None) -> Path:
-        """Publish a checkpoint, verify it, remove those that are no longer kept, and return the new one's folder.
+    def save(self, snapshot: Snapshot, parts: Parts | None = None) -> Path | str:
+        """Publish a checkpoint, remove those that are no longer kept, and return the path or address of the new one.
 
         Raises:
             CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
+            TrainingError: the run was started again elsewhere.
+            StoreError: the store cannot be written; earlier checkpoints are untouched.
         """
-        target = self.root / _name_of(snapshot.step)
-        parts = parts or Parts(self.staging(snapshot.step, uuid.uuid4().hex[:8], 0))
+        if self.remote is not None:
+            self.remote.check_current()
+            self._remove_fetched()
+        if parts is None:
+            self.begin(snapshot.step)
+            while (self.root / str(self._name(snapshot.step))).exists():  # another program has saved it
+                self.begin(snapshot.step)
+            parts = Parts(self.staging(snapshot.step, secrets.token_hex(4), 0))
+        name, staging = self._name(snapshot.step), parts.staging
         try:
             write_checkpoint(snapshot, parts, self.on_durable)
+            verify_checkpoint(staging, without=parts.written)
+            sizes = {path.name: path.stat().st_size for path in sorted(staging.iterdir()) if path.is_file()}
             with self.guard():
-                self._publish(parts.staging, target)
+                self._publish(name, staging, sizes)
         except OSError as error:
-            shutil.rmtree(parts.staging, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, SmaltiError):
+                raise
             raise _not_written(snapshot.step, self.root, error) from error
-        except CheckpointError:
-            shutil.rmtree(parts.staging, ignore_errors=True)
-            raise
-        verify_checkpoint(target, without=parts.written)
-        _check_sizes(target, parts.written)
-        self._verified.add(target.name)
+        shutil.rmtree(staging, ignore_errors=True)
+        sizes |= {f"{FILES}/{file}": written.num_bytes for file, written in parts.written.items()}
+        files = self._files()
+        if files.get(name) != sizes:
+            shared = f" Do all ranks see {self.root} as the same folder? If not, give `run_dir` the address of a store."
+            raise CheckpointError(
+                f"{self._address(name)} has the files {files.get(name)} (bytes), expected {sizes}. Nothing older was "
+                f"removed; start the run again.{shared if self.remote is None else ''}",
+                step=snapshot.step,
+            )
+        self._verified.add(name)
         with contextlib.suppress(CheckpointError), self.guard():  # the next life removes older ones, too
-            self._prune()
-        return target
+            self._prune(files)
+        return self._place(name)
+
+    def _publish(self, name: _Name, staging: Path, files: Iterable[str]) -> None:
+        """Publish rank 0's files of a checkpoint, the checksums last."""
+        if self.remote is None:
+            staging.rename(self.root / str(name))
+            sync_folder(self.root)
+            self.on_durable(self.root / str(name))
+            return
+        store, prefix = self.remote.store, f"{CHECKPOINTS}/{name}"
+        for file in files:
+            if file != CHECKSUMS_FILE:
+                store.put_file(f"{prefix}/{file}", staging / file)
+        self.remote.put_log()
+        self.remote.check_current()
+        store.put_file(f"{prefix}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
+
+    def _prune(self, files: Mapping[_Name, Mapping[str, int]]) -> None:
+        """Remove what is neither among the newest verified checkpoints nor the best."""
+        published = [name for name in self._published(files) if not any(map(name.is_replaced_by, self._verified))]
+        good = [name for name in published if name in self._verified]
+        kept = set(good[-self.keep :])
+        if len(good) < self.keep:
+            # Checkpoints that this process has not verified may be needed to make up the number.
+            kept.update(name for name in published if name not in self._verified and name < good[-1])
+        if (best := self._best(published)) is not None:
+            kept.add(best)
+        for name, names in files.items():
+            if name in kept or name.life > self.life:  # a later life's are not ours to remove
+                continue
+            if self.remote is None:
+                shutil.rmtree(self.root / str(name), ignore_errors=True)
+                continue
+            with contextlib.suppress(StoreError):  # best effort; the next save tries again
+                for file in sorted(names, key=lambda file: file != CHECKSUMS_FILE):
+                    self.remote.store.delete(f"{CHECKPOINTS}/{name}/{file}")
+        for left in self.root.glob(".*step-*") if self.remote is None else ():
+            shutil.rmtree(left, ignore_errors=True)
+
+    # ------------------------------------------------------------ finding
 
     def newest(self) -> str | None:
-        """Return the path of the newest published checkpoint, verified or not; None if there is none."""
-        return next((str(path) for path in reversed(self.steps())), None)
+        """Return the address of the newest published checkpoint, verified or not; None if there is none.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return next((self._address(name) for name in reversed(self._published(self._files()))), None)
 
     def best(self) -> str | None:
-        """Return the path of the checkpoint with the best figure that verifies; None if none has the figure."""
-        best = self._best()
-        return None if best is None else str(best)
+        """Return the address of the checkpoint with the best figure that verifies; None if none has the figure.
 
-    def _best(self) -> Path | None:
-        def score(path: Path) -> float | None:
-            try:
-                return score_of(read_json(path / STATE_FILE), self.keep_best)
-            except CheckpointError:
-                return None
-
-        def verifies(path: Path) -> bool:
-            try:
-                if path.name not in self._verified:
-                    verify_checkpoint(path)
-            except CheckpointError:
-                return False
-            self._verified.add(path.name)
-            return True
-
-        return best_of(self.steps(), score, verifies) if self.keep_best else None
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        best = self._best(self._published(self._files()))
+        return None if best is None else self._address(best)
 
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
 
         Raises:
             CheckpointError: there are checkpoints, and none verifies.
+            StoreError: the store cannot be read.
         """
-        self._restore_replaced()
-        loaded = newest_verified(reversed(self.steps()), load_checkpoint, self.check_state, where=str(self.root))
-        if loaded is not None:
-            self._verified.add(Path(loaded.path).name)
-        return loaded
+        skipped: list[Skipped] = []
+        for name in reversed(self._published(self._files())):
+            try:
+                snapshot = self._load_whole(name)
+                self.check_state(snapshot.state)
+            except CheckpointError as error:
+                skipped.append(Skipped(self._place(name), str(error)))
+                continue
+            self._verified.add(name)
+            return Loaded(self._place(name), snapshot, tuple(skipped))
+        if skipped:
+            reasons = "; ".join(f"{Path(skip.path).name}: {skip.reason}" for skip in skipped)
+            raise CheckpointError(
+                f"none of the {len(skipped)} checkpoints in {self._where} verifies ({reasons}). Restore one, "
+                "or remove that folder to train from the beginning.",
+                skipped=tuple(str(skip.path) for skip in skipped),
+            )
+        return None
 
     def load(self, address: str) -> Snapshot:
-        """Return the content of the checkpoint at a path that `load_newest` returned on some rank.
+        """Return the state at an address that `load_newest` returned on some rank, verified.
 
         Raises:
             CheckpointError: a file of the state is missing, changed or malformed.
+            StoreError: the store cannot be read.
         """
-        return load_checkpoint(Path(address), with_files=False)
+        return load_checkpoint(self._local(self._parsed(address), lambda file: "/" not in file), with_files=False)
 
-    def files(self, address: str, patterns: Sequence[str] = ("*",)) -> Path | None:  # noqa: ARG002 - all are here
-        """Return the folder with the files of a checkpoint that `load_newest` returned; None if it has none."""
-        folder = Path(address) / FILES
-        return folder if folder.is_dir() else None
+    def files(self, address: str, patterns: Sequence[str] = ("*",)) -> Path | None:
+        """Return a local folder with the files of a checkpoint that was found; None if it has none.
 
-    def steps(self) -> list[Path]:
-        """Return the folders of published checkpoints, oldest first."""
-        if not self.root.is_dir():
-            return []
-        found = [(int(match[1]), path) for path in self.root.iterdir() if (match := _NAME.fullmatch(path.name))]
-        return [path for _, path in sorted(found)]
+        From a store, those whose names match a pattern are fetched.
 
-    def _publish(self, staging: Path, target: Path) -> None:
-        replaced = self.root / f".replaced-{target.name}-{uuid.uuid4().hex[:8]}"
-        if target.exists():
-            # The same step of this life, or of one that was rolled back, or a broken checkpoint that loading skipped.
-            target.rename(replaced)
+        Raises:
+            CheckpointError: a file is missing or changed.
+            StoreError: the store cannot be read.
+        """
+        name = self._parsed(address)
+        if self.remote is not None:
+            _mark_given(self._fetched(name))
+        folder = self._local(name, lambda file: any(fnmatchcase(file, f"{FILES}/{pattern}") for pattern in patterns))
+        return folder / FILES if (folder / FILES).is_dir() else None
+
+    def _best(self, published: Sequence[_Name]) -> _Name | None:
+        """Return the checkpoint with the best figure that verifies, the newest of equals."""
+        if self.keep_best is None:
+            return None
+        scored = [(score, name) for name in published if (score := self._score(name)) is not None]
+        return next((name for _, name in sorted(scored, reverse=True) if self._verifies(name)), None)
+
+    def _score(self, name: _Name) -> float | None:
+        """Return the figure of a checkpoint such that greater is better; None if it has none."""
+        if name not in self._scores:
+            direction, _, figure = (self.keep_best or "").partition(" ")
+            metrics: Any = None
+            with contextlib.suppress(CheckpointError, StoreNotFound, ValueError):  # damaged
+                metrics = self._state(name).get("metrics")
+            value = metrics.get(figure) if isinstance(metrics, Mapping) else None
+            number = float(value) if isinstance(value, int | float) else None
+            self._scores[name] = -number if number is not None and direction == "min" else number
+        return self._scores[name]
+
+    def _state(self, name: _Name) -> Mapping[str, Any]:
+        if self.remote is None:
+            return read_json(self.root / str(name) / STATE_FILE)
+        state = json.loads(self.remote.store.get(f"{CHECKPOINTS}/{name}/{STATE_FILE}"))
+        return state if isinstance(state, dict) else {}
+
+    def _verifies(self, name: _Name) -> bool:
         try:
-            staging.rename(target)
-        except OSError:
-            self._restore_replaced()
+            if name not in self._verified:
+                self._load_whole(name)
+        except CheckpointError:
+            return False
+        self._verified.add(name)
+        return True
+
+    def _load_whole(self, name: _Name) -> Snapshot:
+        return load_checkpoint(self._local(name, lambda file: True))  # noqa: ARG005
+
+    # ------------------------------------------------------------ names and files
+
+    @property
+    def _where(self) -> str:
+        return str(self.root) if self.remote is None else f"{self.remote.address}/{CHECKPOINTS}"
+
+    def _place(self, name: _Name) -> Path | str:
+        return self.root / str(name) if self.remote is None else f"{self._where}/{name}"
+
+    def _address(self, name: _Name) -> str:
+        return str(self._place(name))
+
+    def _name(self, step: int) -> _Name:
+        return _Name(self.life, step, max(0, self._attempts.get(step, 0) - 1))
+
+    def _parsed(self, address: str) -> _Name:
+        name = _Name.parse(address.rpartition("/")[2])
+        if name is None:
+            raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
+        return name
+
+    def _files(self) -> dict[_Name, dict[str, int]]:
+        return files_in_folder(self.root) if self.remote is None else files_in_store(self.remote.store)
+
+    def _published(self, files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
+        """Return the checkpoints that were published: in a local folder all, and a missing checksum is damage."""
+        return [name for name, names in files.items() if self.remote is None or CHECKSUMS_FILE in names]
+
+    def _local(self, name: _Name, is_wanted: Callable[[str], bool]) -> Path:
+        """Return a local folder with those files of a checkpoint that are wanted; from a store, each is verified."""
+        if self.remote is None:
+            return self.root / str(name)
+        prefix, folder = f"{CHECKPOINTS}/{name}", self._fetched(name)
+        try:
+            try:
+                self._fetch(self.remote.store, prefix, folder, is_wanted)
+            except CheckpointError:
+                # Fetched once more: an error of the transfer would undo training.
+                (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+                self._fetch(self.remote.store, prefix, folder, is_wanted)
+        except StoreNotFound as error:
+            raise CheckpointError(f"{self._address(name)} is not complete: {error}", path=prefix) from error
+        except (StoreError, CheckpointError):
             raise
-        sync_folder(self.root)
-        self.on_durable(target)
+        except OSError as error:
+            raise TrainingError(
+                f"a checkpoint cannot be fetched to {folder}: {error}. Make room, or set TMPDIR to another disk.",
+                path=str(folder),
+            ) from error
+        return folder
 
-    def _restore_replaced(self) -> None:
-        """Name a checkpoint again as it was if the one that was to replace it is not there."""
-        for path in self.root.glob(".replaced-step-*"):
-            target = self.root / path.name.removeprefix(".replaced-").rpartition("-")[0]
-            if not target.exists():
-                with contextlib.suppress(OSError):  # a folder that may only be read
-                    path.rename(target)
+    @property
+    def _loaded(self) -> Path:
+        return self.root.parent / "loaded"
 
-    def _prune(self) -> None:
-        steps = self.steps()
-        good = [path for path in steps if path.name in self._verified]
-        kept = set(good[-self.keep :])
-        if len(good) < self.keep:
-            # Checkpoints that this process has not verified may be needed to make up the number.
-            kept.update(path for path in steps if path.name not in self._verified and path < good[-1])
-        if (best := self._best()) is not None:
-            kept.add(best)
-        for path in self.root.iterdir():
-            stale = path.name.startswith((".step-", ".replaced-step-")) or _NAME.fullmatch(path.name)
-            if stale and path not in kept:
-                shutil.rmtree(path, ignore_errors=True)
+    def _fetched(self, name: _Name) -> Path:
+        """Return the scratch folder for the files of a checkpoint in a store."""
+        return self._loaded / f"{name.life}-{name.attempt}" / f"step-{name.step:08d}"
+
+    def _fetch(self, store: Store, prefix: str, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+        """Fetch the files of a checkpoint that are wanted and not here yet, and verify each."""
+        if not (folder / CHECKSUMS_FILE).exists():
+            self._fetch_file(store, f"{prefix}/{CHECKSUMS_FILE}", folder / CHECKSUMS_FILE)
+        sums = read_checksums(folder)
+        for info in store.list(prefix):
+            file = check_key(info.key.removeprefix(f"{prefix}/"))
+            if file == CHECKSUMS_FILE or not is_wanted(file):
+                continue
+            expected, path = sums.get(file), folder / file
+            if not path.exists() or sha256_of(path) != expected:
+                self._fetch_file(store, info.key, path)
+                if (actual := sha256_of(path)) != expected:
+                    raise CheckpointError(
+                        f"{store.locate(info.key)}: sha256 expected {expected}, found {actual}; the file has changed "
+                        "since it was written.",
+                        path=info.key,
+                    )
+
+    def _fetch_file(self, store: Store, key: str, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._loaded / f".{secrets.token_hex(8)}"  # ranks of one machine may fetch to one folder
+        with fresh.open("wb") as out:
+            store.fetch(key, out)
+        fresh.replace(path)
+
+    def _remove_fetched(self) -> None:
+        """Remove fetched checkpoints, except those whose files were given to some rank, which may still read them."""
+        for folder in self._loaded.glob("*/step-*"):
+            if folder.is_dir() and not _given_mark(folder).exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _name_of(step: int) -> str:
-    return f"step-{step:08d}"
+def files_in_store(store: Store) -> dict[_Name, dict[str, int]]:
+    """Return the size of each file in each checkpoint in the store of a run, published or not; oldest first."""
+    files: dict[_Name, dict[str, int]] = {}
+    for info in store.list(CHECKPOINTS):
+        folder, _, file = info.key.removeprefix(f"{CHECKPOINTS}/").partition("/")
+        name = _Name.parse(folder)
+        if name is not None and name.life != _BEFORE_LIVES and file:
+            files.setdefault(name, {})[file] = info.num_bytes
+    return dict(sorted(files.items()))
+
+
+def files_in_folder(root: Path) -> dict[_Name, dict[str, int]]:
+    """Return the same of a local folder of checkpoints."""
+    names = {name: path for path in (root.iterdir() if root.is_dir() else ()) if (name := _Name.parse(path.name))}
+    return {name: _sizes(path) for name, path in sorted(names.items())}
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):  # it is being removed
+                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return sizes
+
+
+def newest_life(files: Iterable[_Name]) -> int:
+    """Return the newest life that has files of a checkpoint; -1 if there is none."""
+    return max((name.life for name in files), default=-1)
+
+
+def _given_mark(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.given")
+
+
+def _mark_given(folder: Path) -> None:
+    """Mark a fetched checkpoint as given to the program of a rank; the ranks of a machine share the folder."""
+    with contextlib.suppress(OSError):  # fetching to the same disk says more
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _given_mark(folder).touch()
 
 
 def _not_written(step: int, root: Path, error: OSError) -> CheckpointError:
@@ -334,73 +605,6 @@ def verify_checkpoint(path: Path, *, without: Mapping[str, Written] | None = Non
                 f"{path / name}: sha256 expected {expected}, found {found}; the file has changed since it was written.",
                 path=str(path / name),
             )
-
-
-def _check_sizes(path: Path, written: Mapping[str, Written]) -> None:
-    """Check that files which their ranks read back are in a published folder."""
-    for name, expected in written.items():
-        file = path / FILES / name
-        found = file.stat().st_size if file.is_file() else None
-        if found != expected.num_bytes:
-            raise CheckpointError(
-                f"{file} has {found} bytes, expected {expected.num_bytes}. Do all ranks see {path.parent} as the same "
-                "folder? If not, give `run_dir` the address of a store.",
-                path=str(file),
-            )
-
-
-def score_of(state: Mapping[str, Any], figure: str | None) -> float | None:
-    """Return the figure of a checkpoint's state such that greater is better; None if it has none.
-
-    Args:
-        state: the state.
-        figure: `min` or `max`, and a name.
-    """
-    direction, _, name = (figure or "").partition(" ")
-    metrics = state.get("metrics")
-    value = metrics.get(name) if isinstance(metrics, Mapping) else None
-    if not isinstance(value, int | float):
-        return None
-    return float(value) if direction == "max" else -float(value)
-
-
-def best_of(
-    names: Iterable[Named], score: Callable[[Named], float | None], verifies: Callable[[Named], bool]
-) -> Named | None:
-    """Return the name with the greatest score that verifies, the last one of equals; None if no name has a score."""
-    scored = [(found, place, name) for place, name in enumerate(names) if (found := score(name)) is not None]
-    return next((name for _, _, name in sorted(scored, reverse=True) if verifies(name)), None)
-
-
-def newest_verified(
-    newest_first: Iterable[PathOrText],
-    load: Callable[[PathOrText], Snapshot],
-    check_state: CheckState,
-    *,
-    where: str,
-) -> Loaded | None:
-    """Return the first checkpoint that loads, or None if there is no checkpoint; only CheckpointErrors skip one.
-
-    Raises:
-        CheckpointError: there are checkpoints, and none verifies.
-    """
-    skipped: list[Skipped] = []
-    for path in newest_first:
-        try:
-            snapshot = load(path)
-            check_state(snapshot.state)
-        except CheckpointError as error:
-            skipped.append(Skipped(path, str(error)))
-            continue
-        return Loaded(path, snapshot, tuple(skipped))
-    if skipped:
-        reasons = "; ".join(f"{Path(skip.path).name}: {skip.reason}" for skip in skipped)
-        raise CheckpointError(
-            f"none of the {len(skipped)} checkpoints in {where} verifies ({reasons}). Restore one, "
-            "or remove that folder to train from the beginning.",
-            skipped=tuple(str(skip.path) for skip in skipped),
-        )
-    return None
 
 
 def load_checkpoint(path: Path, *, with_files: bool = True) -> Snapshot:

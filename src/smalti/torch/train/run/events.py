@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ METRICS_FILE = "metrics.jsonl"
 
 _POLL_SECONDS = 0.2  # between two reads of the followed file
 _STOP_SECONDS = 10.0  # longest wait for the thread that follows it
+_PREFIXES = {"step": "step/", "epoch": "epoch/"}
+_COUNTERS = frozenset({"step", "epoch", "life", "time"})  # places of an event, not figures of it
 
 
 class LineLog:
@@ -186,3 +188,28 @@ def following(
         thread.join(_STOP_SECONDS)
     if faults:
         raise faults[0]
+
+
+def figures_of(event: Event) -> dict[str, float]:
+    """Return the figures of a step, an epoch or a report, by the names under which TensorBoard and MLflow show them.
+
+    Those of a report have the names that the function gave.
+    """
+    kind = event["event"]
+    if kind == "report":
+        return {**_numbers(event["metrics"]), **_numbers(event.get("measures", {}), "step/")}
+    if kind not in _PREFIXES:
+        return {}
+    prefix = _PREFIXES[kind]
+    facts = {name: value for name, value in event.items() if name not in _COUNTERS}
+    trained = {f"train_{name}": value for name, value in event.get("train_metrics", {}).items()}
+    return _numbers({**facts, **trained, **event.get("metrics", {})}, prefix)
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers among some values; a text such as "inf" is one, as JSON has no infinities."""
+    numbers = {}
+    for name, value in values.items():
+        if (isinstance(value, (int, float)) and not isinstance(value, bool)) or value in ("nan", "inf", "-inf"):
+            numbers[prefix + name] = float(value)
+    return numbers

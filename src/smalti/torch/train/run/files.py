@@ -1,20 +1,41 @@
-"""Files of tensors and of JSON values that are on the disk when a function returns."""
+"""Files of a checkpoint: tensors and JSON values that are on the disk when a function returns, and files of ranks.
 
+Each rank gives the files that it has, and the checkpoint holds them all. Ranks may give disjoint files, such as the
+shards of a sharded model. They may also give the same ones, because they share a folder or because each wrote an equal
+copy; those are taken once.
+
+Nothing is pickled: states, such as `state_dict()`s, become named tensors and JSON values. Scalars, texts, bytes, None,
+tensors and NumPy arrays are stored, and lists, tuples and mappings of them; keys of mappings are texts, numbers, truth
+values or None. A Counter, as schedulers have it, stays one.
+"""
+
+import base64
 import contextlib
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
-from smalti.regular_files import read_regular
+from smalti.regular_files import open_regular, read_regular
 from smalti.storage.local import sync_path
+from smalti.storage.store import check_key
+
+FILES = "files"
+"""Folder of these files in a checkpoint."""
+_CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -86,3 +107,266 @@ def sync_folder(path: Path) -> None:
     """Flush a folder's entries to the disk. Best effort: FUSE mounts (UC Volumes among them) refuse it."""
     with contextlib.suppress(OSError):
         sync_path(path)
+
+
+# ------------------------------------------------------------ the files of the ranks
+
+
+@dataclass(frozen=True)
+class Given:
+    """A file that a rank gives."""
+
+    num_bytes: int
+    identity: tuple[str, int, int]
+    """Host, device and inode: equal for ranks that see one file."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file as it lies in the checkpoint."""
+
+    sha256: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The contributions of the ranks to a checkpoint that is not yet published."""
+
+    staging: Path
+    """Hidden local folder of this rank, whose folder `FILES` has the files of this rank."""
+    written: Mapping[str, Written] = field(default_factory=dict)
+    """The files of all ranks."""
+
+
+def given_files(source: "str | Path | None") -> dict[str, Given]:
+    """Return the files of a folder by relative name, or a single file by its name.
+
+    Raises:
+        CheckpointError: there is nothing at `source`, or a name or a kind of file cannot be stored.
+    """
+    if source is None:
+        return {}
+    root = Path(source)
+    try:
+        if root.is_file():
+            return {root.name: _given(root)}
+        if not root.is_dir():
+            raise CheckpointError(f"`files` is {root}, and there is no file or folder; write it before it is saved.")
+        return {_name_of(path, root): _given(path) for path in sorted(root.rglob("*")) if _is_stored(path)}
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"`files` {root} cannot be read: {error}", path=str(root)) from error
+
+
+def own_names(offers: Sequence[Mapping[str, Given]], rank: int) -> list[str]:
+    """Return the names that a rank contributes: those that no lower rank gives."""
+    return [name for name in offers[rank] if not any(name in offer for offer in offers[:rank])]
+
+
+def doubtful_names(offers: Sequence[Mapping[str, Given]]) -> list[str]:
+    """Return the names that several ranks give, of files that are not one and the same."""
+    identities: dict[str, set[tuple[str, int, int]]] = {}
+    for offer in offers:
+        for name, given in offer.items():
+            identities.setdefault(name, set()).add(given.identity)
+    return sorted(name for name, found in identities.items() if len(found) > 1)
+
+
+def hashes_of(source: "str | Path", names: Iterable[str]) -> dict[str, str]:
+    """Return the hashes of files that `given_files` found.
+
+    Raises:
+        CheckpointError: one cannot be read.
+    """
+    try:
+        return {name: sha256_of(_path_of(source, name)) for name in names}
+    except OSError as error:
+        raise CheckpointError(f"`files` {source} cannot be read: {error}", path=str(source)) from error
+
+
+def check_equal(hashes: Sequence[Mapping[str, str]]) -> None:
+    """Check that ranks which give a file of one name give equal bytes.
+
+    Raises:
+        CheckpointError: they do not; the message names the file and the ranks.
+    """
+    for name in sorted({name for found in hashes for name in found}):
+        by_rank = {rank: found[name] for rank, found in enumerate(hashes) if name in found}
+        if len(set(by_rank.values())) > 1:
+            raise CheckpointError(
+                f"the ranks {sorted(by_rank)} give different files named {name!r}, and the checkpoint can hold one: "
+                "put the rank into the names, or let one rank give it.",
+                name=name,
+            )
+
+
+def copy_files(source: "str | Path | None", names: Iterable[str], staging: Path) -> None:
+    """Copy files into a staging folder. They are not flushed yet.
+
+    Raises:
+        CheckpointError: a file cannot be read or written.
+    """
+    try:
+        for name in names:
+            target = staging / FILES / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_path_of(source or "", name), target)
+    except OSError as error:
+        raise CheckpointError(
+            f"the files of a checkpoint cannot be copied from {source} to {staging}: {error}. Earlier checkpoints are "
+            "untouched; make room or mend the disk and start the run again.",
+            path=str(staging),
+        ) from error
+
+
+def flush_files(staging: Path, names: Iterable[str]) -> dict[str, Written]:
+    """Flush copied files to the disk, and return their hashes and sizes as read back.
+
+    Raises:
+        OSError: one cannot be read or flushed.
+    """
+    written = {}
+    for name in names:
+        path = staging / FILES / name
+        sync_path(path)
+        written[name] = Written(sha256_of(path), path.stat().st_size)
+    return written
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _given(path: Path) -> Given:
+    status = path.stat()
+    return Given(status.st_size, (socket.gethostname(), status.st_dev, status.st_ino))
+
+
+def _name_of(path: Path, root: Path) -> str:
+    return check_key(path.relative_to(root).as_posix())
+
+
+def _path_of(source: "str | Path", name: str) -> Path:
+    root = Path(source)
+    return root if root.is_file() else root / name
+
+
+def _is_stored(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        return False
+    if not path.is_file():
+        raise CheckpointError(f"{path} is neither a file nor a folder; a checkpoint holds files.", path=str(path))
+    return True
+
+
+# ------------------------------------------------------------ states
+
+
+_CHANNELS_LAST = "channels_last"
+
+
+def pack_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """Return the tensors of a state by name, and the rest of it as JSON values, which name the tensors.
+
+    Raises:
+        CheckpointError: a value is of another type; the message says which, and where it stands.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    return tensors, _packed(state, "state", tensors)
+
+
+def unpack_state(tensors: Mapping[str, torch.Tensor], packed: Any) -> Any:
+    """Return the state that `pack_state` took apart; its tensors are on the CPU.
+
+    Raises:
+        CheckpointError: the values do not belong together.
+    """
+    try:
+        return _unpacked(packed, tensors)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the state of the checkpoint is not complete: {type(error).__name__}: {error}. Use an older checkpoint."
+        ) from error
+
+
+def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, torch.Tensor):
+        name = _free_name(where, tensors)
+        tensors[name] = value
+        is_last = value.dim() == 4 and not value.is_contiguous() and _is_channels_last(value)
+        return {"tensor": name, **({"format": _CHANNELS_LAST} if is_last else {})}
+    if isinstance(value, (np.ndarray, np.generic)):
+        name = _free_name(where, tensors)
+        tensors[name] = torch.from_numpy(np.array(value))
+        return {"array": name}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_packed(each, f"{where}.{number}", tensors) for number, each in enumerate(value)]}
+    if isinstance(value, Mapping):
+        _check_keys(value, where)
+        name = "counter" if isinstance(value, Counter) else "dict"
+        return {name: [[key, _packed(each, f"{where}.{key}", tensors)] for key, each in value.items()]}
+    raise CheckpointError(
+        f"{where} is a {type(value).__name__}, which a checkpoint cannot hold; give tensors, arrays, numbers, texts, "
+        "and lists, tuples and dicts of them, such as an object's `state_dict()`."
+    )
+
+
+def _free_name(where: str, taken: Mapping[str, torch.Tensor]) -> str:
+    """Return a name that no other tensor has: keys with dots can give two places one name."""
+    name, number = where, 1
+    while name in taken:
+        number += 1
+        name = f"{where}#{number}"
+    return name
+
+
+def _check_keys(value: Mapping[Any, Any], where: str) -> None:
+    names = [str(key) for key in value]
+    for key in value:
+        if key is not None and not isinstance(key, (str, int, float, bool)):
+            raise CheckpointError(
+                f"{where} has a key of type {type(key).__name__}; a checkpoint holds texts and numbers."
+            )
+    if len(set(names)) < len(names):
+        raise CheckpointError(f"{where} has keys with one name, such as 1 and '1': {sorted(names)}; rename one.")
+
+
+def _is_channels_last(value: torch.Tensor) -> bool:
+    return value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _unpacked(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, value),) = ((name, each) for name, each in packed.items() if name != "format")
+    if kind == "tensor":
+        tensor = tensors[value]
+        is_last = packed.get("format") == _CHANNELS_LAST
+        return tensor.contiguous(memory_format=torch.channels_last) if is_last else tensor
+    if kind == "array":
+        return tensors[value].numpy()
+    if kind == "dict":
+        return {key: _unpacked(each, tensors) for key, each in value}
+    if kind == "counter":
+        return Counter({key: _unpacked(each, tensors) for key, each in value})
+    if kind in {"list", "tuple"}:
+        return {"list": list, "tuple": tuple}[kind](_unpacked(each, tensors) for each in value)
+    if kind == "float":
+        return float(value)
+    if kind == "bytes":
+        return base64.b64decode(value)
+    raise ValueError(f"unknown kind {kind}")

@@ -1,19 +1,17 @@
 """The files of a run as its ranks write them: in a local folder, or in a store by way of a local scratch folder.
 
-    <run_dir>/lives/00000.json                   one per start of the run, created exclusively
-              checkpoints/step-00000120-00000/   step and life; the files of a local checkpoint. A step that a life
-                                                 saves again has one number more, from 1: step-00000120-00000-1
+    <run_dir>/lives/00000.json                   one per start of the run, created exclusively; in a local folder
+                                                 lives.jsonl has one line for each
+              checkpoints/step-00000120-00000/   step and life; see `checkpoint`
               metrics.jsonl  samples/  model/  result.json
 
+One process writes into a local folder at a time, under an exclusive lock that the kernel releases when the process
+dies.
+
 Intended behaviour in a store:
-1. A checkpoint is written to the scratch folder and verified there. Each rank puts the files that it gives. Rank 0 puts
-   the rest, and `checksums.json` last, when all ranks are done; without it, the checkpoint does not exist. Older ones
-   are removed after a listing has shown all files of the new one, and so is an earlier one of the same step.
-2. Loading fetches and verifies each file. A damaged checkpoint is skipped and reported. A fault of the store ends the
-   run: skipping a checkpoint because of it would undo training silently.
-3. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
+1. A process whose run was started again elsewhere stops at its next save. What it may put before it notices does not
    replace anything: checkpoints are ordered by life first.
-4. The log of events is put whole, files of the ledger in segments: each save puts the last one and what is new. Both
+2. The log of events is put whole, files of the ledger in segments: each save puts the last one and what is new. Both
    are put before the checkpoint that covers them. Lines after the last checkpoint may be lost with the
    machine; their steps are then taken again.
 """
@@ -29,29 +27,45 @@ import socket
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from smalti import ledger
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
 from smalti.ledger.segments import segment_name
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
+from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig, TrainResult
-from smalti.torch.train.run.checkpoint import CheckpointFolder, CheckState, Guard, ignore
-from smalti.torch.train.run.events import METRICS_FILE
-from smalti.torch.train.run.files import replace_json
-from smalti.torch.train.run.folder import MODEL_FOLDER, RESULT_FILE, WriteModel, begin_life, run_lock, write_result
-from smalti.torch.train.run.store_checkpoints import CHECKPOINTS, StoreCheckpoints, lives_with_checkpoints
+from smalti.torch.train.run.checkpoint import (
+    CHECKPOINTS,
+    CheckpointFolder,
+    files_in_folder,
+    files_in_store,
+    ignore,
+    newest_life,
+)
+from smalti.torch.train.run.events import METRICS_FILE, LineLog, read_lines
+from smalti.torch.train.run.files import read_json, replace_json, sync_folder
 
+MODEL_FOLDER = "model"
+RESULT_FILE = "result.json"
+SAMPLES_FOLDER = "samples"
+"""The ledger of a run with `log_samples`."""
+WriteModel = Callable[[Path], None]
+"""Writes the files of a model into a new local folder."""
 _LIVES = "lives"
 _LIFE = re.compile(rf"{_LIVES}/(\d{{5,}})\.json")
 _SCRATCH = "smalti-run-"
 _SWEEP_SECONDS = 60.0  # a younger scratch folder may not be locked yet
 _SEGMENT_BYTES = 1 << 23  # of a file of the ledger
 _MAX_READ = 1 << 26  # bytes of a log that are read from a store at once
+_WAIT_SECONDS = 30.0  # ranks of a killed run may still be saving their last checkpoint
+_POLL_SECONDS = 0.2
 
 
 class LocalRun:
@@ -76,19 +90,9 @@ class LocalRun:
         with run_lock(self.path):
             yield begin_life(self.path, num_ranks=num_ranks)
 
-    def checkpoints(
-        self,
-        *,
-        keep: int,
-        life: int,  # noqa: ARG002 - for stores
-        check_state: CheckState,
-        keep_best: str | None = None,
-        guard: Guard = contextlib.nullcontext,
-    ) -> CheckpointFolder | StoreCheckpoints:
-        """Return the checkpoints of the run; `guard` is as in `CheckpointFolder`."""
-        return CheckpointFolder(
-            self.path / CHECKPOINTS, keep=keep, check_state=check_state, keep_best=keep_best, guard=guard
-        )
+    def checkpoints(self, **options: Any) -> CheckpointFolder:
+        """Return the checkpoints of the run; the options are those of `CheckpointFolder`."""
+        return CheckpointFolder(self.path / CHECKPOINTS, **options)
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:  # noqa: ARG002 - it lies where it belongs
         """Return a function that publishes this rank's file of the ledger as it is now."""
@@ -164,7 +168,7 @@ class StoreRun(LocalRun):
 
     def _claim_life(self, num_ranks: int) -> int:
         lives = [int(match[1]) for info in self.store.list(_LIVES) if (match := _LIFE.fullmatch(info.key))]
-        life = max([-1, *lives, *lives_with_checkpoints(self.store)]) + 1
+        life = max([newest_life(files_in_store(self.store)), *lives]) + 1
         facts = {"num_ranks": num_ranks, "time": round(time.time(), 3), "host": socket.gethostname()}
         while True:
             record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
@@ -192,17 +196,9 @@ class StoreRun(LocalRun):
                 is_superseded=True,
             )
 
-    def checkpoints(
-        self,
-        *,
-        keep: int,
-        life: int,
-        check_state: CheckState,
-        keep_best: str | None = None,
-        guard: Guard = contextlib.nullcontext,  # noqa: ARG002 - those of a newer life have other names
-    ) -> StoreCheckpoints:
-        """Return the checkpoints of the run."""
-        return StoreCheckpoints(self, keep=keep, life=life, check_state=check_state, keep_best=keep_best)
+    def checkpoints(self, **options: Any) -> CheckpointFolder:
+        """Return the checkpoints of the run; those of a newer life have other names, so no `guard` is needed."""
+        return super().checkpoints(**{**options, "guard": contextlib.nullcontext, "remote": self})
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:
         """Return a function that puts this rank's file of the ledger as it is now; it raises StoreErrors."""
@@ -302,7 +298,7 @@ def newest_checkpoint(config: RunConfig) -> str | None:
         StoreError: the store cannot be read.
     """
     with opened_run(config) as run:
-        return run.checkpoints(keep=1, life=0, check_state=ignore).newest()
+        return run.checkpoints().newest()
 
 
 def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
@@ -346,3 +342,130 @@ def _remove_unused(scratch: Path) -> None:
             return
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock of the run folder during the body; blocks for `wait_seconds` at most.
+
+    Raises:
+        TrainingError: another process holds it, or the folder cannot be written.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(run_dir / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise TrainingError(
+            f"`run_dir` {run_dir} cannot be written: {error}. Choose a folder that this user may write to.",
+            run_dir=str(run_dir),
+        ) from error
+    deadline = time.monotonic() + wait_seconds
+    is_held = False
+    try:
+        while not _try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise TrainingError(
+                    f"another process has been training in {run_dir} for the last {wait_seconds:.0f} s; "
+                    "wait for it, end it, or choose another `run_dir`.",
+                    run_dir=str(run_dir),
+                )
+            time.sleep(_POLL_SECONDS)
+        is_held = True
+        yield
+    finally:
+        if is_held:
+            # Closing alone does not release it while a forked process, such as a loader's worker, has the file open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def begin_life(run_dir: Path, *, num_ranks: int) -> int:
+    """Record one more start of the run, and return its number, from 0. The caller holds the lock.
+
+    Raises:
+        TrainingError: the file of starts is damaged or cannot be written.
+    """
+    path = run_dir / "lives.jsonl"
+    log = LineLog(path)
+    try:
+        lines = read_lines(path, advice="Restore the file, or remove that line and start the run again.")
+        lives = [int(line["life"]) for line in lines]
+        life = max([newest_life(files_in_folder(run_dir / CHECKPOINTS)), *lives]) + 1
+        log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
+        return life
+    finally:
+        log.close()
+
+
+def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> dict[int, list[int]]:
+    """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
+
+    The last epoch may be unfinished; it then ends at the last position that was trained on, or, in a store, at the last
+    checkpoint. `storage_options` are those of the store.
+
+    Raises:
+        TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
+        StoreError: the ledger cannot be read.
+    """
+    try:
+        with local_files(open_store(run_dir, storage_options).child(SAMPLES_FOLDER)) as folder:
+            return ledger.read_sample_order(folder)
+    except StoreNotFound as error:
+        raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
+
+
+def write_result(folder: Path, result: TrainResult, write_model: WriteModel) -> None:
+    """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
+
+    Args:
+        folder: the local folder of the run.
+        result: the figures.
+        write_model: writes the files of the model into the folder that it is called with.
+
+    Raises:
+        CheckpointError: the folder cannot be written.
+    """
+    token = uuid.uuid4().hex[:8]
+    fresh, old, target = folder / f".model-{token}", folder / f".replaced-model-{token}", folder / MODEL_FOLDER
+    try:
+        for leftover in (*folder.glob(".model-*"), *folder.glob(".replaced-model-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        write_model(fresh)
+        if target.exists():
+            target.rename(old)
+        fresh.rename(target)
+        sync_folder(folder)
+        shutil.rmtree(old, ignore_errors=True)
+        replace_json(folder / RESULT_FILE, result.to_json())
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise CheckpointError(
+            f"the trained model cannot be written to {target}: {error}. The checkpoint {result.checkpoint} "
+            "holds it: make room and start the run again.",
+            path=str(target),
+        ) from error
+
+
+def read_result(run_dir: Path) -> dict[str, Any]:
+    """Return the result of a finished run, as it was written.
+
+    Raises:
+        TrainingError: there is no result, or it cannot be read.
+    """
+    path = run_dir / RESULT_FILE
+    try:
+        return read_json(path)
+    except CheckpointError as error:
+        raise TrainingError(
+            f"the training processes ended well, but {path} holds no result: {error}. Do all processes see "
+            "the same `run_dir`?",
+            path=str(path),
+        ) from error
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -17,8 +17,7 @@ from typing import Any
 from smalti.errors import MissingDependency, StoreError
 from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.run.events import Event
-from smalti.torch.train.tracking.figures import figures_of
+from smalti.torch.train.run.events import Event, figures_of
 
 FOLDER = "tensorboard"
 _PUT_SECONDS = 60.0  # between two puts of a file to a store

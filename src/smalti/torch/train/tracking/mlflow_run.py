@@ -1,169 +1,318 @@
-"""A run in MLflow, recorded by a child process that takes the events of the run.
+"""A run in MLflow, recorded by a thread of the process that started the run.
 
-MLflow's own asynchronous logging (3.17) is not used: its requests to a server that does not answer pile up, and the
-program ends only when its threads have tried all of them. The calls that begin and end a run have no such mode.
+MLflow's own asynchronous logging (3.17) is not used. The calls that begin and end a run have no such mode. Requests to
+a server that does not answer wait in a queue without bound, and the program ends only when each was tried: after 60
+calls 82 s later, with a timeout of 5 s and one retry in place of MLflow's 120 s and seven.
 
 Intended behaviour:
 1. The training never waits for the tracking server: events are put into a bounded queue, and those that do not fit are
-   left out. MLflow is imported in the child alone.
-2. A fault is logged once, with MLflow's own text. The child tries again until the run is over, and has `END_SECONDS`
-   after that. A child that ends before that is a fault; its last lines are logged.
-3. A run that is resumed continues its run in MLflow, which is found by the address of its folder.
-4. When this process is killed, the child ends too and the run in MLflow gets the status KILLED.
-5. Storage options reach the child through a pipe, those of the server through its environment.
+   left out. MLflow is imported by the thread.
+2. A fault is logged once, with MLflow's own text, and so is a server that does not answer for `SLOW_SECONDS`. The
+   thread tries again until the run is over.
+3. The end of the run waits for `END_SECONDS` at most, or for `SILENT_SECONDS` if the server has not answered once. Then
+   it logs what was not recorded. The thread does not hold up the end of the program.
+4. A run that is resumed continues its run in MLflow, which is found by the address of its folder. The run of a process
+   that was killed is shown as running until then.
 """
 
 import contextlib
+import importlib
 import json
 import logging
 import os
+import posixpath
 import queue
-import subprocess
-import sys
+import re
+import tempfile
 import threading
-from collections import deque
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from smalti.errors import MissingDependency, SchemaError
+from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.train.config import RunConfig, TrainConfig, check_tracking_address
-from smalti.torch.train.run.events import Event
+from smalti.torch.train.run.events import Event, figures_of
+from smalti.torch.train.run.store import MODEL_FOLDER
+from smalti.torch.train.tracking.served_model import write_mlflow_model
 
 FROM_ENVIRONMENT = "environment"
 """In place of an address: that of MLFLOW_TRACKING_URI."""
 END_SECONDS = 60.0
-"""Longest wait for the child after the run."""
-_EXIT_SECONDS = 5.0  # longest wait for a child that has closed its output, and for the rest of its errors
-_TAIL_LINES, _LINE_CHARS = 5, 300  # of its errors
-_QUEUE = 10_000  # events that wait for the child
+"""Longest wait at the end of the run for a server that has answered before."""
+SILENT_SECONDS = 15.0
+"""Longest wait there for a server that has not."""
+SLOW_SECONDS = 30.0
+"""A server that has not answered for so long is reported."""
+_QUEUE = 10_000  # events that wait for the thread
 _KINDS = frozenset({"start", "data", "step", "report", "epoch", "end"})
-# Of each request: MLflow's own defaults wait for many minutes.
-_LIMITS = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-}
+_FLUSH_SECONDS = 3.0  # between two requests
+_RETRY_SECONDS = 15.0  # after a fault
+_MAX_METRICS = 1000  # in one request, as the server demands
+_MAX_WAITING = 50_000  # metrics that are kept for a server that does not answer
+_MAX_PARAMS = 100  # in one request
+_MAX_VALUE = 6000  # characters of a parameter
+_MAX_NAME = 250  # characters of the name of a metric or parameter
+_REFUSED = re.compile(r"[^/\w.\- :]")  # characters in such a name
+_MAX_DIGEST = 36  # characters that MLflow's digests may have
+_RUN_DIR_TAG = "smalti.run_dir"
+_STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 
 log = logging.getLogger("smalti.train")
 
 
 class MlflowRun:
-    """Takes the events of a run, and hands them to the child process.
+    """Takes the events of a run, and hands them to the thread that records them.
 
     Args:
         config: of the run.
         parameters: what to record as its parameters.
+        end_seconds: longest wait of `close`; None: as above.
 
     Raises:
         MissingDependency: MLflow is not installed.
         SchemaError: there is no address of a tracking server, or it contains a password.
     """
 
-    def __init__(self, config: RunConfig, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, config: RunConfig, parameters: Mapping[str, Any], *, end_seconds: float | None = None) -> None:
         if find_spec("mlflow") is None:
             raise MissingDependency("`mlflow` needs MLflow's client: pip install 'smalti[mlflow]'.", package="mlflow")
-        self._settings = {
-            "server": server_of(config),
-            "experiment": config.mlflow_experiment or RunConfig.mlflow_experiment,
-            "run_dir": config.run_dir,
-            "run_dir_options": config.run_dir_options,
-            "parameters": dict(parameters),
-            "has_model": isinstance(config, TrainConfig),
-        }
-        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(_QUEUE)
-        self._process: subprocess.Popen[str] | None = None
-        self._threads: list[threading.Thread] = []
-        self._faults: list[str] = []
-        self._last_lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._recorder = Recorder(config, parameters, self._fail)
+        self._end_seconds = end_seconds
+        self._events: queue.Queue[Event | None] = queue.Queue(_QUEUE)
+        self._thread = threading.Thread(target=self._record, name="smalti-mlflow", daemon=True)
+        self._has_failed = False
         self._left_out = 0
-        self.link: str | None = None
+        self._outcome = "killed"
+        self._answered = time.monotonic()
+        """Time at which the thread was last known not to wait for the server."""
+
+    @property
+    def link(self) -> str | None:
         """Address of the run's page; None until the server has answered."""
+        return self._recorder.link
 
     def __call__(self, event: Event) -> None:
-        """Queue an event for the child; starts it at the first one."""
+        """Queue an event for the thread; starts it at the first one."""
         if event["event"] not in _KINDS:
             return
-        if self._process is None:
-            self._start()
-        self._put(event)
-
-    def close(self, outcome: str) -> None:
-        """Record the outcome of the run, and end the child; blocks for `END_SECONDS` at most."""
-        if self._process is None:
-            return
-        self._put({"event": "close", "outcome": outcome})
-        self._put(None)
+        if self._thread.ident is None:
+            self._answered = time.monotonic()
+            self._thread.start()
         try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._fail(f"it did not take all of the run within {END_SECONDS:.0f} s")
-        self._process.kill()
-        self._process.wait(END_SECONDS)
-        for thread in self._threads:
-            thread.join(END_SECONDS)
-        if self._left_out:
-            log.warning("%s events of the run were left out of MLflow, which was too slow", self._left_out)
-
-    def _start(self) -> None:
-        environment = {**_LIMITS, **os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "smalti.torch.train.tracking.mlflow_client"],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # an interrupt from the keyboard leaves it the time to record the end
-        )
-        for each in (self._keep_errors, self._write, self._read):
-            thread = threading.Thread(target=each, args=(self._process,), name="smalti-mlflow", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _put(self, message: dict[str, Any] | None) -> None:
-        try:
-            self._queue.put_nowait(message)
+            self._events.put_nowait(event)
         except queue.Full:
             self._left_out += 1
-            if message is None or message["event"] == "close":  # these two make room for themselves
-                with contextlib.suppress(queue.Empty):
-                    self._queue.get_nowait()
-                self._queue.put_nowait(message)
+        if self._events.qsize() > 1 and (seconds := time.monotonic() - self._answered) > SLOW_SECONDS:
+            self._fail(f"the server has not answered for {seconds:.0f} s")
 
-    def _write(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdin is not None  # noqa: S101 - it was opened as a pipe
-        with contextlib.suppress(OSError), process.stdin as pipe:  # the reading thread reports a child that has died
-            pipe.write(json.dumps(self._settings) + "\n")
-            while (message := self._queue.get()) is not None:
-                pipe.write(json.dumps(message) + "\n")
-                pipe.flush()
+    def close(self, outcome: str) -> None:
+        """Record the outcome of the run, and log what was not recorded; blocks for the seconds of the end at most."""
+        if self._thread.ident is None:
+            return
+        self._outcome = outcome
+        is_silent = self._recorder.is_connected and self.link is None
+        seconds = self._end_seconds or (SILENT_SECONDS if is_silent else END_SECONDS)
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(queue.Full):
+            self._events.put(None, timeout=seconds)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        missing = self._recorder.missing()
+        if self._left_out:
+            missing.append(f"{self._left_out} events that came while the server was too slow")
+        if missing:
+            late = f" within {seconds:g} s after its end" if self._thread.is_alive() else ""
+            log.warning("the run is not recorded in MLflow as a whole%s; missing: %s", late, ", ".join(missing))
 
-    def _read(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None  # noqa: S101 - it was opened as a pipe
-        with process.stdout as lines:
-            for line in lines:
-                message = _parsed(line)
-                self.link = message.get("link", self.link)
-                if "fault" in message:
-                    self._fail(str(message["fault"]))
-        # It has ended, or closed its output.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = process.wait(_EXIT_SECONDS)
-            self._threads[0].join(_EXIT_SECONDS)
-            if code not in {0, -9} and not self._faults:  # -9: killed by `close`
-                self._fail(f"its process ended with exit code {code}: {' | '.join(self._last_lines) or 'no output'}")
-
-    def _keep_errors(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None  # noqa: S101 - it was opened as a pipe
-        with process.stderr as lines:
-            self._last_lines.extend(line.strip()[:_LINE_CHARS] for line in lines if line.strip())
+    def _record(self) -> None:
+        """Record the events until the run is over; runs on the thread."""
+        while (event := self._events.get()) is not None:
+            self._answered = time.monotonic()
+            self._recorder.take(event)
+        self._recorder.close(self._outcome)
 
     def _fail(self, reason: str) -> None:
-        if not self._faults:
+        if not self._has_failed:
             log.warning("the run is not recorded in MLflow for now, the training continues: %s", reason)
-        self._faults.append(reason)
+        self._has_failed = True
+
+
+class Recorder:
+    """The run in MLflow. Whatever a request could not record is tried again with the next one.
+
+    Args:
+        config: of the run.
+        parameters: what to record as its parameters.
+        fail: called with the reason of each fault.
+        connect: returns a client of the server at an address; None: MLflow's own.
+
+    Raises:
+        SchemaError: there is no address of a tracking server, or it contains a password.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        parameters: Mapping[str, Any],
+        fail: Callable[[str], None],
+        connect: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._config, self._fail = config, fail
+        self._server = server_of(config)
+        self._connect = connect or _connected
+        self._client: Any = None
+        self.link: str | None = None
+        """Address of the run's page; None until there is a run."""
+        self._run_id, self._experiment_id = "", ""
+        self._data_address = str(parameters.get("data") or "")
+        self._parameters = {_allowed(name): text[:_MAX_VALUE] for name, text in _flat(parameters).items()}
+        self._unsent: dict[str, str] = {}
+        """Parameters of a new run that are still to be sent."""
+        self._start: Event = {}
+        self._is_begun = False
+        self._metrics: list[tuple[str, float, int, int]] = []
+        """Name, value, milliseconds since 1970, and step."""
+        self._data: list[Event] = []
+        self._last_step = 0
+        self._next_request = 0.0
+        self._has_model = False
+        """True of a training that is finished, until its model is recorded."""
+        self._has_outcome = False
+
+    @property
+    def is_connected(self) -> bool:
+        """True if there is a client, whose import takes seconds."""
+        return self._client is not None
+
+    def take(self, event: Event) -> None:
+        """Take an event, and record it with others now and then."""
+        if event["event"] == "start":
+            self._start, self._next_request = dict(event), 0.0
+        if "digest" in event:
+            self._data.append(dict(event))
+        step = self._last_step = int(event.get("step", self._last_step))
+        at = int(event["time"] * 1000)
+        self._metrics += [(_allowed(name), value, at, step) for name, value in figures_of(event).items()]
+        del self._metrics[:-_MAX_WAITING]
+        self._has_model = self._has_model or (event["event"] == "end" and isinstance(self._config, TrainConfig))
+        if time.monotonic() >= self._next_request:
+            self._next_request = time.monotonic() + (_FLUSH_SECONDS if self._tried(self._record) else _RETRY_SECONDS)
+
+    def close(self, outcome: str) -> None:
+        """Record the rest, the model of a finished run, and the outcome.
+
+        The outcome is recorded even if something else was not: else the run would be shown as running for ever.
+        """
+        if not self._start:
+            return
+        if self._tried(self._record) and self._has_model and self._tried(self._log_model):
+            self._has_model = False
+        if self._run_id:
+            status = _STATUS.get(outcome, "KILLED")
+            self._has_outcome = self._tried(lambda: self._client.set_terminated(self._run_id, status))
+
+    def missing(self) -> list[str]:
+        """Return what was taken and is not recorded, in words; empty if there is nothing."""
+        if not self._run_id:
+            return ["the whole run"] if self._start else []
+        counts = {"parameters": len(self._unsent), "figures": len(self._metrics), "versions of data": len(self._data)}
+        is_missing = {"the model": self._has_model, "the outcome": not self._has_outcome}
+        return [
+            *(f"{count} {name}" for name, count in counts.items() if count),
+            *(name for name, missing in is_missing.items() if missing),
+        ]
+
+    def _tried(self, work: Callable[[], None]) -> bool:
+        try:
+            if self._client is None:
+                self._client = self._connect(self._server)
+            work()
+        except Exception as error:  # noqa: BLE001 - of whichever library: reported, and tried again
+            self._fail(f"{type(error).__name__}: {error}"[:500])
+            return False
+        return True
+
+    def _record(self) -> None:
+        entities = _entities()
+        if not self._is_begun:
+            self._begin()
+        for facts in list(self._data):
+            self._client.log_inputs(self._run_id, datasets=[_dataset_of(facts, self._data_address)])
+            self._data.remove(facts)
+        while self._metrics:
+            sent = self._metrics[:_MAX_METRICS]
+            self._client.log_batch(self._run_id, metrics=[entities.Metric(*figure) for figure in sent])
+            del self._metrics[: len(sent)]
+
+    def _begin(self) -> None:
+        entities, client = _entities(), self._client
+        if not self._run_id:
+            self._run_id = self._opened_run()  # before anything else can fail: the next try must not make another run
+            self.link = self._page()
+        while self._unsent:
+            sent = dict(list(self._unsent.items())[:_MAX_PARAMS])
+            client.log_batch(self._run_id, params=[entities.Param(name, text) for name, text in sent.items()])
+            self._unsent = {name: text for name, text in self._unsent.items() if name not in sent}
+        names = [name for name in ("life", "num_ranks", "num_hosts", "device") if name in self._start]
+        tags = [entities.RunTag(f"smalti.{name}", str(self._start[name])) for name in names]
+        client.log_batch(self._run_id, tags=tags)
+        self._is_begun = True
+
+    def _opened_run(self) -> str:
+        """Return the run of an earlier life, or one that is made now, whose parameters are then still to be sent."""
+        client, run_dir = self._client, self._config.run_dir
+        self._experiment_id = self._experiment()
+        earlier = self._earlier_run() if self._start.get("life") else None
+        if earlier is not None:
+            client.update_run(earlier, status="RUNNING")
+            return earlier
+        tags = {_RUN_DIR_TAG: run_dir, "mlflow.source.name": "smalti", "mlflow.source.type": "JOB"}
+        run = client.create_run(self._experiment_id, tags=tags, run_name=run_dir.rstrip("/").rpartition("/")[2])
+        self._unsent = dict(self._parameters)
+        return str(run.info.run_id)
+
+    def _experiment(self) -> str:
+        name = self._config.mlflow_experiment or "smalti"
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except Exception:
+            experiment = self._client.get_experiment_by_name(name)  # by another run, meanwhile
+            if experiment is None:
+                raise
+            return str(experiment.experiment_id)
+
+    def _earlier_run(self) -> str | None:
+        run_dir = self._config.run_dir
+        if "'" in run_dir:  # the filter cannot hold it
+            return None
+        runs = self._client.search_runs(
+            [self._experiment_id], f"tags.`{_RUN_DIR_TAG}` = '{run_dir}'", max_results=1, order_by=["start_time DESC"]
+        )
+        return str(runs[0].info.run_id) if runs else None
+
+    def _page(self) -> str:
+        page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
+        # Other addresses, such as those of databases, open no page, and may contain secrets.
+        return f"{self._server.rstrip('/')}/#/{page}" if self._server.startswith(("http:", "https:")) else page
+
+    def _log_model(self) -> None:
+        client, run_id = self._client, self._run_id
+        store = open_store(self._config.run_dir, self._config.run_dir_options).child(MODEL_FOLDER)
+        with local_files(store) as folder, tempfile.TemporaryDirectory(prefix="smalti-mlflow-") as scratch:
+            served = Path(scratch) / "model"
+            if not write_mlflow_model(folder, served, run_id=run_id):
+                client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
+                return
+            model = client.create_logged_model(self._experiment_id, "model", source_run_id=run_id)
+            client.log_model_artifacts(model.model_id, str(served))
+            client.finalize_logged_model(model.model_id, "READY")
+            client.log_outputs(run_id, [_entities().LoggedModelOutput(model.model_id, self._last_step)])
 
 
 def server_of(config: RunConfig) -> str:
@@ -181,10 +330,42 @@ def server_of(config: RunConfig) -> str:
     return address
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """Return a message of the child; empty for other output, such as that of a library."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}
+def _connected(server: str) -> Any:
+    return importlib.import_module("mlflow").MlflowClient(server)
+
+
+def _entities() -> Any:
+    return importlib.import_module("mlflow.entities")
+
+
+def _dataset_of(facts: Event, address: str) -> Any:
+    entities, address = _entities(), str(facts.get("data") or address)
+    source = {"url": address, "version": facts.get("version"), "digest": facts["digest"]}
+    dataset = entities.Dataset(
+        name=address.rstrip("/").rpartition("/")[2] or "data",
+        digest=str(facts["digest"])[:_MAX_DIGEST],
+        source_type="smalti",
+        source=json.dumps(source),
+        profile=json.dumps({name: facts[name] for name in ("train_samples", "eval_samples") if name in facts}),
+    )
+    tags = {"mlflow.data.context": "training", "version": str(facts.get("version"))}
+    return entities.DatasetInput(dataset, [entities.InputTag(name, value) for name, value in tags.items()])
+
+
+def _allowed(name: str) -> str:
+    """Return a name that MLflow takes: with `_` for characters that it refuses, and not like a path elsewhere."""
+    name = _REFUSED.sub("_", name)[:_MAX_NAME]
+    if name != posixpath.normpath(name) or name.startswith((".", "/")):
+        name = re.sub(r"^\.+", "_", name.replace("/", "_"))
+    return name or "_"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested values under dotted names, as texts."""
+    texts: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            texts.update(_flat(value, f"{prefix}{name}."))
+        else:
+            texts[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value)
+    return texts

@@ -1,10 +1,16 @@
-"""The records of a run that its configuration asks for, joined to the function that takes its events."""
+"""The records of a run that its configuration asks for, joined to the function that takes its events.
+
+One of them is here: a bar in a terminal, and elsewhere a line for each epoch, and if wanted now and then.
+"""
 
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TextIO
+
+from tqdm import tqdm
 
 from smalti.errors import TrainingError
 from smalti.redaction import redact_value
@@ -15,7 +21,9 @@ from smalti.torch.train.run.events import Event, OnEvent
 class Tracker(Protocol):
     """A record of a run."""
 
-    link: str | None
+    @property
+    def link(self) -> str | None:
+        """Address at which the record can be seen; None while there is none."""
 
     def __call__(self, event: Event) -> None:
         """Take an event of the run; does not raise."""
@@ -83,8 +91,6 @@ def _trackers(config: RunConfig, argument: Any) -> dict[str, Tracker]:
 
         trackers["mlflow"] = MlflowRun(config, _parameters(config, argument))
     if config.progress is not False and sys.stderr is not None:
-        from smalti.torch.train.tracking.progress import Progress
-
         epochs = config.epochs if isinstance(config, TrainConfig) else None
         trackers["progress"] = Progress(epochs=epochs, is_brief=config.progress is None)
     return trackers
@@ -109,3 +115,118 @@ def _jsonable(values: Mapping[Any, Any]) -> dict[str, Any]:
         else redact_value(str(name), value if isinstance(value, plain) else repr(value))
         for name, value in values.items()
     }
+
+
+# ------------------------------------------------------------ progress
+
+
+LINE_SECONDS = 30.0
+"""Between two lines where there is no terminal."""
+
+
+class Progress:
+    """Takes the events of a run, and shows step, loss, speed, share of waiting for data, and the remaining time.
+
+    Args:
+        epochs: of the whole run; None: the number of steps is not known.
+        is_brief: where there is no terminal, write only a line for each epoch.
+        stream: to write to; None: standard error.
+        clock: for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        epochs: int | None,
+        is_brief: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._is_brief = is_brief
+        self._epochs, self._stream, self._clock = epochs, stream or sys.stderr, clock
+        self._bar: Any = None
+        self._total: int | None = None
+        self._first: tuple[int, float] | None = None
+        self._last_line = clock()
+        self._seen: dict[str, float] = {}
+        self.link: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Show one event; those without figures of steps are ignored."""
+        kind = event["event"]
+        if kind == "start":
+            self._begin(event)
+        elif kind in {"step", "report"}:
+            self._seen.update(_numbers_of(event))
+            self._advance(int(event["step"]))
+        elif kind == "epoch":
+            self._advance(int(event["step"]))
+            of = f" of {self._epochs}" if self._epochs else ""
+            others = {name: value for name, value in event.get("metrics", {}).items() if name not in _WORDS}
+            others = {name: value for name, value in others.items() if isinstance(value, int | float)}
+            figures = [_described(_numbers_of(event)), *(f"{name} {value:.4g}" for name, value in others.items())]
+            self._say(f"epoch {event['epoch'] + 1}{of}: {', '.join(figures)}")
+
+    def close(self, outcome: str) -> None:
+        """End the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        elif self._first is not None and not self._is_brief:
+            self._say(f"training {outcome}")
+
+    def _begin(self, event: Event) -> None:
+        steps, done = event.get("steps_per_epoch"), int(event["step"])
+        self._total = steps * self._epochs if steps and self._epochs else None
+        self._first = (done, self._clock())
+        if self._bar is not None:
+            self._bar.close()
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=self._total, initial=done, file=self._stream, unit="step", dynamic_ncols=True, desc="training"
+            )
+
+    def _advance(self, step: int) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str(_described(self._seen), refresh=False)
+            self._bar.update(max(0, step - self._bar.n))
+            return
+        now = self._clock()
+        if now - self._last_line >= LINE_SECONDS and not self._is_brief:
+            self._last_line = now
+            of = f" of {self._total}" if self._total else ""
+            self._say(f"step {step}{of}: {_described(self._seen)}{self._remaining(step, now)}")
+
+    def _remaining(self, step: int, now: float) -> str:
+        if self._total is None or self._first is None or step <= self._first[0]:
+            return ""
+        seconds = (now - self._first[1]) * (self._total - step) / (step - self._first[0])
+        return f", {tqdm.format_interval(max(0.0, seconds))} left"
+
+    def _say(self, line: str) -> None:
+        if self._bar is None:
+            with contextlib.suppress(OSError, ValueError):  # its reader has ended
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+        else:
+            self._bar.write(line, file=self._stream)
+
+
+_WORDS = {
+    "loss": "loss {:.4g}",
+    "accuracy": "accuracy {:.3f}",
+    "learning_rate": "rate {:.3g}",
+    "images_per_second": "{:.0f} samples/s",
+    "samples_per_second": "{:.0f} samples/s",
+    "data_fraction": "data {:.0%}",
+    "peak_memory_mb": "{:.0f} MB",
+}
+
+
+def _numbers_of(event: Event) -> dict[str, float]:
+    values = {**event, **event.get("metrics", {}), **event.get("measures", {})}
+    return {name: value for name, value in values.items() if name in _WORDS and isinstance(value, (int, float))}
+
+
+def _described(figures: dict[str, float]) -> str:
+    return ", ".join(_WORDS[name].format(figures[name]) for name in _WORDS if name in figures)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import BadImageError, CursorError, SchemaError
+from smalti.errors import BadImageError, SchemaError
 from smalti.images import decode_batch
 from smalti.ledger import LedgerWriter
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.limits import with_cache_limit
+from smalti.torch.train.pinned import PinnedData
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.task import MARKS, Task, task_of, whole_numbers
 
@@ -52,71 +52,37 @@ class RunData:
     def __init__(self, config: TrainConfig, ranks: Ranks, *, version: int | None, task: Task | None = None) -> None:
         self.task = task_of(config, task)
         self.config = config
-        self._ranks = ranks
-        self._cache_limit: int | str | None = config.cache_limit
-        self.train = self._open_train(version)
+        self._ranks, self._pinned = ranks, PinnedData(config, ranks)
+        self.train = self._dataset(config.train_split, shuffle=True, version=version)
         manifest = self.train.manifest
         self.version, self.digest = manifest.version, manifest.digest
-        self._check_pin()
         self.config = config = self.task.configured(config, manifest)
         """With what the version of the data adds to it, such as the names of classes."""
         self.task.check(config, manifest.schema.columns())
         self.evaluation: StreamingDataset | None = None
         if config.eval_split is not None:
-            # Opened by number, so that it is the same version even if a newer one has just been published.
-            self.evaluation = self._dataset(config.eval_split, self.version, shuffle=False)
+            self.evaluation = self._dataset(config.eval_split, shuffle=False)
 
     def loader(self, dataset: StreamingDataset, ledger: LedgerWriter | None = None) -> StreamingDataLoader:
         """Return a loader of this rank's share of each step, which records the steps in a ledger if one is given."""
         pin_memory = self._ranks.device.type == "cuda"
         return StreamingDataLoader(dataset, num_workers=self.config.num_workers, ledger=ledger, pin_memory=pin_memory)
 
-    def _open_train(self, version: int | None) -> StreamingDataset:
-        """Open the training samples with a cache limit, which the evaluation's samples have, too."""
-        dataset = self._dataset(self.config.train_split, version, shuffle=True)
-        self._cache_limit = with_cache_limit(dataset)
-        return dataset
-
-    def _dataset(self, split: str | None, version: int | None, *, shuffle: bool) -> StreamingDataset:
+    def _dataset(self, split: str | None, *, shuffle: bool, **options: Any) -> StreamingDataset:
         config = self.config
-        dataset = StreamingDataset(
-            remote=config.data,
-            local=config.cache_dir,
-            cache_limit=self._cache_limit,
-            split=split,
-            version=version,
-            batch_size=config.batch_per_rank(self._ranks.num_ranks),
-            shuffle=shuffle,
-            shuffle_seed=config.seed,
-            affinity=config.affinity if shuffle else None,
-            transform=_with_marks(self.task.transform(config, training=shuffle)),
-            include_ids=True,
-            world=self._ranks.world,
-            storage_options=dict(config.storage_options),
-        )
+        options |= {
+            "shuffle_seed": config.seed,
+            "affinity": config.affinity if shuffle else None,
+            "transform": _with_marks(self.task.transform(config, training=shuffle)),
+            "include_ids": True,
+        }
+        address = self._pinned.address()
+        dataset = self._pinned.open(address, split, config.batch_size, shuffle=shuffle, options=options)
         if dataset.size == 0:
             raise SchemaError(
                 f"split {split!r} of {config.data} has no samples; train on another split or write the data again."
             )
         return dataset
-
-    def _check_pin(self) -> None:
-        pinned = self.config.digest
-        if pinned is not None and pinned != self.digest:
-            raise CursorError(
-                f"{self.config.data} version {self.version} has digest {self.digest}, but this run is "
-                f"pinned to {pinned}; the data were changed or the version is another one: pin the right "
-                "`version`, or leave `digest` out to accept it.",
-                expected=pinned,
-                found=self.digest,
-            )
-        seen = self._ranks.gather(self.digest, "compare the data's digests")
-        if len(set(seen)) > 1:
-            raise CursorError(
-                f"the ranks opened different data at {self.config.data}: digests by rank are {seen}; a "
-                "version was published while the run started, or the ranks do not see the same store: pin `version`.",
-                digests=tuple(seen),
-            )
 
 
 @dataclass(frozen=True)

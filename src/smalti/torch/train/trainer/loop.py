@@ -2,18 +2,16 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.life import Life
-from smalti.torch.train.measures import memory_figures
+from smalti.torch.train.life import Life, Saves
+from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
-from smalti.torch.train.run.folder import MODEL_FOLDER
-from smalti.torch.train.run.state import pack_state, unpack_state
-from smalti.torch.train.saves import Saves
+from smalti.torch.train.run.files import pack_state, unpack_state
+from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import save_model
 from smalti.torch.train.trainer.scoring import check_finite, evaluate, weighted_sums
@@ -42,28 +40,12 @@ def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> Tra
         return TrainingRun(config, life, task_of(config, task)).train()
 
 
-@dataclass
-class Throughput:
-    """Seconds and samples of this life's training on this rank, without evaluation and saving."""
-
-    seconds: float = 0.0
-    data_seconds: float = 0.0
-    """Part of `seconds` spent waiting for the loader."""
-    samples: int = 0
-
-    @property
-    def data_fraction(self) -> float:
-        """Share of the time that was spent waiting for the loader."""
-        return self.data_seconds / self.seconds if self.seconds else 0.0
-
-
 class TrainingRun:
     """One life of a run on one rank. All methods are collective."""
 
     def __init__(self, config: TrainConfig, life: Life, task: Task) -> None:
         self.config, self.ranks, self.run, self.life, self.task = config, life.ranks, life.run, life, task
         self.began = time.monotonic()
-        self.throughput = Throughput()
         self.state = RunState()
         self.saves = Saves(life, config, check_state)
         self.resumed_from = self.saves.find(lambda snapshot: {"epoch": snapshot.state["epoch"]})
@@ -135,15 +117,11 @@ class TrainingRun:
         if cursor["epoch"] > self.state.epoch:
             return
         consumed, size = cursor["sample_in_epoch"], self.data.train.size
-        mark = time.perf_counter()
         for columns in self.loader:
-            self.throughput.data_seconds += time.perf_counter() - mark
             batch = self.task.batch(columns, self.config, self.ranks.device, epoch=self.state.epoch)
             self._step(batch, done=(self.state.epoch + consumed / size) / self.config.epochs)
             consumed += self.config.batch_size
-            self.throughput.seconds += time.perf_counter() - mark
             self._after_step(is_last=consumed >= size)
-            mark = time.perf_counter()
 
     def _step(self, batch: Batch, *, done: float) -> None:
         """Take one optimiser step; `done` is the fraction of the run before it."""
@@ -153,7 +131,6 @@ class TrainingRun:
         state.step = step
         loss, scores, _ = weighted_sums(outcome, batch)
         state.add(loss, scores, batch.num_real)
-        self.throughput.samples += batch.num_real
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
             loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
             self.life.events.emit(
@@ -162,8 +139,7 @@ class TrainingRun:
                 epoch=state.epoch,
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=self.learner.last_rate,
-                images_per_second=self.images_per_second(),
-                data_fraction=self.throughput.data_fraction,
+                **self._pace(),
                 **memory_figures(self.ranks.device),
             )
 
@@ -193,8 +169,7 @@ class TrainingRun:
             "train_metrics": train_metrics,
             **({"train_accuracy": train_metrics["accuracy"]} if "accuracy" in train_metrics else {}),
             "train_samples": round(sums[-1]),
-            "images_per_second": self.images_per_second(),
-            "data_fraction": self.throughput.data_fraction,
+            **self._pace(),
         }
         summary.update(self._evaluate(train_metrics))
         self.learner.end_epoch(summary["loss"])
@@ -235,17 +210,20 @@ class TrainingRun:
             history=tuple(self.state.history),
             model_dir=f"{self.run.address}/{MODEL_FOLDER}",
             checkpoint=self.checkpoint,
-            images_per_second=self.images_per_second(),
+            images_per_second=self._pace()["images_per_second"],
             seconds=time.monotonic() - self.began,
             resumed_from=self.resumed_from,
         )
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")
 
-    def images_per_second(self) -> float:
-        """Return the training samples per second of this life over all ranks, estimated from this rank's."""
-        throughput = self.throughput
-        return throughput.samples * self.ranks.num_ranks / throughput.seconds if throughput.seconds else 0.0
+    def _pace(self) -> dict[str, float]:
+        """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
+        figures = pace_figures([self.data.train.stats(least=False)], self.ranks.num_ranks)
+        return {
+            "images_per_second": figures.get("samples_per_second", 0.0),
+            "data_fraction": figures.get("data_fraction", 0.0),
+        }
 
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")

@@ -1,16 +1,13 @@
-"""Image classifiers by name, class scores from their output; and the folder of a trained model of any task."""
+"""The default image classifier, class scores from an output; and the folder of a trained model of any task."""
 
 import importlib
-import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.names import find_named
+from smalti.torch.train.config import TrainConfig, find_named
 from smalti.torch.train.run.files import read_json, write_json
 from smalti.torch.train.trainer.task import Task, task_of
 
@@ -21,12 +18,12 @@ _DROPOUT = 0.2  # of the MobileNetV2 paper
 def build_model(config: TrainConfig) -> nn.Module:
     """Build an image classifier for `config.num_classes` classes; weights are loaded, or drawn from torch's generator.
 
-    `config.model` is `mobilenet_v2`; `module:function`, called with the configuration; or the name of an image
-    classifier of transformers (a model type such as `resnet`, with `weights` as its checkpoint), timm or torchvision.
+    `config.model` is `mobilenet_v2`, or `module:function`, called with the configuration. With `weights`, it is the
+    image classifier of transformers that they are of.
 
     Raises:
         SchemaError: the name is unknown, or its function does not return an nn.Module.
-        MissingDependency: the name needs a package that is not installed.
+        MissingDependency: transformers is not installed.
         TrainingError: the weights cannot be loaded.
     """
     if ":" in config.model:
@@ -35,7 +32,11 @@ def build_model(config: TrainConfig) -> nn.Module:
         return _with_usual_momentum(_pretrained(config))
     if config.model == "mobilenet_v2":
         return _with_usual_momentum(_mobilenet_v2(config))
-    return _with_usual_momentum(_by_name(config))
+    raise SchemaError(
+        f"`model` '{config.model}' is unknown; expected 'mobilenet_v2', or 'module:function' with a function of yours "
+        "that takes the configuration and returns a module, such as one of torchvision with as many classes.",
+        model=config.model,
+    )
 
 
 def logits_of(output: Any) -> Tensor:
@@ -160,37 +161,6 @@ def model_from_function(config: TrainConfig) -> nn.Module:
             "TrainConfig and return an nn.Module.",
             model=config.model,
         )
-    return model
-
-
-def _by_name(config: TrainConfig) -> nn.Module:
-    kind, _, name = config.model.rpartition("/")
-    if kind == "timm":
-        timm = _import("timm", "timm")
-        return _module(config, lambda: timm.create_model(name, num_classes=config.num_classes))
-    if kind == "torchvision":
-        models = _import("torchvision.models", "torchvision")
-        return _module(config, lambda: models.get_model(name, weights=None, num_classes=config.num_classes))
-    transformers = _import("transformers", "smalti[train]")
-    known = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
-    if config.model not in known:
-        raise SchemaError(
-            f"`model` '{config.model}' is unknown. Expected 'mobilenet_v2', 'module:function', "
-            "'timm/<name>', 'torchvision/<name>', or one of transformers' image classifiers: "
-            f"{', '.join(sorted(known))}.",
-            model=config.model,
-        )
-    settings = transformers.AutoConfig.for_model(config.model, **_labels(config))
-    if hasattr(settings, "image_size"):
-        settings.image_size = config.image_size
-    return _module(config, lambda: transformers.AutoModelForImageClassification.from_config(settings))
-
-
-def _module(config: TrainConfig, make: Callable[[], Any]) -> nn.Module:
-    try:
-        model: nn.Module = make()
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise SchemaError(f"`model` '{config.model}' cannot be built: {error}", model=config.model) from error
     return model
 
 

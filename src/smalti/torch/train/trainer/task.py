@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from smalti.catalog import Manifest
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.config import IMAGES, OBJECT_TASK, TASKS, TrainConfig
-from smalti.torch.train.names import find_named
+from smalti.torch.train.config import IMAGES, OBJECT_TASK, TASKS, TrainConfig, find_named
 from smalti.torch.train.run.files import write_json, write_tensors
 
 if TYPE_CHECKING:

@@ -1,0 +1,316 @@
+"""Tasks of rows, which read some columns of the data as they are stored.
+
+`LanguageModel`: the next token of each token of a block, cross entropy and perplexity. `TabularRegression`: a number
+from the numbers of a row, mean squared and absolute error, and R².
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from smalti.errors import SchemaError
+from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, whole_numbers
+
+
+@dataclass(frozen=True)
+class KeptColumns:
+    """A transform of batches that leaves some columns."""
+
+    names: tuple[str, ...]
+
+    on_batches = True
+    thread_safe = True
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns."""
+        return {name: batch[name] for name in self.names}
+
+
+class ColumnsTask(Task):
+    """The base of tasks whose samples are the values of some columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        raise NotImplementedError(f"{type(self).__name__} has no `columns`")
+
+    def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
+        """Check that the data have the columns."""
+        for name in self.columns:
+            if name not in columns:
+                raise SchemaError(
+                    f"task '{config.task}' reads the column '{name}', but {config.data} has the columns "
+                    f"{', '.join(sorted(columns))}.",
+                    column=name,
+                )
+
+    def transform(self, config: TrainConfig, *, training: bool) -> Callable[[Any], Any]:  # noqa: ARG002
+        """Return a transform that leaves the columns only."""
+        return KeptColumns(self.columns)
+
+
+def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:
+    """Return a batch of two samples on the device, each numbered 0."""
+    return on_device({**values, **{name: torch.zeros(2, dtype=torch.int64) for name in MARKS}}, device)
+
+
+# ------------------------------------------------------------ language
+
+
+_KIND = "AutoModelForCausalLM"
+_NOT_A_TARGET = -100
+_LARGEST = 700.0  # exponent of a double
+
+
+@dataclass(frozen=True)
+class LanguageModel(ColumnsTask):
+    """The next token, of blocks of equally many tokens.
+
+    The model is a small GPT of these sizes; that of `TrainConfig.weights`, a folder or hub name of a causal language
+    model of transformers; or that of `TrainConfig.model` if it is `module:function`.
+    """
+
+    column: str = "tokens"
+    vocabulary: int = 0
+    """Number of different tokens, counted from 0; not of pretrained weights, which have their own."""
+    block: int = 1024
+    """Longest block that the model can take."""
+    layers: int = 4
+    heads: int = 4
+    width: int = 128
+    dropout: float = 0.1
+    ignore: int | None = None
+    """A token that need not be predicted, such as padding."""
+
+    main_metric = "perplexity"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column of tokens."""
+        return (self.column,)
+
+    def build_model(self, config: TrainConfig) -> nn.Module:
+        """Return the language model."""
+        if ":" in config.model:
+            return model_from_function(config)
+        if config.weights is not None:
+            return pretrained(config, _KIND, use_cache=False)
+        if self.vocabulary < 2:
+            raise SchemaError(
+                f"`vocabulary` of task '{config.task}' is {self.vocabulary}; expected the number of different tokens.",
+                vocabulary=self.vocabulary,
+            )
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        settings = GPT2Config(
+            vocab_size=self.vocabulary,
+            n_positions=self.block,
+            n_embd=self.width,
+            n_layer=self.layers,
+            n_head=self.heads,
+            resid_pdrop=self.dropout,
+            embd_pdrop=self.dropout,
+            attn_pdrop=self.dropout,
+            # A tokenizer's, which a set of tokens does not name.
+            bos_token_id=None,
+            eos_token_id=None,
+            use_cache=False,
+        )
+        model: nn.Module = GPT2LMHeadModel(settings)
+        return model
+
+    def batch(
+        self,
+        columns: Mapping[str, Any],
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        epoch: int | None,  # noqa: ARG002
+    ) -> Batch:
+        """Return blocks of tokens as int64, shape (n, length).
+
+        Raises:
+            SchemaError: a block has another length than the others, or a token that is none.
+        """
+        tokens = columns[self.column]
+        if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
+            found = tuple(tokens.shape) if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+            raise SchemaError(
+                f"column '{self.column}' of {config.data} is {found} in a batch; expected blocks of equally many whole "
+                "numbers, such as the encoding ndarray:int32:128.",
+                column=self.column,
+            )
+        wrong = (tokens < 0) | ((tokens >= self.vocabulary) if self.vocabulary else False)
+        if bool(wrong.any()):
+            row, place = wrong.nonzero()[0].tolist()
+            sample = int(whole_numbers(columns["_sample_id"])[row])
+            raise SchemaError(
+                f"column '{self.column}' of sample {sample} holds the token {int(tokens[row, place])}, but tokens must "
+                f"lie in [0, {self.vocabulary or 'vocabulary'}); set `vocabulary` to what the data hold.",
+                column=self.column,
+                sample_id=sample,
+            )
+        return on_device({**columns, self.column: tokens.long()}, device)
+
+    def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
+        """Return the mean cross entropy of each block's tokens but the first."""
+        tokens = batch[self.column]
+        targets = tokens[:, 1:]
+        if self.ignore is not None:
+            targets = targets.masked_fill(targets == self.ignore, _NOT_A_TARGET)
+        logits = logits_of(model(tokens))[:, :-1].float()
+        smoothing = config.label_smoothing if model.training else 0.0
+        losses = functional.cross_entropy(
+            logits.transpose(1, 2), targets, reduction="none", ignore_index=_NOT_A_TARGET, label_smoothing=smoothing
+        )
+        counted = (targets != _NOT_A_TARGET).sum(dim=1)
+        sums = losses.sum(dim=1)
+        return Outcome(sums / counted.clamp(min=1), {"token_loss": sums.detach(), "tokens": counted})
+
+    def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
+        """Return two short blocks."""
+        return blank_batch({self.column: torch.zeros(2, min(8, self.block), dtype=torch.int64)}, device)
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the perplexity: of all tokens that count, each as much as any other."""
+        mean = means["token_loss"] / means["tokens"] if means["tokens"] else 0.0
+        return {"perplexity": math.exp(min(mean, _LARGEST)) if math.isfinite(mean) else mean}
+
+    def load_model(self, folder: Path, config: TrainConfig) -> nn.Module:
+        """Return the language model in a folder."""
+        found = load_transformers_model(folder, _KIND)
+        return super().load_model(folder, config) if found is None else found
+
+    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the column of tokens, and the number of different ones."""
+        return {"column": self.column, "vocabulary": self.vocabulary}
+
+
+# ------------------------------------------------------------ tables
+
+
+@dataclass(frozen=True)
+class TabularRegression(ColumnsTask):
+    """A column of numbers from others. The model has layers of `hidden` units, or is that of `module:function`.
+
+    The features are brought to mean 0 and deviation 1 by batch normalisation; the target by `target_mean` and
+    `target_scale`, in whose units the loss is. The figures are in the units of the target.
+    """
+
+    features: tuple[str, ...]
+    target: str
+    hidden: tuple[int, ...] = (64, 64)
+    dropout: float = 0.0
+    target_mean: float = 0.0
+    target_scale: float = 1.0
+
+    main_metric = "mean_squared_error"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The features and the target."""
+        return (*self.features, self.target)
+
+    def __post_init__(self) -> None:
+        for name in ("features", "hidden"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.features or self.target in self.features or self.target_scale <= 0:
+            raise SchemaError(
+                f"a regression needs `features`, of which `target` is none, and a `target_scale` above 0; found "
+                f"{list(self.features)}, '{self.target}' and {self.target_scale}."
+            )
+
+    def build_model(self, config: TrainConfig) -> nn.Module:
+        """Return the network: (n, features) to (n, 1)."""
+        if ":" in config.model:
+            return model_from_function(config)
+        sizes = (len(self.features), *self.hidden)
+        layers: list[nn.Module] = [nn.BatchNorm1d(sizes[0], affine=False)]
+        for inputs, outputs in itertools.pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(self.dropout)]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+
+    def batch(
+        self,
+        columns: Mapping[str, Any],
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        epoch: int | None,  # noqa: ARG002
+    ) -> Batch:
+        """Return features, float32 of shape (n, features), and targets, float64 of shape (n,).
+
+        Raises:
+            SchemaError: a value is no finite number.
+        """
+        values = np.column_stack([self._numbers(columns, name, config) for name in self.columns])
+        wrong = np.argwhere(~np.isfinite(values))
+        if len(wrong):
+            row, place = wrong[0].tolist()
+            sample = int(whole_numbers(columns["_sample_id"])[row])
+            raise SchemaError(
+                f"column '{self.columns[place]}' of sample {sample} holds {values[row, place]}; "
+                "expected a finite number: fill or leave out such rows when the data are written.",
+                sample_id=sample,
+            )
+        marks = {name: columns[name] for name in ("_sample_id", "_position")}
+        features = torch.from_numpy(values[:, :-1].astype(np.float32))
+        return on_device({"features": features, "target": torch.from_numpy(values[:, -1].copy()), **marks}, device)
+
+    def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:  # noqa: ARG002
+        """Return the squared errors in units of `target_scale`."""
+        target = (batch["target"] - self.target_mean) / self.target_scale
+        output = model(batch["features"]).float().reshape(-1)
+        errors = output.detach().double() - target
+        scores = {
+            "squared_error": errors.square(),
+            "absolute_error": errors.abs(),
+            "target": target,
+            "squared_target": target.square(),
+        }
+        return Outcome((output - target.float()).square(), scores, outputs=output.detach(), targets=target)
+
+    def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
+        """Return two rows of zeros."""
+        zeros = {"features": torch.zeros(2, len(self.features)), "target": torch.zeros(2, dtype=torch.float64)}
+        return blank_batch(zeros, device)
+
+    def figures(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the mean squared and absolute error, and R²: 0 of a target that is everywhere the same."""
+        variance = means["squared_target"] - means["target"] ** 2
+        return {
+            "mean_squared_error": means["squared_error"] * self.target_scale**2,
+            "mean_absolute_error": means["absolute_error"] * self.target_scale,
+            "r2": 1.0 - means["squared_error"] / variance if variance > 0 else 0.0,
+        }
+
+    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the features in their order, and how the output becomes the target."""
+        return {
+            "features": list(self.features),
+            "target": self.target,
+            "target_mean": self.target_mean,
+            "target_scale": self.target_scale,
+        }
+
+    def _numbers(self, columns: Mapping[str, Any], name: str, config: TrainConfig) -> Any:
+        values = np.asarray(columns[name])
+        is_null = columns.get(f"{name}__is_null")
+        if values.ndim > 2 or values.dtype.kind not in "biuf" or values.size != len(values):
+            raise SchemaError(
+                f"column '{name}' of {config.data} has {values.dtype} of shape {values.shape} in a batch; expected one "
+                "number for each row.",
+                column=name,
+            )
+        values = values.reshape(-1).astype(np.float64)
+        return values if is_null is None else np.where(np.asarray(is_null), np.nan, values)
