@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from smalti import add_columns
+from smalti.cache import CacheOptions
 from smalti.dataset import StreamingDataset
 from smalti.writer import MDSWriter
 
@@ -52,7 +53,9 @@ def write(folder: Path, samples: int) -> None:
 def opened(root: Path, cache: Path, columns: Sequence[str] | None) -> StreamingDataset:
     """Returns the set with these columns."""
     names = None if columns is None else list(columns)
-    return StreamingDataset(remote=str(root), local=str(cache), batch_size=64, shuffle=True, columns=names)
+    return StreamingDataset(
+        remote=str(root), cache=CacheOptions(local=str(cache)), batch_size=64, shuffle=True, columns=names
+    )
 
 
 def by_id(dataset: StreamingDataset) -> None:

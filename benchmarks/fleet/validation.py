@@ -28,6 +28,8 @@ from benchmarks.fleet.report import table
 from benchmarks.fleet.setting import DataSet, Fleet, Order, Store
 from benchmarks.fleet.simulation import simulate
 from benchmarks.link.server import num_bytes_sent, of_shards
+from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
 from tests.faultstore import FaultStore, Toxic
@@ -45,7 +47,6 @@ class Case:
     name: str
     cache_share: float | None
     """Cache as a part of the set; None for no limit."""
-    algorithm: str = "window"
     ranks: int = 2
     workers: int = 2
     samples: int = 16_384
@@ -69,8 +70,6 @@ CASES = (
     Case("no limit", None),
     Case("cache of a half", 0.5),
     Case("cache of a quarter", 0.25),
-    Case("MosaicML's order, no limit", None, "py1e", canonical_nodes=1, block_size=2048),
-    Case("MosaicML's order, cache of a half", 0.5, "py1e", canonical_nodes=1, block_size=2048),
 )
 
 
@@ -137,7 +136,7 @@ def predict(case: Case, data: DataSet) -> list[dict[str, float]]:
         samples_per_s=case.samples_per_s, cache_bytes=case.cache_bytes,
     )  # fmt: skip
     store = Store(case.latency_s, 0.0, case.bytes_per_s, case.bytes_per_s, 1e12, 1e9)
-    order = Order("window" if case.algorithm == "window" else "mosaicml", case.canonical_nodes, case.block_size)
+    order = Order("window", case.canonical_nodes, case.block_size)
     found = simulate(data, fleet, order, store, epochs=_EPOCHS)
     return [
         {
@@ -161,9 +160,12 @@ def read_as_rank(case: Case, url: str, cache: str, start: float) -> list[dict[st
     time.sleep(max(0.0, start - time.time()))
     opened = time.time()
     dataset = StreamingDataset(
-        remote=url, local=cache, batch_size=case.batch_size, shuffle=True, shuffle_algo=case.algorithm,
-        num_canonical_nodes=case.canonical_nodes, shuffle_block_size=case.block_size, cache_limit=case.cache_bytes,
-    )  # fmt: skip
+        remote=url,
+        cache=CacheOptions(local=cache, cache_limit=case.cache_bytes),
+        batch_size=case.batch_size,
+        shuffle=True,
+        order=OrderOptions(num_canonical_nodes=case.canonical_nodes, shuffle_block_size=case.block_size),
+    )
     loader = StreamingDataLoader(dataset, batch_size=case.batch_size, num_workers=case.workers, worker_kind="thread")
     meeting = Path(cache).with_name(f"ranks-{start}").as_uri()
     torch.distributed.init_process_group("gloo", meeting, rank=int(os.environ["RANK"]), world_size=case.ranks)

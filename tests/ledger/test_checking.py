@@ -8,9 +8,7 @@ import pytest
 from smalti.cursor import Cursor
 from smalti.errors import StoreNotFound
 from smalti.ledger import LedgerWriter, PassStart, check_ledger
-from smalti.ledger.records import MOSAIC_ORDERS
 from smalti.order import Division, plan_epoch
-from smalti.order.mosaic import SHUFFLES
 from smalti.world import World
 
 SIZES = [5, 6, 4, 7]
@@ -245,7 +243,3 @@ def test_no_ledger_is_an_error(tmp_path):
         check_ledger(tmp_path / "nothing")
     with pytest.raises(StoreNotFound, match="holds no ledger"):
         check_ledger(tmp_path)
-
-
-def test_every_order_of_mosaicml_is_checked_by_sample():
-    assert set(MOSAIC_ORDERS) == set(SHUFFLES)

@@ -23,11 +23,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from smalti.cursor import Cursor, Weights
+from smalti.cursor import WINDOW, Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
 from smalti.ledger.records import (
     MAX_LINE_BYTES,
-    MOSAIC_ORDERS,
     Ids,
     PassStart,
     RecordedStep,
@@ -136,8 +135,8 @@ class PassSpan:
 
     @property
     def by_sample(self) -> bool:
-        """True if samples, not positions, must be taken once."""
-        return self.start.cursor.algorithm in MOSAIC_ORDERS
+        """True if samples, not positions, must be taken once: in MosaicML's orders, which earlier releases recorded."""
+        return self.start.cursor.algorithm != WINDOW
 
     @property
     def global_batch(self) -> int:

@@ -42,8 +42,6 @@ _HALVES = (
 )
 LEDGER_VERSION = 1
 MAX_LINE_BYTES = 1 << 26  # a step of four million samples; longer lines are refused
-MOSAIC_ORDERS = ("py1e", "py1br", "py1s", "py2s", "naive")
-"""Algorithms whose positions depend on the world: each sample, not each position, must be taken once."""
 _MAX_NUMBER = 1 << 62
 _SUM = re.compile("[0-9a-f]{32}")
 # The form of nearly every step, which is parsed four times as fast as JSON.

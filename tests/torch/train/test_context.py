@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from smalti.cache import Counters, stats_of
+from smalti.dataset import OrderOptions
 from smalti.errors import SmaltiError, TrainingError
 from smalti.storage import open_store
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -38,9 +39,13 @@ def test_ranks_share_an_evaluation_and_take_the_same_number_of_steps(squares, nu
     seen, steps = [], set()
     for rank in range(num_ranks):
         dataset = StreamingDataset(
-            remote=str(squares), split="validation", batch_size=1, tail="short", include_ids=True,
+            remote=str(squares),
+            split="validation",
+            batch_size=1,
+            order=OrderOptions(tail="short"),
+            include_ids=True,
             world=World.flat(rank, num_ranks),
-        )  # fmt: skip
+        )
         batches = list(StreamingDataLoader(dataset))
         steps.add(len(batches))
         for batch in batches:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from smalti.cache import CacheOptions
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
 from smalti.ledger import LedgerWriter
 from smalti.storage.opening import service_of
@@ -335,8 +336,9 @@ class Context:
             world=self.world,
             **{
                 "version": version,
-                "local": self.run.cache_dir,
-                "cache_limit": self.run.cache_limit or self._cache_limits.get(address),
+                "cache": CacheOptions(
+                    local=self.run.cache_dir, cache_limit=self.run.cache_limit or self._cache_limits.get(address)
+                ),
                 "storage_options": dict(self.run.storage_options) if is_own else {},
                 **options,
             },

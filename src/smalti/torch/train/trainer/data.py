@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions
 from smalti.errors import BadImageError, CursorError, SchemaError
 from smalti.images import decode_batch
 from smalti.ledger import LedgerWriter
@@ -81,14 +83,13 @@ class RunData:
         config = self.config
         dataset = StreamingDataset(
             remote=config.data,
-            local=config.cache_dir,
-            cache_limit=self._cache_limit,
+            cache=CacheOptions(local=config.cache_dir, cache_limit=self._cache_limit),
             split=split,
             version=version,
             batch_size=config.batch_per_rank(self._ranks.num_ranks),
             shuffle=shuffle,
             shuffle_seed=config.seed,
-            affinity=config.affinity if shuffle else None,
+            order=OrderOptions(affinity=config.affinity if shuffle else None),
             transform=_with_marks(self.task.transform(config, training=shuffle)),
             include_ids=True,
             world=self._ranks.world,
