@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
 from smalti.ledger import LedgerWriter
 from smalti.storage.opening import service_of
@@ -163,8 +164,8 @@ class Context:
         address = self._address(data)
         resume = shuffle if resume is None else resume
         # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
-        tail = {} if resume else {"tail": "short"}
-        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options={**tail, **options})
+        order = {} if resume else {"order": OrderOptions(tail="short")}
+        dataset = self._dataset(address, split, batch_size, shuffle=shuffle, options={**order, **options})
         ledger = self._life.ledger if resume else None
         pinned = {"pin_memory": self.device.type == "cuda"}
         made = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
