@@ -53,7 +53,7 @@ MISTAKES = {
         ArgumentError,
         "a number of seconds above 0, found 'long'",
     ),
-    "no address": (lambda _: StreamingDataset(), ArgumentError, "`remote` or `local` is needed"),
+    "no address": (lambda _: StreamingDataset(), ArgumentError, "`remote` is needed"),
     "one column as a text": (
         lambda root: StreamingDataset(remote=root, columns="id"),
         ArgumentTypeError,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from smalti.dataset import OrderOptions, Pass
+from smalti.dataset import OrderOptions
+from smalti.dataset.order import Pass
 from smalti.errors import SmaltiError, WorldMismatch
 from smalti.ledger import LedgerWriter, check_ledger
 from smalti.torch import StreamingDataLoader, StreamingDataset

@@ -33,7 +33,7 @@ SHARDS, NONE = "shards", "none"
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """How remote shards are fetched, verified and kept on this machine: the argument `cache` of a dataset or stream.
+    """Options for fetching, verifying and keeping remote shards on this machine: the argument `cache` of a dataset.
 
     Raises:
         ValueError: a field is out of range.

@@ -18,11 +18,10 @@ MOVED = {
     **MOVED_TO_CACHE,
     **{name: f"is now in cache=CacheOptions({name}=...)" for name in ("cache_limit", "predownload")},
     **{name: f"is now in order=OrderOptions({name}=...)" for name in _OF_ORDER},
-    "local": "is now in cache=CacheOptions(local=...), or is `remote` if the data set itself lies there",
     "rank": "is now in world=World.flat(rank, num_ranks)",
     "num_ranks": "is now in world=World.flat(rank, num_ranks)",
-    "shuffle_algo": "is gone: shuffle=True is the `window` order, and MosaicML's orders (`py1e`, `py1br`, `py1s`, "
-    "`py2s`, `naive`) are those of smalti.compat.streaming.StreamingDataset, which continues their runs",
+    "shuffle_algo": "is gone: shuffle=True is the `window` order, and MosaicML's (py1e, py1br, py1s, py2s, naive) are "
+    "those of smalti.compat.streaming.StreamingDataset, which continues their runs",
     "partition_algo": "is of MosaicML's orders: use smalti.compat.streaming.StreamingDataset",
 }
 """By argument of an earlier release: where it is now."""

@@ -248,7 +248,7 @@ class EpochReader:
 
     def _first_cursor(self) -> Cursor:
         sets = self.stream.sets
-        mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
+        mixed = [MixedStream(opened.manifest.digest, opened.options.split, opened.num_samples) for opened in sets]
         return first_cursor(self.order, self.readers, mixed, self.sizes)
 
     def _fresh_cursor(self, place: RunPlace, epoch: int) -> Cursor:

@@ -45,7 +45,7 @@ Planned = tuple[StepBatch, Ints]
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """How the order of an epoch mixes samples and streams, and how ranks divide it; see docs/order.md.
+    """Options of the order of an epoch, and of its division over ranks: the argument `order` of a dataset.
 
     Every field has a good default. To continue a run, give those that it was begun with, or leave them out: the saved
     state has them.
@@ -317,7 +317,7 @@ def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
         ValueError: weights contradict each other, or take nothing.
     """
     if cursor.mixture is None:
-        return sum(int(np.sum(each)) for each in sizes)
+        return sum(int(np.sum(stream)) for stream in sizes)
     unbatched = replace(cursor.mixture, batching_method="random")  # the size of an epoch does not depend on batches
     size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
     if not size:

@@ -358,7 +358,7 @@ def view_of(dataset: _Dataset, reader: EpochReader) -> _Dataset:
     kind = type(dataset)
     view: _Dataset = object.__new__(kind)
     vars(view).update(vars(dataset), _smalti=reader)
-    for slot in (each for base in kind.__mro__ for each in vars(base).values()):
+    for slot in (value for base in kind.__mro__ for value in vars(base).values()):
         if isinstance(slot, MemberDescriptorType):
             with suppress(AttributeError):  # the slot is empty
                 slot.__set__(view, slot.__get__(dataset))

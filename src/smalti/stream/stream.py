@@ -55,8 +55,11 @@ class StreamOptions:
 
 
 MOVED_TO_CACHE = {
-    name: f"is now in cache=CacheOptions({name}=...)"
-    for name in ("local", "download_retry", "download_timeout", "validate_hash", "keep_zip")
+    "local": "is now in cache=CacheOptions(local=...), or is `remote` if the data set itself lies there",
+    **{
+        name: f"is now in cache=CacheOptions({name}=...)"
+        for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
+    },
 }
 """The arguments of earlier releases that `CacheOptions` has now."""
 
@@ -90,7 +93,7 @@ class Stream:
     tag: str | None = None
     """Name of the version to read, instead of its number: the version that has it when first used."""
     cache: CacheOptions | None = None
-    """How its shards are fetched and kept; None for the dataset's choice."""
+    """Options for fetching and keeping its shards; None for the dataset's choice."""
     storage_options: Mapping[str, Any] | None = None
     """Passed to fsspec's file system."""
     columns: Sequence[str] | None = None

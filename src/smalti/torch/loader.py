@@ -17,9 +17,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.cache import Counters
-from smalti.dataset import Pass
 from smalti.dataset.epoch_reader import BatchForm, EpochReader
-from smalti.dataset.order import Planned, Reading
+from smalti.dataset.order import Pass, Planned, Reading
 from smalti.dataset.skipping import Replacement, SkipCount, replaced
 from smalti.dataset.streaming import sample_form
 from smalti.errors import ArgumentError, ArgumentTypeError, SharedDatasetWarning, SmaltiError, StoreError, WorldMismatch
