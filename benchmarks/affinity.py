@@ -8,7 +8,7 @@ the first two, as a part of the set: exact counts, not times. Beside them:
 - the least that any eviction could fetch of this order from an empty cache (Belady's algorithm), as `dataset.stats()`
   has it;
 - the same order in a cache that evicts the shard that was used longest ago, as MosaicML's reader does: computed from
-  the order. With `py1e`, which is MosaicML's own order, this is what its reader would fetch.
+  the order.
 """
 
 import sys
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from smalti.dataset import StreamingDataset
+from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.world import World
 from smalti.writer import MDSWriter
 
@@ -38,21 +39,18 @@ _RESERVE = 0.05
 class Case:
     """One order, and the cache of each host as a part of what it reads."""
 
-    affinity: float | None
+    affinity: float
     room: float
-    algorithm: str = "window"
 
     @property
     def name(self) -> str:
         """The order's name."""
-        return self.algorithm if self.affinity is None else f"affinity {self.affinity:g}"
+        return f"affinity {self.affinity:g}"
 
 
 CASES = (
     *(Case(affinity, 1.0) for affinity in (1.0, 0.9, 0.8, 0.5, 0.0)),
     *(Case(affinity, 0.5) for affinity in (1.0, 0.8, 0.5, 0.2)),
-    Case(None, 1.0, "py1e"),
-    Case(None, 0.5, "py1e"),
 )
 
 
@@ -70,18 +68,21 @@ def read(case: Case, hosts: int, epochs: int, folder: Path) -> tuple[float, floa
     fetched = lru = total = 0
     of_least = []
     for host in range(hosts):
-        options: dict[str, Any] = {"num_canonical_nodes": _NODES, "shuffle_block_size": _BLOCK, "batch_size": _BATCH}
-        if case.affinity is not None:
-            options["affinity"] = case.affinity
-        probe = StreamingDataset(remote=_SET, local=str(folder / "probe"), **options)
+        probe = StreamingDataset(remote=_SET, cache=CacheOptions(local=str(folder / "probe")))
         sizes = np.array([shard.raw.num_bytes for shard in probe.stream.shards])
         probe.close()
         total = int(sizes.sum())
         limit = int((case.room + _RESERVE) * total / hosts)
         dataset = StreamingDataset(
-            remote=_SET, local=str(folder / f"{host}"), shuffle=True, shuffle_algo=case.algorithm, tail="drop",
-            world=World.of_blocks(host, hosts, hosts), cache_limit=limit, **options,
-        )  # fmt: skip
+            remote=_SET,
+            cache=CacheOptions(local=str(folder / f"{host}"), cache_limit=limit),
+            shuffle=True,
+            batch_size=_BATCH,
+            order=OrderOptions(
+                num_canonical_nodes=_NODES, shuffle_block_size=_BLOCK, affinity=case.affinity, tail="drop"
+            ),
+            world=World.of_blocks(host, hosts, hosts),
+        )
         counts, order = [], []
         for _ in range(epochs):
             order.append([np.unique(dataset.stream.shards_of(ids)) for ids in read_epoch(dataset)])
@@ -118,8 +119,7 @@ def least_recently_used(epochs: list[list[np.ndarray[Any, Any]]], sizes: np.ndar
 
 def formula(case: Case, hosts: int) -> float:
     """Return the part of the set that an epoch fetches by the formula."""
-    affinity = 1.0 if case.affinity is None else case.affinity
-    return max((1 - affinity) * (1 - 1 / hosts), 1 - case.room - _RESERVE, 0.0)
+    return max((1 - case.affinity) * (1 - 1 / hosts), 1 - case.room - _RESERVE, 0.0)
 
 
 def main() -> None:

@@ -93,7 +93,7 @@ LINK_ROWS: tuple[Row, ...] = (
         "round_trips", at_most(2), "first_round_trips", "median_ms", "first_ms", "fetched_mb",
     ),
     _parts(
-        "sparse", "1 % of the samples at random in batches, cache='none': bytes fetched to those of the set", "sparse",
+        "sparse", "1 % of the samples at random in batches, mode='none': bytes fetched to those of the set", "sparse",
         "fetched_share", at_most(0.05), "seconds", "requests",
     ),
     _warm("", _OPENED, "mb_per_s"),

@@ -98,65 +98,6 @@ def test_a_missing_field_is_named():
         Cursor.from_state(state)
 
 
-def mosaic_state(**changes):
-    """Return a state as MosaicML writes it: the five keys."""
-    return {key: value for key, value in cursor().to_state().items() if key != "smalti"} | changes
-
-
-def continued(state, **fresh):
-    fresh = {"algorithm": "py1e", "algorithm_version": 1, "epoch": 0, "samples": 0} | fresh
-    return Cursor.from_mosaic_state(state, cursor(**fresh), num_ranks=2)
-
-
-def test_a_state_of_mosaicml_restores_place_and_seed_but_not_the_data_set():
-    found = continued(mosaic_state(), seed=1, canonical_nodes=2, initial_hosts=4, digest="here")
-    assert found == cursor(digest="here", algorithm="py1e", algorithm_version=1)
-
-
-def test_an_old_state_of_mosaicml_has_no_hosts():
-    state = mosaic_state()
-    del state["initial_physical_nodes"]
-    assert continued(state, initial_hosts=3).initial_hosts == 3
-
-
-def test_before_its_first_epoch_mosaicml_saves_epoch_minus_one():
-    found = continued(mosaic_state(epoch=-1))
-    assert (found.epoch, found.samples) == (0, 0)
-
-
-@pytest.mark.parametrize(("samples", "place"), [(127, (2, 127)), (128, (3, 0)), (132, (3, 0))])
-def test_mosaicmls_epoch_ends_when_its_longest_canonical_node_does(samples, place):
-    """100 samples in 64 nodes are two rows, the last samples behind repeats; then come repeats for the ranks."""
-    found = continued(mosaic_state(sample_in_epoch=samples))
-    assert (found.epoch, found.samples) == place
-
-
-def test_a_state_of_a_longer_epoch_is_of_another_data_set():
-    with pytest.raises(CursorError, match="'sample_in_epoch' is 133, but an epoch of this data set has only 100"):
-        continued(mosaic_state(sample_in_epoch=133))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("epoch", -2),
-        ("sample_in_epoch", -1),
-        ("num_canonical_nodes", 0),
-        ("num_canonical_nodes", 1 << 40),
-        ("shuffle_seed", None),
-        ("initial_physical_nodes", 0),
-    ],
-)
-def test_an_invalid_field_of_mosaicmls_state_is_named(key, value):
-    with pytest.raises(CursorError, match=key):
-        continued(mosaic_state(**{key: value}))
-
-
-def test_a_state_of_mosaicml_is_refused_by_the_window_order_with_the_remedy():
-    with pytest.raises(CursorError, match=r"give its `shuffle_algo` .* call `set_epoch`"):
-        Cursor.from_mosaic_state(mosaic_state(), cursor(), num_ranks=1)
-
-
 @pytest.mark.parametrize("state", [None, [1], "state"])
 def test_a_state_that_is_no_mapping_is_refused(state):
     with pytest.raises(CursorError, match="expected a mapping"):

@@ -8,8 +8,10 @@ import torch
 
 from smalti import Stream, history, open_dataset, rollback, tag
 from smalti.attributes import whole_number, whole_or_none
+from smalti.cache import CacheOptions
 from smalti.compat.petastorm import DataLoader as RowLoader
 from smalti.compat.petastorm import make_batch_reader
+from smalti.dataset import OrderOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
 from tests.compat.parquet_files import url, write_rows
@@ -62,17 +64,17 @@ def test_other_invalid_numbers_of_the_loader_are_refused(root, value):
 def test_numpy_integers_read_the_same_as_pythons_and_save_a_json_state(root):
     def read(number):
         dataset = StreamingDataset(
-            streams=[Stream(remote=root, choose=number(30), version=number(1), download_retry=number(3))],
+            streams=[
+                Stream(remote=root, choose=number(30), version=number(1), cache=CacheOptions(download_retry=number(3)))
+            ],
             batch_size=number(4),
             shuffle=True,
             shuffle_seed=number(7),
-            num_canonical_nodes=number(2),
-            shuffle_block_size=number(16),
-            predownload=number(8),
-            sampling_granularity=number(2),
-            cache_limit=number(1 << 30),
-            rank=number(1),
-            num_ranks=number(2),
+            order=OrderOptions(
+                num_canonical_nodes=number(2), shuffle_block_size=number(16), sampling_granularity=number(2)
+            ),
+            cache=CacheOptions(cache_limit=number(1 << 30), predownload=number(8)),
+            world=World.flat(number(1), number(2)),
         )
         dataset.set_epoch(number(3))
         loader = StreamingDataLoader(dataset, number(4), num_workers=number(2), prefetch_factor=number(2))

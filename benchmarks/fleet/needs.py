@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fleet.setting import DataSet, Fleet, Ints, Order
-from smalti.cursor import ORDER_VERSIONS, Cursor
+from smalti.compat.streaming.base.engine.planning import Work, WorkReading
+from smalti.compat.streaming.order import MosaicOptions, WorldShape, default_mosaic_nodes, weigh_streams
+from smalti.compat.streaming.order.shuffles import moved_by, spans_of_epoch
+from smalti.cursor import Cursor
 from smalti.dataset.lookahead import lookahead_spans, uses
 from smalti.dataset.order import OrderOptions, Pass, Reading
 from smalti.order import Division, EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
-from smalti.order.mosaic import MosaicOptions, default_mosaic_nodes
-from smalti.order.mosaic.shuffles import moved_by, spans_of_epoch
 from smalti.world import World
 
 Floats = NDArray[np.float64]
@@ -266,12 +267,11 @@ class SampleNeeds(Needs):
 
     def _reading(self, epoch: int) -> Reading:
         plan, order = self.plan, self.plan.order
-        algorithm = "py1e" if order.is_mosaic else "window"
+        world, sizes = plan.world(self.host), [plan.data.shard_sizes]
         start = Cursor(
             digest="0" * 64,
             split=None,
             epoch_size=plan.data.samples,
-            algorithm=algorithm,
             canonical_nodes=plan.canonical_nodes,
             block_size=plan.block_size,
             seed=order.seed,
@@ -279,11 +279,16 @@ class SampleNeeds(Needs):
             epoch=epoch,
             samples=0,
             initial_hosts=plan.fleet.hosts,
-            algorithm_version=ORDER_VERSIONS.get(algorithm, 1),
             affinity=order.affinity,
         )
-        options = OrderOptions(algorithm=algorithm)
-        return Reading(Pass(start, plan.world(self.host)), [plan.data.shard_sizes], plan.fleet.batch_size, options)
+        this_pass, batch_size = Pass(start, world), plan.fleet.batch_size
+        if not order.is_mosaic:
+            return Reading(this_pass, sizes, batch_size, OrderOptions())
+        options = MosaicOptions(
+            plan.canonical_nodes, order.seed, shuffle=True, block_size=plan.block_size, initial_hosts=plan.fleet.hosts
+        )
+        work = Work(weigh_streams(sizes), options, WorldShape.of(world, workers=1, batch_size=batch_size))
+        return WorkReading(this_pass, sizes, batch_size, OrderOptions(tail="short"), work=work)
 
 
 def _first_of_each(shards: Ints, steps: Ints) -> tuple[Ints, Ints]:

@@ -75,7 +75,7 @@ def measure_sparse(task: Task) -> Figures:
     """Seconds and bytes of one percent of the samples, chosen at random and read in batches without a cache."""
     size, whole = task.kind.batch_size, shard_bytes(task.set_folder)
     with LinkServer(task) as server:
-        dataset = _dataset(server, task, "cache", cache="none")
+        dataset = _dataset(server, task, "cache", mode="none")
         chosen = random.Random(0).sample(range(len(dataset)), max(size, int(_SPARSE_SHARE * len(dataset))))
         server.forget()
         begin = time.perf_counter()
@@ -86,11 +86,11 @@ def measure_sparse(task: Task) -> Figures:
     return {"seconds": seconds, "requests": len(log), "fetched_share": num_bytes_sent(of_shards(log)) / whole}
 
 
-def _dataset(server: LinkServer, task: Task, folder: str, **options: Any) -> Any:
-    from smalti import StreamingDataset
+def _dataset(server: LinkServer, task: Task, folder: str, mode: str = "shards", **options: Any) -> Any:
+    from smalti import CacheOptions, StreamingDataset
 
     place = server.place(task.scratch / folder)
-    return StreamingDataset(remote=place.url, local=str(place.cache), **options)
+    return StreamingDataset(remote=place.url, cache=CacheOptions(local=str(place.cache), mode=mode), **options)
 
 
 def _check(images: Any, numbers: list[int]) -> None:

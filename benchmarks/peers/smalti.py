@@ -26,7 +26,7 @@ class Smalti(Peer):
     # What `from smalti import StreamingDataset, StreamingDataLoader` imports.
     imports: tuple[str, ...] = ("smalti.torch.dataset", "smalti.torch.loader")
     remote_imports = ("s3fs", "obstore.store")
-    order_imports = ("smalti.order.mosaic",)
+    order_imports = ("smalti.compat.streaming.order",)
 
     def write(self, samples: Any, workload: Workload, folder: Path, options: WriteOptions) -> None:
         """Rows or Arrow batches, with the writer's default checksum."""
@@ -55,12 +55,13 @@ class Smalti(Peer):
         self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
     ) -> Iterable[Any]:
         """The same, through its cache."""
+        from smalti import CacheOptions, OrderOptions
+
         return _loader(
             options,
             remote=place.url,
-            local=str(place.cache),
-            shuffle_block_size=remote.block_size,
-            cache_limit=remote.cache_bytes,
+            cache=CacheOptions(local=str(place.cache), cache_limit=remote.cache_bytes),
+            order=OrderOptions(shuffle_block_size=remote.block_size),
         )
 
     def cache_facts(self, loader: Any) -> Mapping[str, float]:
@@ -197,7 +198,7 @@ def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:
 
 
 def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:
-    from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+    from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
 
     plan = plan_mosaic_epoch(
         weigh_streams([options.shard_sizes()]),

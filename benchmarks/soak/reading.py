@@ -11,6 +11,8 @@ from benchmarks.soak.journal import Journal
 from benchmarks.soak.samples import Expected
 from benchmarks.soak.told import Reads
 from smalti import Stream
+from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions
 from smalti.ledger import LedgerWriter
 from smalti.torch import StreamingDataLoader, StreamingDataset
 
@@ -33,18 +35,17 @@ def open_dataset(reads: Reads, **options: Any) -> StreamingDataset:
     """The dataset."""
     nodes = 2
     return StreamingDataset(
-        streams=[
-            Stream(remote=f"s3://{reads.bucket}/{name}", local=reads.cache, version=reads.version)
-            for name, _ in reads.streams
-        ],
+        streams=[Stream(remote=f"s3://{reads.bucket}/{name}", version=reads.version) for name, _ in reads.streams],
         shuffle=True,
         shuffle_seed=reads.seed,
-        num_canonical_nodes=nodes,
-        shuffle_block_size=max(1, reads.block // nodes),
+        order=OrderOptions(num_canonical_nodes=nodes, shuffle_block_size=max(1, reads.block // nodes)),
         include_ids=True,
-        download_retry=4,
-        download_timeout=reads.timeout,
-        cache_limit=reads.cache_limit * (3 if "over-limit" in reads.plants else 1),
+        cache=CacheOptions(
+            local=reads.cache,
+            cache_limit=reads.cache_limit * (3 if "over-limit" in reads.plants else 1),
+            download_retry=4,
+            download_timeout=reads.timeout,
+        ),
         storage_options={"request_timeout": reads.timeout, **reads.store},
         transform=Spoiled() if "wrong-byte" in reads.plants else None,
         **options,

@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CacheOptions": "smalti.cache",
     "CommitConflict": "smalti.errors",
     "CopyOptions": "smalti.exchange",
     "Cursor": "smalti.cursor",
@@ -18,6 +19,7 @@ _HOMES = {
     "LocalDataset": "smalti.torch",
     "MDSWriter": "smalti.writer",
     "Manifest": "smalti.catalog",
+    "OrderOptions": "smalti.dataset",
     "PurgeOptions": "smalti.writer",
     "SmaltiError": "smalti.errors",
     "Stream": "smalti.stream",

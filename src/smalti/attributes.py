@@ -5,7 +5,8 @@ subclass may use any of them for other values. Nothing about data sets belongs h
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, Generic, TypeVar, overload
 
 from smalti.errors import ArgumentError, ArgumentTypeError
@@ -23,6 +24,7 @@ class Replaceable(Generic[Value]):
 
     def __init__(self, read: Callable[[Any], Value]) -> None:
         self._read = read
+        self._write: Callable[[Any, Any], None] | None = None
         self._name = read.__name__
         self.__doc__ = read.__doc__
 
@@ -41,7 +43,9 @@ class Replaceable(Generic[Value]):
 
     def __set__(self, instance: object, value: Any) -> None:
         if type(instance).__module__.partition(".")[0] == _LIBRARY:
-            self._assign(instance, value)
+            if self._write is None:
+                raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be assigned.")
+            self._write(instance, value)
         else:
             vars(instance)[self._name] = value
 
@@ -50,28 +54,10 @@ class Replaceable(Generic[Value]):
             raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be deleted.")
         del vars(instance)[self._name]
 
-    def _assign(self, instance: object, value: Any) -> None:  # noqa: ARG002 - used by `Setting`
-        raise AttributeError(f"`{self._name}` of {type(instance).__name__} cannot be assigned.")
-
-
-class Setting(Replaceable[Value]):
-    """A `Replaceable` for an option: assigning to an instance of the library's own class changes the option."""
-
-    def __init__(self, read: Callable[[Any], Value], write: Callable[[Any, Any], None]) -> None:
-        super().__init__(read)
+    def setter(self, write: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        """Call a method where the attribute is assigned on an instance of the library's own class; a decorator."""
         self._write = write
-
-    def _assign(self, instance: object, value: Any) -> None:
-        self._write(instance, value)
-
-
-def setting(write: Callable[[Any, Any], None]) -> Callable[[Callable[[Any], Value]], Setting[Value]]:
-    """Return a decorator that turns a function into a `Setting`; `write` is called with instance and value."""
-
-    def decorated(read: Callable[[Any], Value]) -> Setting[Value]:
-        return Setting(read, write)
-
-    return decorated
+        return write
 
 
 def whole_number(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
@@ -105,6 +91,42 @@ def whole_or_none(name: str, value: Any, low: int | None = None, high: int | Non
         ValueError: the value is no whole number, or out of range.
     """
     return None if value is None else whole_number(name, value, low, high)
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Check that the value of an argument is one of those allowed.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if value not in allowed:
+        raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {value!r}.")
+
+
+def moved_arguments(homes: Mapping[str, str]) -> Callable[[type[Value]], type[Value]]:
+    """Return a decorator of a class whose constructor had other arguments in an earlier release.
+
+    Args:
+        homes: by the name of an argument that went, where it is now.
+
+    Raises:
+        ArgumentTypeError: on construction, one of these arguments is given.
+    """
+
+    def decorated(kind: type[Value]) -> type[Value]:
+        construct: Callable[..., None] = kind.__init__
+
+        @wraps(construct)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+            moved = [f"`{name}` {homes[name]}" for name in kwargs if name in homes]
+            if moved:
+                raise ArgumentTypeError(f"{kind.__name__} no longer takes these arguments: {'; '.join(moved)}.")
+            construct(self, *args, **kwargs)
+
+        setattr(kind, "__init__", checked)  # noqa: B010 - mypy refuses the assignment of a method
+        return kind
+
+    return decorated
 
 
 def check_flags(**flags: Any) -> None:

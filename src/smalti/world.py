@@ -135,7 +135,7 @@ def detect_world() -> World:
     if "RANK" not in os.environ:  # every process would read as rank 0
         raise WorldMismatch(
             f"WORLD_SIZE is {num_ranks} and RANK is not set, so that no process can tell which of them it is. Give the "
-            "dataset `rank` and `num_ranks` or `world`, or make the process group first.",
+            "dataset a `world`, such as World.flat(rank, num_ranks), or make the process group first.",
             num_ranks=num_ranks,
         )
     if local_size < 1 or num_ranks % local_size or local_rank >= local_size:

@@ -19,6 +19,7 @@ from smalti.dataset import blocks_ahead as ahead_of_readers
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
 from smalti.format import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
 from smalti.format.blocks import num_blocks
+from tests.reading_options import grouped
 from tests.stores import LoggedStore, MemoryStore
 
 ROWS = 120
@@ -47,7 +48,7 @@ def opened(tmp_path):
     """Return a dataset over a store, whose index was read already."""
 
     def make(store, **options):
-        dataset = StreamingDataset(remote=store, local=str(tmp_path / "cache"), batch_size=4, **options)
+        dataset = StreamingDataset(remote=store, batch_size=4, **grouped(local=str(tmp_path / "cache"), **options))
         assert dataset.manifest.rows == ROWS
         store.calls_before = len(store.calls)
         return dataset
@@ -137,7 +138,7 @@ def test_a_resumed_pass_begins_with_blocks_too(store, opened):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_without_a_cache_an_epoch_is_the_same_and_nothing_is_written(store, opened, tmp_path, shuffle):
-    dataset = opened(store, shuffle=shuffle, cache="none")
+    dataset = opened(store, shuffle=shuffle, mode="none")
     batches = list(dataset.batches())
     found = [int(number) for batch in batches for number in batch["id"]]
     assert sorted(found) == list(range(ROWS))
@@ -151,7 +152,7 @@ def test_without_a_cache_an_epoch_is_the_same_and_nothing_is_written(store, open
 
 def test_without_a_cache_the_blocks_of_later_batches_come_ahead_and_once(store, opened):
     """The first batch is read by itself, the second one together with all others: 3 MB."""
-    dataset = opened(store, shuffle=True, cache="none")
+    dataset = opened(store, shuffle=True, mode="none")
     batches = dataset.batches()
     ids = [int(number) for _ in range(2) for number in next(batches)["id"]]
     ahead = len(shard_calls(store))
@@ -167,7 +168,7 @@ def test_without_a_cache_a_bounded_number_of_batches_comes_ahead(store, opened, 
     """Two batches at once, by `predownload` or by their bytes; another two are on their way meanwhile."""
     if not options:
         monkeypatch.setattr(ahead_of_readers, "AHEAD_BYTES", 500_000)
-    dataset = opened(store, cache="none", **options)
+    dataset = opened(store, mode="none", **options)
     batches = dataset.batches()
     ids = [int(number) for _ in range(3) for number in next(batches)["id"]]
     assert dataset.stats().bytes_fetched < 1_500_000
@@ -176,7 +177,7 @@ def test_without_a_cache_a_bounded_number_of_batches_comes_ahead(store, opened, 
 
 def test_without_a_cache_a_block_that_is_damaged_is_an_error_of_its_own_batch(store, opened):
     spoil(store, shard_keys(store)[-1], -1)
-    batches = opened(store, cache="none").batches()
+    batches = opened(store, mode="none").batches()
     found = []
     with pytest.raises(ChecksumMismatch, match="block"):
         found += (int(number) for batch in batches for number in batch["id"])
@@ -184,7 +185,7 @@ def test_without_a_cache_a_block_that_is_damaged_is_an_error_of_its_own_batch(st
 
 
 def test_without_a_cache_only_the_blocks_of_the_samples_are_read(store, opened):
-    dataset = opened(store, cache="none")
+    dataset = opened(store, mode="none")
     for number in (3, 61, 119):
         assert is_right(dataset[number])
     whole = sum(len(data) for key, data in store.objects.items() if key.endswith(".mds"))
@@ -194,7 +195,7 @@ def test_without_a_cache_only_the_blocks_of_the_samples_are_read(store, opened):
 @pytest.mark.parametrize("at", [[3, 61, -1, 3], np.array([3, 61]), slice(0, 120, 59), [[3], [61]]])
 @pytest.mark.parametrize("cache", ["shards", "none"])
 def test_a_list_of_samples_is_the_same_as_one_by_one(store, opened, at, cache):
-    found = opened(store, cache=cache)[at]
+    found = opened(store, mode=cache)[at]
     flat = [each for item in found for each in (item if isinstance(item, list) else [item])]
     assert [each["id"] for each in flat] == (
         np.arange(ROWS)[at] if isinstance(at, slice) else np.ravel(at) % ROWS
@@ -203,7 +204,7 @@ def test_a_list_of_samples_is_the_same_as_one_by_one(store, opened, at, cache):
 
 
 def test_the_blocks_of_a_list_come_together(store, opened):
-    dataset = opened(store, cache="none")
+    dataset = opened(store, mode="none")
     dataset[[3, 10, 61, 70, 100]]
     keys = [call.key for call in shard_calls(store)]
     assert sum("blocks" in key for key in keys) == 1  # of three shards
@@ -213,8 +214,8 @@ def test_the_blocks_of_a_list_come_together(store, opened):
 def test_one_stream_of_a_mixture_may_be_read_without_a_cache(store, tmp_path):
     other = write(MemoryStore("memory-store://other"))
     streams = [
-        Stream(remote=store, local=str(tmp_path / "a")),
-        Stream(remote=other, local=str(tmp_path / "b"), cache="none"),
+        Stream(remote=store, cache=CacheOptions(local=str(tmp_path / "a"))),
+        Stream(remote=other, cache=CacheOptions(local=str(tmp_path / "b"), mode="none")),
     ]
     dataset = StreamingDataset(streams=streams, batch_size=4, shuffle=True)
     found = [int(number) for batch in dataset.batches() for number in batch["id"]]
@@ -239,7 +240,7 @@ def test_loader_workers_read_without_a_cache(tmp_path):
 def StreamingDatasetOfTorch(store, folder):  # noqa: N802 -- a class that is imported late
     from smalti.torch import StreamingDataset as TorchDataset
 
-    return TorchDataset(remote=store, local=str(folder / "cache"), batch_size=4, cache="none")
+    return TorchDataset(remote=store, cache=CacheOptions(local=str(folder / "cache"), mode="none"), batch_size=4)
 
 
 @pytest.mark.parametrize("options", [{"compression": "zstd"}, {"hashes": ["sha256"]}, {"hashes": []}])
@@ -247,14 +248,14 @@ def StreamingDatasetOfTorch(store, folder):  # noqa: N802 -- a class that is imp
 def test_sets_without_block_lists_are_read_as_whole_shards(opened, options, cache):
     store = write(MemoryStore(), **options)
     assert not [key for key in store.objects if "blocks" in key]
-    dataset = opened(store, cache=cache)
+    dataset = opened(store, mode=cache)
     assert is_right(dataset[17])
     assert [call.op for call in shard_calls(store)] == ["fetch"]
 
 
 def test_the_cache_option_has_two_values(store):
-    with pytest.raises(ValueError, match="'shards' or 'none'"):
-        StreamingDataset(remote=store, cache="some")
+    with pytest.raises(ValueError, match="must be one of shards, none"):
+        StreamingDataset(remote=store, cache=CacheOptions(mode="some"))
 
 
 def blocks_of(store, key):
@@ -283,7 +284,9 @@ def test_a_flipped_bit_in_any_block_is_an_error_and_no_sample_is_wrong(tmp_path)
             store = MemoryStore(f"memory-store://{block}")
             store.objects.update(intact.objects)
             spoil(store, key, min(block * BLOCK_BYTES + 77, len(store.objects[key]) - 1), block % 8)
-            dataset = StreamingDataset(remote=store, local=str(tmp_path), cache="none", download_retry=1)
+            dataset = StreamingDataset(
+                remote=store, cache=CacheOptions(local=str(tmp_path), download_retry=1, mode="none")
+            )
             outcomes = Counter()
             for number in (*range(44, 87), 0, ROWS - 1):
                 try:
@@ -308,7 +311,7 @@ def test_a_damaged_block_of_a_cached_set_is_an_error_of_the_whole_shard(store, o
 
 def test_a_bit_that_flips_on_the_way_is_read_again(store, opened):
     store.plant("get_range", key="*.mds", times=2, flip=3)
-    dataset = opened(store, cache="none")
+    dataset = opened(store, mode="none")
     assert is_right(dataset[17])
     assert dataset.stats().retries >= 1
     assert dataset.stats().failures["damaged"] >= 1
@@ -327,7 +330,7 @@ def test_a_block_file_that_is_missing_truncated_or_flipped_costs_whole_shards_an
     else:
         for place in range(0, len(store.objects[key]), 8):
             spoil(store, key, place)
-    dataset = opened(store, cache=cache, download_retry=1)
+    dataset = opened(store, mode=cache, download_retry=1)
     with pytest.warns(UserWarning, match="fetched whole"):
         assert is_right(dataset[17])
     with warnings.catch_warnings():
@@ -339,7 +342,7 @@ def test_a_block_file_that_is_missing_truncated_or_flipped_costs_whole_shards_an
 def test_a_damaged_list_costs_only_its_own_shard(store, opened):
     first, second = load_manifest(store).shards[:2]
     spoil(store, block_file(store), second.blocks.offset)
-    dataset = opened(store, cache="none", download_retry=1)
+    dataset = opened(store, mode="none", download_retry=1)
     with pytest.warns(UserWarning, match="fetched whole"):
         assert all(map(is_right, dataset[[3, first.samples + 3]]))  # both lists come in one range
     assert [call.key for call in shard_calls(store) if call.op == "fetch"] == [second.raw.basename]
@@ -360,7 +363,7 @@ def test_blocks_of_a_weaker_hash_than_the_shard_has_are_not_used(store, tmp_path
     shard = manifest.shards[0]
     hashes = {"sha256": hashlib.sha256(store.objects[shard.raw.basename]).hexdigest()}
     stronger = replace(shard, raw=replace(shard.raw, hashes=hashes), hash_names=("sha256",))
-    cache = ShardCache(Source(store, manifest.digest, (stronger,), CacheOptions(local=str(tmp_path), cache="none")))
+    cache = ShardCache(Source(store, manifest.digest, (stronger,), CacheOptions(local=str(tmp_path), mode="none")))
     assert is_right(cache.shard(0, 3)[3])
     assert "get_range" not in {call.op for call in store.calls if call.key == shard.raw.basename}
     cache.close()
@@ -368,7 +371,7 @@ def test_blocks_of_a_weaker_hash_than_the_shard_has_are_not_used(store, tmp_path
 
 def test_without_a_cache_no_folder_is_needed(store, opened, tmp_path):
     (tmp_path / "cache").write_text("a file, where no folder can be made")
-    dataset = opened(store, cache="none", shuffle=True)
+    dataset = opened(store, mode="none", shuffle=True)
     assert is_right(dataset[17])
     assert all(map(is_right, dataset[[3, 61]]))
     assert sorted(int(number) for batch in dataset.batches() for number in batch["id"]) == list(range(ROWS))
@@ -376,7 +379,7 @@ def test_without_a_cache_no_folder_is_needed(store, opened, tmp_path):
 
 @pytest.mark.parametrize("cache", ["shards", "none"])
 def test_too_little_address_space_is_an_error_or_costs_the_whole_shard(store, opened, monkeypatch, cache):
-    dataset = opened(store, cache=cache)
+    dataset = opened(store, mode=cache)
     assert is_right(dataset[1])
 
     def no_map(*_):
@@ -394,7 +397,7 @@ def test_too_little_address_space_is_an_error_or_costs_the_whole_shard(store, op
 
 def test_the_number_of_shards_with_blocks_in_memory_is_bounded(store, opened, monkeypatch):
     monkeypatch.setattr(reading, "MAX_KEPT_SHARDS", 1)
-    dataset = opened(store, cache="none")
+    dataset = opened(store, mode="none")
     for number in (1, 50, 1):
         assert is_right(dataset[number])
     assert sum("blocks" in call.key for call in shard_calls(store)) == 3
@@ -420,11 +423,11 @@ def test_the_first_batch_of_each_thread_is_read_in_blocks_whichever_thread_begin
 def test_a_shard_that_is_gone_is_named(store, opened):
     del store.objects[shard_keys(store)[0]]
     with pytest.raises(ShardNotFound, match="shard 0"):
-        opened(store, cache="none")[17]
+        opened(store, mode="none")[17]
 
 
 def test_blocks_that_never_arrive_are_an_error_at_the_deadline(store, opened):
-    dataset = opened(store, cache="none", download_timeout=0.2, download_retry=1)
+    dataset = opened(store, mode="none", download_timeout=0.2, download_retry=1)
     assert is_right(dataset[17])
     store.plant("get_range", key="*.mds", delay=30.0)
     with pytest.raises(StoreTimeout, match="did not arrive"):
@@ -434,7 +437,7 @@ def test_blocks_that_never_arrive_are_an_error_at_the_deadline(store, opened):
 @pytest.mark.parametrize("key", ["*.mds", "*.xxh3"])
 @pytest.mark.parametrize("cache", ["none", "shards"])
 def test_a_request_for_blocks_that_is_not_answered_is_made_again(store, opened, key, cache):
-    dataset = opened(store, cache=cache, download_timeout=20.0, download_retry=40)
+    dataset = opened(store, mode=cache, download_timeout=20.0, download_retry=40)
     store.plant("get_range", key=key, delay=30.0, times=1)
     assert is_right(dataset[17])
     assert dataset.stats().retries >= 1
@@ -442,7 +445,7 @@ def test_a_request_for_blocks_that_is_not_answered_is_made_again(store, opened, 
 
 def test_memory_for_blocks_is_bounded_and_dropped_shards_are_read_again(store, opened, monkeypatch):
     monkeypatch.setattr(reading, "MAX_KEPT_BYTES", 0)
-    dataset = opened(store, cache="none")
+    dataset = opened(store, mode="none")
     for _ in range(2):
         for number in (1, 50, 80, 117):
             assert is_right(dataset[number])
@@ -452,7 +455,7 @@ def test_memory_for_blocks_is_bounded_and_dropped_shards_are_read_again(store, o
 
 def test_a_part_of_a_shard_refuses_samples_that_were_not_asked_for(store, tmp_path):
     manifest = load_manifest(store)
-    options = CacheOptions(local=str(tmp_path), cache="none")
+    options = CacheOptions(local=str(tmp_path), mode="none")
     cache = ShardCache(Source(store, manifest.digest, manifest.shards, options))
     part = cache.shard(0, 3)
     assert is_right(part[3])

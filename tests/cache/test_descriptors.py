@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.cache.mapping import is_out_of_descriptors
 from smalti.errors import StoreError
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -71,7 +72,10 @@ def test_a_dropped_dataset_closes_its_descriptors_at_once(tmp_path, await_no_thr
 
     def read():
         dataset = StreamingDataset(
-            remote=remote, local=str(tmp_path / "cache"), batch_size=8, shuffle=True, cache_limit=limit
+            remote=remote,
+            cache=CacheOptions(local=str(tmp_path / "cache"), cache_limit=limit),
+            batch_size=8,
+            shuffle=True,
         )
         assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
         return weakref.ref(dataset.stream.cache), descriptors()
@@ -106,7 +110,7 @@ def test_a_dropped_loader_closes_its_descriptors_at_once(a_set, await_no_threads
 
 
 def test_a_finished_epoch_leaves_no_threads(a_set, tmp_path, await_no_threads):
-    dataset = StreamingDataset(remote=a_set, local=str(tmp_path / "cache"), batch_size=8)
+    dataset = StreamingDataset(remote=a_set, cache=CacheOptions(local=str(tmp_path / "cache")), batch_size=8)
     assert sum(len(batch["id"]) for batch in dataset.batches()) == 200
     await_no_threads(2.0)  # they would wait five seconds for more
     assert sum(len(batch["id"]) for batch in dataset.batches()) == 200, "threads start again"

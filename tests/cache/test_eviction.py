@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from smalti.cache import CacheOptions, ShardCache, Source, Uses
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
 from smalti.stream import Stream
@@ -213,11 +213,17 @@ def test_a_mixture_under_one_limit_fetches_little_more_than_the_least(hundred, t
     remote, total = hundred
     other = remote_set(tmp_path / "other", 300)
     local = str(tmp_path / "cache")
-    both = [Stream(remote=str(each), local=local, repeat=times) for each, times in ((remote, 0.5), (other, 1.5))]
+    both = [
+        Stream(remote=str(each), cache=CacheOptions(local=local), repeat=times)
+        for each, times in ((remote, 0.5), (other, 1.5))
+    ]
     dataset = StreamingDataset(
-        streams=both, batch_size=8, shuffle=True, tail="short", num_canonical_nodes=2, shuffle_block_size=25,
-        cache_limit=int(0.4 * total), download_timeout=20.0,
-    )  # fmt: skip
+        streams=both,
+        batch_size=8,
+        shuffle=True,
+        order=OrderOptions(num_canonical_nodes=2, shuffle_block_size=25, tail="short"),
+        cache=CacheOptions(cache_limit=int(0.4 * total), download_timeout=20.0),
+    )
     for _ in range(2):
         assert len(read_all(dataset)) == dataset.epoch_size
     stats = dataset.stats()
@@ -249,9 +255,12 @@ def test_persistent_worker_processes_fetch_little_more_than_the_least(hundred, t
 
     remote, total = hundred
     dataset = TorchDataset(
-        remote=str(remote), local=str(tmp_path / "cache"), batch_size=8, shuffle=True, tail="short",
-        shuffle_block_size=50, num_canonical_nodes=2, cache_limit=total // 4, download_timeout=60.0,
-    )  # fmt: skip
+        remote=str(remote),
+        cache=CacheOptions(local=str(tmp_path / "cache"), cache_limit=total // 4, download_timeout=60.0),
+        batch_size=8,
+        shuffle=True,
+        order=OrderOptions(num_canonical_nodes=2, shuffle_block_size=50, tail="short"),
+    )
     loader = StreamingDataLoader(
         dataset, num_workers=2, worker_kind="process", persistent_workers=True, multiprocessing_context=start
     )

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from smalti import MDSWriter, StreamingDataset
+from smalti import CacheOptions, MDSWriter, StreamingDataset
 from tests.stores import MemoryStore
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cache.md").read_text(encoding="utf-8")
@@ -15,7 +15,12 @@ def test_the_examples_of_the_page_run(tmp_path):
     with MDSWriter(columns={"id": "int"}, out=store) as writer:
         for number in range(600):
             writer.write({"id": number})
-    names = {"store": store, "folder": str(tmp_path), "StreamingDataset": StreamingDataset}
+    names = {
+        "store": store,
+        "folder": str(tmp_path),
+        "StreamingDataset": StreamingDataset,
+        "CacheOptions": CacheOptions,
+    }
     assert len(EXAMPLES) == 2
     for example in EXAMPLES:
         text = example.replace('"s3://bucket/set"', "store").replace('"/nvme/cache"', "folder")

@@ -11,6 +11,7 @@ from smalti.cache import CacheStats
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
 from tests.faultstore import FaultStore
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
@@ -33,9 +34,11 @@ def raw_bytes(written) -> int:
 def read_as_rank(rank, workers, epochs, options, barrier, answers):
     warnings.filterwarnings("ignore", "`cache_limit` is")
     dataset = StreamingDataset(
-        batch_size=BATCH, shuffle=True, tail="short", world=World.of_blocks(rank, RANKS, 1), num_canonical_nodes=2,
-        download_timeout=60.0, **options,
-    )  # fmt: skip
+        batch_size=BATCH,
+        shuffle=True,
+        world=World.of_blocks(rank, RANKS, 1),
+        **grouped(download_timeout=60.0, num_canonical_nodes=2, tail="short", **options),
+    )
     loader = StreamingDataLoader(dataset, num_workers=workers, worker_kind="process" if workers else "thread")
     found = []
     for _ in range(epochs):

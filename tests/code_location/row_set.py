@@ -74,7 +74,7 @@ class Rows:
 
     def stored(self, split: str) -> list[dict[str, Any]]:
         """The rows of a split of the newest version, in order of their first column."""
-        dataset = StreamingDataset(local=self.storage.url("sales/shards"), split=split, shuffle=False)
+        dataset = StreamingDataset(remote=self.storage.url("sales/shards"), split=split, shuffle=False)
         return sorted((dict(dataset[at]) for at in range(len(dataset))), key=lambda row: str(next(iter(row.values()))))
 
 

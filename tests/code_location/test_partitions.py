@@ -65,7 +65,7 @@ class Partitioned:
         """The values of a column in the newest version, sorted."""
         found = []
         for split in ("train", "validation"):
-            dataset = StreamingDataset(local=self.storage.url("daily/shards"), split=split, shuffle=False)
+            dataset = StreamingDataset(remote=self.storage.url("daily/shards"), split=split, shuffle=False)
             found += [dataset[at][column] for at in range(len(dataset))]
         return sorted(found)
 
@@ -187,7 +187,7 @@ def test_a_function_makes_the_rows_of_partitions_and_never_mixes_them(
     )
     instance.add_dynamic_partitions("daily_partitions", ["a", "b"])
     sets.run("a", "b")
-    dataset = StreamingDataset(local=storage.url("daily/shards"), split="train", shuffle=False)
+    dataset = StreamingDataset(remote=storage.url("daily/shards"), split="train", shuffle=False)
     found = sorted((dataset[at]["day"], dataset[at]["total"]) for at in range(len(dataset)))
     assert found == [("a", 3), ("b", 3)]
 

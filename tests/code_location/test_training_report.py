@@ -168,7 +168,7 @@ def test_the_images_that_a_model_is_most_wrong_about_are_shown_with_both_classes
     tmp_path: Path,
 ) -> None:
     publish_rows(LocalStore(tmp_path / "set"), {"train": rows_of(1, 1), "validation": rows_of(2, 3)})
-    data = StreamingDataset(local=str(tmp_path / "set"), split="validation", version=1)
+    data = StreamingDataset(remote=str(tmp_path / "set"), split="validation", version=1)
     wrong = [
         {"sample_id": 3, "label": 1, "predicted": 0, "confidence": 0.91, "loss": 2.5},
         {"sample_id": 0, "label": 0, "predicted": 1, "confidence": 0.6, "loss": 1.0},

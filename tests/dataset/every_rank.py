@@ -2,6 +2,7 @@
 
 from smalti.dataset import StreamingDataset
 from smalti.world import World
+from tests.reading_options import grouped
 
 
 def ranks_of(root, hosts, ranks_on_host, **options):
@@ -9,7 +10,7 @@ def ranks_of(root, hosts, ranks_on_host, **options):
         World(r, hosts * ranks_on_host, r // ranks_on_host, hosts, r % ranks_on_host, ranks_on_host)
         for r in range(hosts * ranks_on_host)
     ]
-    return [StreamingDataset(remote=str(root), include_ids=True, world=world, **options) for world in worlds]
+    return [StreamingDataset(remote=str(root), include_ids=True, world=world, **grouped(**options)) for world in worlds]
 
 
 def global_order(datasets, steps=None):

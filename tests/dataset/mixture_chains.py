@@ -13,15 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.order import (
-    MixingOptions,
-    OrderOptions,
-    Pass,
-    Reading,
-    check_next_epoch,
-    reading_world,
-    with_batch_sizes,
-)
+from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder, check_next_epoch, with_batch_sizes
 from smalti.dataset.resume import at_epoch, changes_weights, first_cursor, saved_cursor
 from smalti.errors import CursorError
 from smalti.order.mixture import StreamWeight
@@ -36,7 +28,7 @@ class Segment:
     batch_size: int
     part: float
     """Part of the rest of the epoch that it reads; 1 for all."""
-    weights: MixingOptions | None = None
+    weights: RunOrder | None = None
     """New weights; None to keep those of the segment before."""
 
     def worlds(self):
@@ -48,8 +40,10 @@ class Segment:
 class Chain:
     streams: list[list[int]]
     """The shard sizes of every stream."""
-    options: OrderOptions
-    mixing: MixingOptions
+    options: RunOrder
+    """Shuffle and seed, and how samples are mixed within the order."""
+    mixing: RunOrder
+    """Weights, size of an epoch, sampling and batching."""
     segments: list[Segment]
 
 
@@ -58,7 +52,7 @@ class Run:
     """A chain that is being checked."""
 
     chain: Chain
-    mixing: MixingOptions
+    mixing: RunOrder
     state: str | None = None
     expected: list[int] = field(default_factory=list)
     """The sample id at each position of the current epoch."""
@@ -83,7 +77,7 @@ class Run:
 
     def read(self, segment):
         options = replace(self.chain.options, replication=segment.replication)
-        readers = reading_world(segment.worlds()[0], options)
+        readers = segment.worlds()[0].replicated(segment.replication)
         cursor = self._begin_with_weights(segment, options, readers)
         self._expect(cursor)
         ranks = [
@@ -127,13 +121,12 @@ class Run:
 
     def _start(self, options, readers):
         streams = [MixedStream(str(number), None, total) for number, total in enumerate(self.totals)]
-        fresh = first_cursor(options, readers, streams, self.chain.streams, self.mixing)
+        options = joined(options, self.mixing)
+        fresh = first_cursor(options, readers, streams, self.chain.streams)
         if self.state is None:
             return fresh
         state = json.loads(self.state)
-        cursor = saved_cursor(
-            state, fresh, options, num_ranks=readers.num_ranks, sizes=self.chain.streams, change_weights=True
-        )
+        cursor = saved_cursor(state, fresh, options, sizes=self.chain.streams)
         assert (cursor.epoch, cursor.samples) == (state["epoch"], state["sample_in_epoch"])
         return cursor if cursor.samples else at_epoch(cursor, cursor.epoch, self.chain.streams)
 
@@ -215,6 +208,12 @@ class Run:
         return total if weight.choose is None else weight.choose
 
 
+def joined(options, mixing):
+    """Return the options of `mixing` with the order of `options`; weights may change."""
+    names = ("shuffle", "seed", "num_canonical_nodes", "shuffle_block_size", "affinity", "tail", "replication")
+    return replace(mixing, change_weights=True, **{name: getattr(options, name) for name in names})
+
+
 def ids_of(rank, plan, steps):
     """Return `rank.steps(0, steps)` with an existing plan: planning takes most of these tests' time."""
     return [(step, plan.ids_at(step.lookup)) for step in rank.division.steps(0, steps)]
@@ -233,9 +232,10 @@ def check(chain):
 
 def proportions(values, epoch_size=None, **options):
     """Return options that mix by proportion."""
-    return MixingOptions(tuple(StreamWeight(proportion=value) for value in values), epoch_size, **options)
+    weights = tuple(StreamWeight(proportion=value) for value in values)
+    return RunOrder(weights=weights, epoch_size=epoch_size, **options)
 
 
 def chosen(counts, **options):
     """Return options that mix by numbers of samples."""
-    return MixingOptions(tuple(StreamWeight(choose=count) for count in counts), **options)
+    return RunOrder(weights=tuple(StreamWeight(choose=count) for count in counts), **options)

@@ -10,6 +10,7 @@ from typing import Any
 
 from smalti import Stream
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.reading_options import grouped
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class MixedRankTask:
 def run_rank(task: MixedRankTask) -> None:
     """Read until a step after the state was saved, then kill this process with batches prefetched; or to the end."""
     os.environ.update(task.environment)
-    dataset = StreamingDataset(streams=task.streams, include_ids=True, **task.options)
+    dataset = StreamingDataset(streams=task.streams, include_ids=True, **grouped(**task.options))
     loader = StreamingDataLoader(dataset, **task.loader)
     state = task.folder / "state.json"
     if state.exists():

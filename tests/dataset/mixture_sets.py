@@ -5,6 +5,8 @@ from pathlib import Path
 
 from smalti import Stream
 from smalti.dataset import StreamingDataset
+from smalti.dataset.epoch_reader import BatchForm
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 COUNTS = (40, 25, 15)
@@ -27,17 +29,17 @@ def streams_of(roots, name="proportion", values=(2, 1, 1), **options):
 def mixed(roots, name="proportion", values=(2, 1, 1), **options):
     """Return a dataset over the streams, with ids, shuffled, in batches of 8."""
     chosen = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"} | options
-    return StreamingDataset(streams=streams_of(roots, name, values), **chosen)
+    return StreamingDataset(streams=streams_of(roots, name, values), **grouped(**chosen))
 
 
 def take(dataset, steps=None):
     """Return the sample ids of some steps, or of the rest of the epoch, and the state after them, through JSON."""
-    this_pass, batches = dataset.begin_pass(), []
-    for step, ids in dataset.planned(this_pass):
+    this_pass, batches = dataset._smalti.begin_pass(), []
+    for step, ids in dataset._smalti.planned(this_pass):
         if len(batches) == steps:
             break
-        batches.append(dataset.read(step, ids, columns=True)["_sample_id"].tolist())
-    return batches, json.loads(json.dumps(dataset.cursor_after(this_pass, len(batches)).to_state()))
+        batches.append(dataset._smalti.read(step, ids, BatchForm.COLUMNS)["_sample_id"].tolist())
+    return batches, json.loads(json.dumps(dataset._smalti.cursor_after(this_pass, len(batches)).to_state()))
 
 
 def by_stream(ids):

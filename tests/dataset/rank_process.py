@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from smalti.dataset import StreamingDataset
+from smalti.dataset.epoch_reader import BatchForm
+from tests.reading_options import grouped
 
 
 @dataclass(frozen=True)
@@ -29,21 +31,21 @@ def run_rank(task: RankTask) -> None:
     """Read until two steps after the state was saved, then kill this process; or read to the epoch's end."""
     os.environ.update(task.environment)
     rank = task.environment["RANK"]
-    dataset = StreamingDataset(local=task.root, include_ids=True, **task.options)
+    dataset = StreamingDataset(remote=task.root, include_ids=True, **grouped(**task.options))
     state = task.folder / "state.json"
     if state.exists():
         dataset.load_state_dict(json.loads(state.read_text()))
-    this_pass, taken, records = dataset.begin_pass(), 0, []
-    for step, ids in dataset.planned(this_pass):
-        batch = dataset.read(step, ids, columns=True)
+    this_pass, taken, records = dataset._smalti.begin_pass(), 0, []
+    for step, ids in dataset._smalti.planned(this_pass):
+        batch = dataset._smalti.read(step, ids, BatchForm.COLUMNS)
         records.append([batch["_position"].tolist(), batch["id"].tolist()])
         taken += 1
         if taken == task.steps:
-            save(task.folder, rank, records, dataset.cursor_after(this_pass, taken).to_state())
+            save(task.folder, rank, records, dataset._smalti.cursor_after(this_pass, taken).to_state())
         if task.steps is not None and taken == task.steps + 2:
             os.kill(os.getpid(), signal.SIGKILL)
     if task.steps is None or taken < task.steps:
-        save(task.folder, rank, records, dataset.cursor_after(this_pass, taken).to_state())
+        save(task.folder, rank, records, dataset._smalti.cursor_after(this_pass, taken).to_state())
 
 
 def save(folder: Path, rank: str, records: list[Any], state: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import CursorError
 from tests.shard_sets import write_set
 
@@ -16,7 +16,10 @@ def opened(tmp_path):
 
     def dataset(**options):
         return StreamingDataset(
-            local=str(folder), batch_size=8, shuffle=True, num_canonical_nodes=4, tail="short", **options
+            remote=str(folder),
+            batch_size=8,
+            shuffle=True,
+            order=OrderOptions(num_canonical_nodes=4, tail="short", **options),
         )
 
     return dataset
@@ -51,11 +54,6 @@ def test_a_state_with_another_affinity_is_refused_with_both_values(opened, saved
     state = opened(affinity=saved).state_dict(40)
     with pytest.raises(CursorError, match=f"saved with affinity {saved or 1.0}, and this dataset has {given}"):
         opened(affinity=given).load_state_dict(state)
-
-
-def test_mosaicmls_orders_refuse_an_affinity(opened):
-    with pytest.raises(ValueError, match="`affinity` must be left out with `shuffle_algo='py1e'`"):
-        opened(affinity=0.5, shuffle_algo="py1e")
 
 
 @pytest.mark.parametrize("affinity", [1.2, -1, "0.5", True])

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smalti.cursor import WINDOW, Cursor, MixedStream
-from smalti.dataset.order import OrderOptions, Pass, Reading, reading_world
-from smalti.dataset.resume import ALGORITHMS, first_cursor
-from smalti.order.mosaic import default_mosaic_nodes
+from smalti.cursor import Cursor, MixedStream
+from smalti.dataset.order import Pass, Reading, RunOrder
+from smalti.dataset.resume import first_cursor
 from smalti.world import World
 from tests.seeds import sized
 
@@ -37,44 +36,35 @@ class Segment:
 @dataclass(frozen=True)
 class Chain:
     sizes: list[int]
-    options: OrderOptions
+    options: RunOrder
     segments: list[Segment]
     epoch: int = 0
 
 
 @st.composite
-def chains(draw, algorithms=ALGORITHMS):
-    """Draw chains; MosaicML's orders get 12 canonical nodes, which 1, 2, 3, 4, 6 and 12 hosts divide."""
-    algorithm = draw(st.sampled_from(algorithms))
-    window = algorithm == WINDOW
-    options = OrderOptions(
+def chains(draw):
+    options = RunOrder(
         shuffle=draw(st.booleans()),
         seed=draw(st.integers(0, 1 << 40)),
-        canonical_nodes=draw(st.integers(1, 9)) if window else 12,
-        block_size=draw(st.sampled_from([7, 50, 1 << 18])) if window else draw(st.sampled_from([64, 1 << 18])),
-        tail=draw(st.sampled_from([None, "pad", "short"])),
-        algorithm=algorithm,
-        affinity=draw(st.sampled_from([None, None, 0.0, 0.8])) if window else None,
+        num_canonical_nodes=draw(st.integers(1, 9)),
+        shuffle_block_size=draw(st.sampled_from([7, 50, 1 << 18])),
+        tail=draw(st.sampled_from(["pad", "short"])),
+        affinity=draw(st.sampled_from([None, None, 0.0, 0.8])),
     )
-    sizes = draw(st.lists(st.integers(0 if window else 4, 30), min_size=4, max_size=15))
-    sizes[0] += 1 if window else 24
-    parts = [draw(segments(window=window)) for _ in range(draw(st.integers(1, 5)))]
-    return Chain(sizes, options, parts, draw(st.integers(0, 9)))
+    sizes = draw(st.lists(st.integers(0, 30), min_size=4, max_size=15))
+    sizes[0] += 1
+    return Chain(sizes, options, draw(st.lists(segments(), min_size=1, max_size=5)), draw(st.integers(0, 9)))
 
 
 @st.composite
-def segments(draw, *, window):
+def segments(draw):
     replication = draw(st.sampled_from([1, 1, 2, 3]))
-    # MosaicML counts hosts anew where ranks replicate each other: whole hosts of groups, or one.
-    hosts = draw(st.integers(1, 5)) if window else draw(st.sampled_from([1, 2, 3, 4]))
-    ranks = draw(st.integers(1, 3)) * (replication if window or hosts == 1 else 1)
-    if hosts * ranks % replication or (not window and hosts > 1):
-        replication = 1
+    hosts, ranks = draw(st.integers(1, 5)), draw(st.integers(1, 3)) * replication
     return Segment(hosts, ranks, replication, draw(st.integers(1, 8)), draw(st.floats(0, 1)))
 
 
 def readings(chain, segment, cursor):
-    options = OrderOptions(**{**vars(chain.options), "replication": segment.replication})
+    options = replace(chain.options, replication=segment.replication)
     return [Reading(Pass(cursor, world), [chain.sizes], segment.batch_size, options) for world in segment.worlds()]
 
 
@@ -109,7 +99,7 @@ def assert_same(steps, other_steps):
 
 
 def first_cursor_of(chain):
-    world = reading_world(chain.segments[0].worlds()[0], chain.options)
+    world = chain.segments[0].worlds()[0].replicated(chain.options.replication)
     first = first_cursor(chain.options, world, [MixedStream("d", None, sum(chain.sizes))], [chain.sizes])
     return replace(first, epoch=chain.epoch)
 
@@ -137,31 +127,21 @@ def test_runs_resumed_many_times_read_every_sample_once_in_one_order(chain):
 
 @pytest.mark.slow
 @settings(max_examples=sized(1000), suppress_health_check=list(HealthCheck))
-@given(chains([WINDOW]))
-def test_many_chains_in_the_window_order(chain):
-    check(chain)
-
-
-@pytest.mark.slow
-@settings(max_examples=sized(400), suppress_health_check=list(HealthCheck))
-@given(chains(ALGORITHMS[1:]))
-def test_many_chains_in_mosaicmls_orders(chain):
+@given(chains())
+def test_many_chains(chain):
     check(chain)
 
 
 SMALL = [
-    ("window", Segment(1, 1, 1, 7, 0.0), "pad"),
-    ("window", Segment(2, 2, 1, 3, 0.0), "short"),
-    ("window", Segment(3, 2, 2, 4, 0.0), "drop"),
-    ("py1e", Segment(2, 2, 1, 3, 0.0), None),
-    ("py1br", Segment(4, 1, 1, 5, 0.0), None),
-    ("naive", Segment(1, 4, 2, 2, 0.0), None),
+    (Segment(1, 1, 1, 7, 0.0), "pad"),
+    (Segment(2, 2, 1, 3, 0.0), "short"),
+    (Segment(3, 2, 2, 4, 0.0), "drop"),
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "segment", "tail"), SMALL)
-def test_resuming_after_any_step_reads_the_uninterrupted_order(algorithm, segment, tail):
-    options = OrderOptions(shuffle=True, canonical_nodes=4, block_size=64, algorithm=algorithm, tail=tail)
+@pytest.mark.parametrize(("segment", "tail"), SMALL)
+def test_resuming_after_any_step_reads_the_uninterrupted_order(segment, tail):
+    options = RunOrder(shuffle=True, num_canonical_nodes=4, shuffle_block_size=64, tail=tail)
     chain = Chain([30, 41, 7, 55], options, [segment])
     begin = first_cursor_of(chain)
     whole = readings(chain, segment, begin)
@@ -177,7 +157,7 @@ def test_resuming_after_any_step_reads_the_uninterrupted_order(algorithm, segmen
 
 def test_a_run_continues_when_three_of_four_hosts_come_back():
     """16 canonical nodes, 4 hosts of 2 ranks; after 5 steps one host is lost, and the others read the rest."""
-    options = OrderOptions(shuffle=True, canonical_nodes=16)
+    options = RunOrder(shuffle=True, num_canonical_nodes=16)
     whole, lost = Segment(4, 2, 1, 3, 0.0), Segment(3, 2, 1, 3, 0.0)
     chain = Chain([40] * 10, options, [whole, lost])
     consumed = {}
@@ -186,35 +166,3 @@ def test_a_run_continues_when_three_of_four_hosts_come_back():
     cursor = read_segment(chain, lost, cursor, lambda steps: steps, consumed)
     assert cursor.epoch == 1
     assert sorted(consumed.values()) == list(range(400))
-
-
-def test_mosaicmls_order_continues_with_three_of_four_hosts_and_the_same_global_batch():
-    """`relaxed`: each global batch is the one that four hosts would have read."""
-    options = OrderOptions(shuffle=True, canonical_nodes=4, algorithm="py1e", block_size=64)
-    whole, lost = Segment(4, 1, 1, 3, 0.0), Segment(3, 1, 1, 4, 0.0)
-    chain = Chain([30] * 8, options, [whole, lost])
-    consumed = {}
-    begin = first_cursor_of(chain)
-    assert begin.canonical_nodes == default_mosaic_nodes("py1e", 4) == 4
-    cursor = read_segment(chain, whole, begin, lambda steps: 7, consumed)
-    by_four = [reading.steps(0, 13) for reading in readings(chain, whole, cursor)]
-    by_three = [reading.steps(0, 13) for reading in readings(chain, lost, cursor)]
-    for step in range(13):
-        assert sorted(i for rank in by_four for i in rank[step][1]) == sorted(
-            i for rank in by_three for i in rank[step][1]
-        )
-    read_segment(chain, lost, cursor, lambda steps: steps, consumed)
-    assert sorted(consumed.values()) == list(range(240))
-
-
-def test_a_start_between_hosts_is_read_again_and_marked():
-    """5 samples were read by one host; two hosts begin at 4, as in MosaicML, and mark that sample as a repeat."""
-    options = OrderOptions(canonical_nodes=2, algorithm="naive")
-    alone, two = Segment(1, 1, 1, 5, 0.0), Segment(2, 1, 1, 2, 0.0)
-    chain = Chain([10, 10], options, [alone, two])
-    cursor = read_segment(chain, alone, first_cursor_of(chain), lambda steps: 1, {})
-    assert cursor.samples == 5
-    first, second = (reading.steps(0, 1)[0][0] for reading in readings(chain, two, cursor))
-    assert (first.lookup.tolist(), first.positions.tolist()) == ([4, 6], [-1, 6])
-    assert second.positions.tolist() == [5, 7]
-    assert readings(chain, two, cursor)[0].cursor_after(1).samples == 8

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from smalti import add_columns
+from smalti.cache import CacheOptions
 from smalti.dataset import StreamingDataset, open_dataset
 from smalti.dataset.local import LocalDataset
 from smalti.errors import FormatError, SchemaError
@@ -174,7 +175,7 @@ def added(tmp_path_factory):
 
 def sizes_of(remote, tmp_path):
     """Return the stored bytes of the set's own shards, and of those of each addition."""
-    dataset = StreamingDataset(remote=remote, local=str(tmp_path / "other"))
+    dataset = StreamingDataset(remote=remote, cache=CacheOptions(local=str(tmp_path / "other")))
     found = dataset.stream.sets[0]
     every = [found.shards, *(each.shards for each in found.added)]
     return [sum(shard.stored.num_bytes for shard in shards) for shards in every]
@@ -193,7 +194,12 @@ def sizes_of(remote, tmp_path):
 )
 def test_only_shards_that_hold_one_of_the_columns_are_fetched(added, tmp_path, names, parts):
     dataset = StreamingDataset(
-        remote=added, local=str(tmp_path / "cache"), columns=names, batch_size=8, shuffle=True, include_ids=True
+        remote=added,
+        cache=CacheOptions(local=str(tmp_path / "cache")),
+        columns=names,
+        batch_size=8,
+        shuffle=True,
+        include_ids=True,
     )
     found = {}
     for batch in dataset.batches():
@@ -213,7 +219,12 @@ def test_only_shards_that_hold_one_of_the_columns_are_fetched(added, tmp_path, n
 def test_a_set_of_which_only_added_columns_are_read_has_the_same_order_and_states(added, tmp_path):
     def dataset(columns):
         return StreamingDataset(
-            remote=added, local=str(tmp_path / "cache"), columns=columns, batch_size=8, shuffle=True, include_ids=True
+            remote=added,
+            cache=CacheOptions(local=str(tmp_path / "cache")),
+            columns=columns,
+            batch_size=8,
+            shuffle=True,
+            include_ids=True,
         )
 
     orders = [[batch["_sample_id"].tolist() for batch in dataset(columns).batches()] for columns in (None, ["half"])]

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from smalti.dataset import StreamingDataset, open_dataset
+from smalti.dataset import OrderOptions, StreamingDataset, open_dataset
+from smalti.dataset.streaming import reads_columns
 from smalti.errors import CursorError, SchemaError, StoreNotFound
 from smalti.order import plan_epoch
 from smalti.writer import MDSWriter
 from tests.dataset.every_rank import global_order, ranks_of
+from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
 
 
@@ -62,8 +64,8 @@ def test_an_overridden_get_item_is_honoured(root):
         def get_item(self, sample_id):
             return super().get_item(sample_id)["id"] * 2
 
-    dataset = Doubled(remote=str(root), batch_size=5, tail="short")
-    assert not dataset.reads_columns
+    dataset = Doubled(remote=str(root), batch_size=5, order=OrderOptions(tail="short"))
+    assert not reads_columns(dataset)
     assert list(dataset)[:3] == [0, 2, 4]
     assert dataset[[1, -1]] == [2, 272]
 
@@ -80,11 +82,13 @@ def test_an_id_out_of_range_is_refused_with_the_range(root):
 
 
 def test_without_shuffle_samples_come_as_stored(root):
-    assert read_ids(StreamingDataset(remote=str(root), batch_size=10, tail="short")) == list(range(137))
+    assert read_ids(StreamingDataset(remote=str(root), batch_size=10, order=OrderOptions(tail="short"))) == list(
+        range(137)
+    )
 
 
 def test_batches_of_columns_hold_the_written_values(root):
-    dataset = StreamingDataset(remote=str(root), batch_size=10, shuffle=True, tail="short")
+    dataset = StreamingDataset(remote=str(root), batch_size=10, shuffle=True, order=OrderOptions(tail="short"))
     for batch in dataset.batches():
         for place, number in enumerate(batch["id"].tolist()):
             assert batch["text"][place] == sample(number)["text"]
@@ -154,7 +158,9 @@ def test_padding_is_marked_and_everything_else_read_once(root):
 
 
 def test_per_sample_transforms_are_applied(root):
-    dataset = StreamingDataset(remote=str(root), batch_size=5, transform=lambda s: s["id"] * 2, tail="short")
+    dataset = StreamingDataset(
+        remote=str(root), batch_size=5, transform=lambda s: s["id"] * 2, order=OrderOptions(tail="short")
+    )
     assert list(dataset)[:3] == [0, 2, 4]
 
 
@@ -174,7 +180,7 @@ def test_an_overridden_getitem_is_honoured(root):
         def __getitem__(self, sample_id):
             return super().__getitem__(sample_id)["id"] * 2
 
-    assert list(Doubled(remote=str(root), batch_size=5, tail="short"))[:3] == [0, 2, 4]
+    assert list(Doubled(remote=str(root), batch_size=5, order=OrderOptions(tail="short")))[:3] == [0, 2, 4]
 
 
 def test_iterating_without_a_batch_size_says_what_to_give(root):
@@ -199,20 +205,16 @@ def test_an_address_without_a_data_set_is_named(tmp_path):
         ("num_canonical_nodes", (1 << 20) + 1),
         ("shuffle_block_size", (1 << 62) + 1),
         ("shuffle_seed", 1 << 63),
-        ("shuffle_algo", "py1b"),
-        ("partition_algo", "strict"),
         ("replication", 0),
-        ("rank", -1),
-        ("num_ranks", 0),
     ],
 )
 def test_an_option_out_of_range_is_named(option, value):
     with pytest.raises(ValueError, match=f"`{option}` must be"):
-        StreamingDataset(remote="/x", **{option: value})
+        StreamingDataset(remote="/x", **grouped(**{option: value}))
 
 
-def test_neither_remote_nor_local_is_refused():
-    with pytest.raises(ValueError, match="`remote` or `local` is needed"):
+def test_a_dataset_without_remote_is_refused():
+    with pytest.raises(ValueError, match="`remote` is needed"):
         StreamingDataset(batch_size=1)
 
 
@@ -220,16 +222,23 @@ def test_neither_remote_nor_local_is_refused():
     ("options", "says"),
     [
         ({"shuffle": False}, "with shuffle True, and this dataset has False. .* give `shuffle=True`"),
-        ({"shuffle_algo": "py1e"}, "with order algorithm 'window', .* has 'py1e'. .* give `shuffle_algo='window'`"),
         ({"shuffle_seed": 4}, "with shuffle_seed 8, and this dataset has 4. .* give `shuffle_seed=8`, or leave it out"),
-        ({"num_canonical_nodes": 3}, "with num_canonical_nodes 1, .* has 3. .* give `num_canonical_nodes=1`"),
-        ({"shuffle_block_size": 3}, "with shuffle_block_size 1048576, .* give `shuffle_block_size=1048576`"),
+        (
+            {"num_canonical_nodes": 3},
+            "with num_canonical_nodes 1, .* has 3. .* give `OrderOptions.num_canonical_nodes=1.`",
+        ),
+        (
+            {"shuffle_block_size": 3},
+            "with shuffle_block_size 1048576, .* give `OrderOptions.shuffle_block_size=1048576.`",
+        ),
     ],
 )
 def test_a_state_of_another_order_is_refused_with_both_values_and_the_remedy(root, options, says):
     state = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, batch_size=4).state_dict()
     with pytest.raises(CursorError, match=f"was saved {says}.* call `set_epoch`"):
-        StreamingDataset(remote=str(root), batch_size=4, **{"shuffle": True, **options}).load_state_dict(state)
+        StreamingDataset(remote=str(root), batch_size=4, **grouped(**{"shuffle": True, **options})).load_state_dict(
+            state
+        )
 
 
 def test_a_state_of_another_version_of_the_order_is_refused(root):
@@ -240,16 +249,21 @@ def test_a_state_of_another_version_of_the_order_is_refused(root):
     assert (caught.value.saved, caught.value.found) == (1, 2)
 
 
-@pytest.mark.parametrize("algorithm", ["window", "py1e", "py1br", "py1s", "py2s", "naive"])
-def test_a_state_can_hold_every_allowed_option(root, algorithm):
-    options = {"shuffle": True, "shuffle_algo": algorithm, "batch_size": 137}
-    most = {"shuffle_seed": (1 << 63) - 1, "shuffle_block_size": 1 << 62}
-    resumed = StreamingDataset(local=str(root), **options)
-    resumed.load_state_dict(StreamingDataset(local=str(root), **options, **most, num_canonical_nodes=3).state_dict())
+def test_a_state_can_hold_every_allowed_option(root):
+    options = {"shuffle": True, "batch_size": 137}
+    most = OrderOptions(num_canonical_nodes=3, shuffle_block_size=1 << 62)
+    resumed = StreamingDataset(remote=str(root), **options)
+    resumed.load_state_dict(
+        StreamingDataset(remote=str(root), **options, shuffle_seed=(1 << 63) - 1, order=most).state_dict()
+    )
     assert set(read_ids(resumed)) == set(range(137))
-    nodes = 100 if algorithm == "py1e" else 1 << 20  # py1e needs a sample for each
-    resumed.load_state_dict(StreamingDataset(local=str(root), **options, num_canonical_nodes=nodes).state_dict())
-    assert resumed.cursor().canonical_nodes == nodes
+    resumed.load_state_dict(
+        StreamingDataset(
+            remote=str(root),
+            **grouped(num_canonical_nodes=1 << 20, **options),
+        ).state_dict()
+    )
+    assert resumed.cursor().canonical_nodes == 1 << 20
 
 
 def test_after_a_refused_state_a_new_epoch_can_be_begun(root):
@@ -283,7 +297,9 @@ def test_a_state_of_another_data_set_is_refused(root, tmp_path):
 
 
 def test_seed_and_canonical_nodes_are_restored_from_the_state(root):
-    saved = StreamingDataset(remote=str(root), shuffle=True, shuffle_seed=8, num_canonical_nodes=5, batch_size=137)
+    saved = StreamingDataset(
+        remote=str(root), shuffle=True, shuffle_seed=8, order=OrderOptions(num_canonical_nodes=5), batch_size=137
+    )
     resumed = StreamingDataset(remote=str(root), shuffle=True, batch_size=137)
     resumed.load_state_dict(saved.state_dict())
     assert read_ids(resumed) == read_ids(saved)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from smalti.cursor import Cursor, MixedStream
 from smalti.dataset.forecast import ReaderSetup, Shards, forecast
-from smalti.dataset.order import OrderOptions
+from smalti.dataset.order import RunOrder
 from smalti.dataset.resume import first_cursor
 from smalti.order import Division, plan_epoch
 from smalti.world import World
@@ -19,7 +19,7 @@ def shards_of(sizes, bytes_of_sample=10, ratio=2):
 
 
 def cursor_of(sizes, **options) -> Cursor:
-    return first_cursor(OrderOptions(**options), World(), [MixedStream("d", None, sum(sizes))], [sizes])
+    return first_cursor(RunOrder(**options), World(), [MixedStream("d", None, sum(sizes))], [sizes])
 
 
 def simulated(cursor, shards, reader):
@@ -66,7 +66,7 @@ def simulated(cursor, shards, reader):
 @pytest.mark.slow
 def test_a_forecast_counts_the_shards_that_each_host_reads_and_holds(sizes, hosts, batch, nodes, block, shuffle):
     shards, reader = shards_of(sizes), ReaderSetup(*hosts, batch)
-    cursor = cursor_of(sizes, shuffle=shuffle, canonical_nodes=nodes, block_size=block)
+    cursor = cursor_of(sizes, shuffle=shuffle, num_canonical_nodes=nodes, shuffle_block_size=block)
     found = forecast(cursor, shards, reader)
     slack = 2 * int(shards.raw.max())  # the shards of a batch that reaches over a row's end
     for host, (read, held) in zip(found.hosts, simulated(cursor, shards, reader), strict=True):
@@ -82,7 +82,7 @@ def test_a_forecast_counts_the_shards_that_each_host_reads_and_holds(sizes, host
 def test_a_forecast_for_two_hosts_counted_by_hand():
     """40 shards of 100 samples; four runs, two for each host, so each host fetches 20 shards, unless one is cut."""
     sizes = [100] * 40
-    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    cursor = cursor_of(sizes, shuffle=True, num_canonical_nodes=4, shuffle_block_size=200)
     found = forecast(cursor, shards_of(sizes), ReaderSetup(hosts=2, ranks_on_host=4, batch_size=30))
     assert (found.samples, found.shards, found.stored_bytes) == (4000, 40, 40_000)
     assert (found.global_batch, found.steps, found.repeats) == (240, 17, 80)
@@ -96,7 +96,7 @@ def test_a_forecast_for_two_hosts_counted_by_hand():
 def test_a_cache_of_at_least_one_window_saves_fetches(room, warm):
     """Each host has 20,000 bytes stored, 40,000 unpacked; two windows of two shards take 8,000."""
     sizes = [100] * 40
-    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    cursor = cursor_of(sizes, shuffle=True, num_canonical_nodes=4, shuffle_block_size=200)
     found = forecast(cursor, shards_of(sizes), ReaderSetup(2, 4, 30, cache_bytes=room))
     assert [host.warm_bytes for host in found.hosts] == [warm] * 2
 
@@ -106,7 +106,7 @@ def test_an_affinity_costs_the_shards_that_leave_a_host(room, warm):
     """A fifth of 20,000 bytes is dealt to both hosts, so half of it leaves: 2,000, with a cache for the other 18,000
     (36,000 unpacked). With a smaller cache, the affinity costs nothing: as above, 6,000."""
     sizes = [100] * 40
-    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200, affinity=0.8)
+    cursor = cursor_of(sizes, shuffle=True, num_canonical_nodes=4, shuffle_block_size=200, affinity=0.8)
     found = forecast(cursor, shards_of(sizes), ReaderSetup(2, 4, 30, cache_bytes=room))
     assert [host.warm_bytes for host in found.hosts] == [warm] * 2
 
@@ -114,7 +114,7 @@ def test_an_affinity_costs_the_shards_that_leave_a_host(room, warm):
 def test_the_forecast_of_an_affinity_is_the_mean_of_the_epochs():
     """256 shards, 4 hosts of 2 runs, 24 epochs: the shards of each host that it did not read the epoch before."""
     sizes, new = [10] * 256, []
-    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=8, block_size=40, affinity=0.7)
+    cursor = cursor_of(sizes, shuffle=True, num_canonical_nodes=8, shuffle_block_size=40, affinity=0.7)
     read: list[set[int]] = [set()] * 4
     for epoch in range(25):
         plan = plan_epoch(sizes, seed=cursor.seed, epoch=epoch, canonical_nodes=8, shuffle_block_size=40, affinity=0.7)
@@ -128,7 +128,7 @@ def test_the_forecast_of_an_affinity_is_the_mean_of_the_epochs():
 
 def test_hosts_that_do_not_divide_the_runs_fetch_everything():
     sizes = [100] * 40
-    cursor = cursor_of(sizes, shuffle=True, canonical_nodes=4, block_size=200)
+    cursor = cursor_of(sizes, shuffle=True, num_canonical_nodes=4, shuffle_block_size=200)
     assert [host.shards for host in forecast(cursor, shards_of(sizes), ReaderSetup(3, 1, 10)).hosts] == [40] * 3
 
 
@@ -138,6 +138,6 @@ def test_without_a_shuffle_a_host_holds_at_most_two_shards():
     assert [(host.shards, host.window_bytes) for host in found.hosts] == [(40, 4000)] * 2
 
 
-def test_a_forecast_refuses_mixtures_and_mosaicmls_orders():
-    with pytest.raises(ValueError, match="one stream in the `window` order"):
-        forecast(cursor_of([100], algorithm="py1e"), shards_of([100]), ReaderSetup(1, 1, 10))
+def test_a_forecast_refuses_mixtures():
+    with pytest.raises(ValueError, match="for one stream, without weights"):
+        forecast(cursor_of([100], epoch_size=50), shards_of([100]), ReaderSetup(1, 1, 10))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from smalti.dataset.order import MixingOptions, OrderOptions
+from smalti.dataset.order import RunOrder
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS, StreamWeight
 from tests.dataset.mixture_chains import Chain, Segment, check, chosen, proportions
@@ -25,12 +25,12 @@ def chain_of(seed):
     streams = [[rng.randint(0, 12) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 4))]
     for stream in streams:
         stream[0] += 2
-    options = OrderOptions(
+    options = RunOrder(
         shuffle=rng.random() < 0.8,
         seed=rng.getrandbits(40),
-        canonical_nodes=rng.randint(1, 6),
-        block_size=rng.choice([5, 1 << 18]),
-        tail=rng.choice([None, "pad", "short"]),
+        num_canonical_nodes=rng.randint(1, 6),
+        shuffle_block_size=rng.choice([5, 1 << 18]),
+        tail=rng.choice(["pad", "pad", "short"]),
         affinity=(None, None, 0.0, 0.8)[seed % 4],
     )
     how = {
@@ -49,9 +49,9 @@ def chain_of(seed):
 
 def mixing_of(rng, streams, size, how):
     if size is None:
-        return MixingOptions(tuple(absolute(rng, sum(stream)) for stream in streams), **how)
+        return RunOrder(weights=tuple(absolute(rng, sum(stream)) for stream in streams), **how)
     if rng.random() < 0.2:
-        return MixingOptions((StreamWeight(),) * len(streams), size, **how)
+        return RunOrder(weights=(StreamWeight(),) * len(streams), epoch_size=size, **how)
     least = 0 if how["batching_method"] != "stratified" else 1
     values = [rng.choice([least, 0.1, 1, 2, 7]) for _ in streams]
     return proportions(values if any(values) else [0.5] * len(streams), size, **how)
@@ -120,8 +120,9 @@ STREAMS = [[9, 11], [8], [3, 4, 3]]
 @pytest.mark.parametrize("world", [ALONE, FOUR, SIX], ids=["alone", "2x2", "3x2 of 2 replicas"])
 def test_i3_a_run_resumes_from_every_step_in_another_world(batching, world):
     """38 samples; after step n, a run continues on four ranks with batches of another size."""
-    options = OrderOptions(shuffle=True, seed=5, canonical_nodes=3)
-    mixing = MixingOptions((StreamWeight(repeat=1.5), StreamWeight(), StreamWeight(choose=7)), batching_method=batching)
+    options = RunOrder(shuffle=True, seed=5, num_canonical_nodes=3)
+    weights = (StreamWeight(repeat=1.5), StreamWeight(), StreamWeight(choose=7))
+    mixing = RunOrder(weights=weights, batching_method=batching)
     world = replace(world, batch_size=7 if batching == "stratified" else world.batch_size)
     steps = -(-45 // (world.batch_size * world.hosts * world.ranks_on_host // world.replication))
     for step in range(steps):
@@ -132,7 +133,7 @@ def test_i3_a_run_resumes_from_every_step_in_another_world(batching, world):
 
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_weights_change_three_times_in_one_epoch_and_again_at_the_next_ones_start(batching):
-    options = OrderOptions(shuffle=True, seed=2, canonical_nodes=4)
+    options = RunOrder(shuffle=True, seed=2, num_canonical_nodes=4)
     how = {"batching_method": batching}
     segments = [
         replace(FOUR, batch_size=5, part=0.3),
@@ -149,4 +150,4 @@ def test_weights_change_three_times_in_one_epoch_and_again_at_the_next_ones_star
 def test_weights_inside_an_epoch_that_would_change_its_size_are_refused_with_both_sizes():
     segments = [replace(FOUR, part=0.4), replace(FOUR, part=1, weights=chosen([10, 8, 9]))]
     with pytest.raises(CursorError, match=r"has 28 samples with the old ones and 27 with the new.*`epoch_size=28`"):
-        check(Chain(STREAMS, OrderOptions(shuffle=True), chosen([10, 8, 10]), segments))
+        check(Chain(STREAMS, RunOrder(shuffle=True), chosen([10, 8, 10]), segments))

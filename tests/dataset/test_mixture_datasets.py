@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 
 from smalti import MDSWriter, Stream
-from smalti.dataset import StreamingDataset
+from smalti.cache import CacheOptions
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound, VersionNotFound, WorldMismatch
 from smalti.world import World
 from tests.dataset.every_rank import global_order
 from tests.dataset.mixture_sets import by_stream, flat, mixed, streams_of, take, write_three
+from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
 
 
@@ -123,12 +125,11 @@ def test_device_per_stream_batches_hold_one_stream_on_each_rank(roots):
     assert any(len({batch[0] for batch in step}) > 1 for step in steps)
 
 
-@pytest.mark.parametrize("algorithm", ["window", "py1s"])
 @pytest.mark.parametrize("granularity", [1, 5])
-def test_fixed_sampling_takes_the_same_samples_in_each_epoch_and_balanced_others(roots, algorithm, granularity):
+def test_fixed_sampling_takes_the_same_samples_in_each_epoch_and_balanced_others(roots, granularity):
     drawn = {}
     for method in ("fixed", "balanced"):
-        options = {"sampling_method": method, "sampling_granularity": granularity, "shuffle_algo": algorithm}
+        options = {"sampling_method": method, "sampling_granularity": granularity}
         dataset = mixed(roots, "choose", (10, 10, 10), num_canonical_nodes=2, **options)
         drawn[method] = [sorted(flat(take(dataset)[0])) for _ in range(3)]
     assert drawn["fixed"][0] == drawn["fixed"][1] == drawn["fixed"][2]
@@ -177,7 +178,6 @@ def test_an_invalid_epoch_size_is_refused_at_construction(roots, written):
     [
         ({"streams": [], "batch_size": 1}, "at least one Stream"),
         ({"streams": [Stream(remote="a")], "remote": "b"}, "either `streams`"),
-        ({"streams": [Stream(remote="a")], "local": "b"}, "either `streams`"),
         ({"streams": [Stream(remote="a")], "version": 3}, "either `streams`"),
         ({"streams": [Stream(remote="a", proportion=1), Stream(remote="b", repeat=1)]}, "for 1 of 2 streams"),
         ({"streams": [Stream(remote="a", proportion=1), Stream(remote="b")]}, "for 1 of 2 streams"),
@@ -191,7 +191,7 @@ def test_an_invalid_epoch_size_is_refused_at_construction(roots, written):
 )
 def test_contradictory_options_are_refused_at_construction(options, message):
     with pytest.raises(ValueError, match=message):
-        StreamingDataset(**options)
+        StreamingDataset(**grouped(**options))
 
 
 def test_streams_must_be_streams():
@@ -212,11 +212,9 @@ def test_an_invalid_weight_is_refused_when_it_is_declared(name, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "`remote` or `local` is needed"),
+        ({}, "`remote` is needed"),
         ({"remote": "a", "choose": 1.5}, "`choose` must be a whole number"),
         ({"remote": "a", "repeat": 1, "choose": 2}, "at most one of proportion, repeat, choose"),
-        ({"remote": "a", "download_retry": 0}, "`download_retry`"),
-        ({"remote": "a", "download_retry": 1.5}, "`download_retry` must be a whole number from 1"),
         ({"remote": "a", "proportion": 1e19}, r"`proportion` must be a number from 0 to 1e.18"),
     ],
 )
@@ -250,7 +248,7 @@ def test_each_stream_has_its_own_version_and_split(tmp_path):
     with pytest.raises((VersionNotFound, StoreNotFound)):
         _ = dataset.stream  # `split` is for all streams that name none, and the first ones have no `train`
     streams[3] = Stream(remote=str(tmp_path / "split"), split="train")
-    dataset = StreamingDataset(streams=streams, batch_size=4, include_ids=True, tail="short")
+    dataset = StreamingDataset(streams=streams, batch_size=4, include_ids=True, order=OrderOptions(tail="short"))
     assert [manifest.version for manifest in dataset.manifests[:2]] == [1, 2]
     assert dataset.size == 20 + 30 + 7 + 12
     ids = flat([batch["id"].tolist() for batch in dataset.batches()])
@@ -301,10 +299,9 @@ def test_streams_with_different_columns_can_share_an_epoch_but_no_batch(tmp_path
     assert columns == {(*marks, "text", "vector"): 2, (*marks, "label"): 2}
 
 
-@pytest.mark.parametrize("algorithm", ["window", "py1e", "py1br", "py1s", "py2s", "naive"])
-def test_a_stream_without_samples_gives_nothing(roots, tmp_path, algorithm):
+def test_a_stream_without_samples_gives_nothing(roots, tmp_path):
     empty = write_set(tmp_path / "empty", 0)
-    options = {"shuffle_algo": algorithm, "num_canonical_nodes": 1}
+    options = {"num_canonical_nodes": 1}
     for values in ((None, None), (None, 2), (None, 0)):
         dataset = mixed([roots[2], str(empty)], "repeat", values, **options)
         assert sorted(flat(take(dataset)[0])) == list(range(15))
@@ -314,14 +311,15 @@ def test_a_stream_without_samples_gives_nothing(roots, tmp_path, algorithm):
 
 
 def test_validate_hash_is_each_streams_own_or_the_datasets(roots):
-    for streams, options in (
-        (streams_of(roots[:1]) + streams_of(roots[1:2], validate_hash="md5"), {}),
-        (streams_of(roots[:2]), {"validate_hash": "md5"}),
+    md5 = CacheOptions(validate_hash="md5")
+    for streams, cache in (
+        (streams_of(roots[:1]) + streams_of(roots[1:2], cache=md5), None),
+        (streams_of(roots[:2]), md5),
     ):
-        dataset = StreamingDataset(streams=streams, batch_size=4, **options)
+        dataset = StreamingDataset(streams=streams, batch_size=4, cache=cache)
         with pytest.raises(SchemaError, match=r"`validate_hash` is 'md5', and the index of .* has hashes xxh3_64"):
             _ = dataset.stream
-    assert StreamingDataset(streams=streams_of(roots, validate_hash="xxh3_64")).size == 80
+    assert StreamingDataset(streams=streams_of(roots, cache=CacheOptions(validate_hash="xxh3_64"))).size == 80
 
 
 def test_samples_of_streams_are_transformed_and_marked(roots):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smalti.cursor import MixedStream
-from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading
+from smalti.dataset.order import OrderOptions, Pass, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
 from smalti.order.mixture import StreamWeight
 from smalti.world import World
@@ -40,12 +40,12 @@ def test_the_examples_of_the_page_run_as_described(tmp_path):
 
 
 def mixing(*values):
-    return MixingOptions(tuple(StreamWeight(proportion=value) for value in values), 12)
+    weights = tuple(StreamWeight(proportion=value) for value in values)
+    return RunOrder(shuffle=True, num_canonical_nodes=2, weights=weights, epoch_size=12, change_weights=True)
 
 
-def cursor_of(weights):
-    streams = [MixedStream("a", None, 12), MixedStream("b", None, 12)]
-    return first_cursor(OrderOptions(shuffle=True, canonical_nodes=2), World(), streams, SIZES, weights)
+def cursor_of(options):
+    return first_cursor(options, World(), [MixedStream("a", None, 12), MixedStream("b", None, 12)], SIZES)
 
 
 def names_of(cursor):
@@ -57,8 +57,7 @@ def changed():
     """Return the cursors before and after weights 2 : 1 change to 1 : 2 at position 6."""
     before = cursor_of(mixing(2, 1))
     state = json.loads(json.dumps(before.advanced(6).to_state()))
-    fresh = cursor_of(mixing(1, 2))
-    return before, saved_cursor(state, fresh, OrderOptions(), num_ranks=1, sizes=SIZES, change_weights=True)
+    return before, saved_cursor(state, cursor_of(mixing(1, 2)), mixing(1, 2), sizes=SIZES)
 
 
 def row(name):

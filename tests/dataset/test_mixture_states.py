@@ -6,10 +6,11 @@ import json
 import pytest
 
 from smalti import Stream
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import CursorError
 from smalti.world import World
 from tests.dataset.mixture_sets import by_stream, flat, mixed, streams_of, take, write_three
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
@@ -96,7 +97,7 @@ def test_other_weights_are_refused_with_both_values_and_both_remedies(roots):
     assert "weights proportion=2.0, proportion=1.0, proportion=1.0" in message
     assert "proportion=1.0, proportion=1.0, proportion=1.5" in message
     assert "from sample 24 of epoch 0" in message
-    assert "`change_weights=True`" in message
+    assert "order=OrderOptions(change_weights=True)" in message
     assert caught.value.what == "weights"
     assert "proportion=1.5" in caught.value.found
 
@@ -108,13 +109,12 @@ def test_other_weights_are_refused_with_both_values_and_both_remedies(roots):
         ({"epoch_size": 40}, r"epoch_size=40"),
         (
             {"sampling_method": "fixed"},
-            r"sampling_method 'balanced', .* has 'fixed'.*give `sampling_method='balanced'`",
+            r"sampling_method 'balanced', .* has 'fixed'.*give `OrderOptions.sampling_method='balanced'.`",
         ),
-        ({"sampling_granularity": 2}, r"sampling_granularity 1, and .* 2.*give `sampling_granularity=1`"),
-        ({"batching_method": "per_stream"}, r"batching_method 'random'.*give `batching_method='random'`"),
+        ({"sampling_granularity": 2}, r"sampling_granularity 1, and .* 2.*give `OrderOptions.sampling_granularity=1.`"),
+        ({"batching_method": "per_stream"}, r"batching_method 'random'.*give `OrderOptions.batching_method='random'.`"),
         ({"shuffle": False}, r"shuffle True.*give `shuffle=True`"),
         ({"shuffle_seed": 8}, r"shuffle_seed 9176.*`shuffle_seed=9176`, or leave it out"),
-        ({"shuffle_algo": "py1e"}, r"order algorithm 'window'.*`shuffle_algo='window'`"),
     ],
 )
 def test_a_state_of_another_mixture_is_refused_with_the_remedy(roots, change, message):
@@ -151,16 +151,11 @@ def test_a_state_of_another_version_of_a_stream_is_refused_and_the_saved_version
         resumed(state, roots)
     streams = streams_of(roots)
     streams[1] = Stream(remote=roots[1], version=1, proportion=1)
-    pinned = StreamingDataset(streams=streams, batch_size=8, shuffle=True, include_ids=True, tail="short")
+    pinned = StreamingDataset(
+        streams=streams, batch_size=8, shuffle=True, include_ids=True, order=OrderOptions(tail="short")
+    )
     pinned.load_state_dict(state)
     assert take(pinned)[0] == rest
-
-
-@pytest.mark.parametrize("algorithm", ["py1e", "py1br", "py1s", "py2s", "naive"])
-def test_weights_cannot_change_in_mosaicmls_orders(roots, algorithm):
-    _, state, _ = read_steps(roots, shuffle_algo=algorithm)
-    with pytest.raises(CursorError, match=r"weights cannot change in MosaicML's order .*`set_epoch`"):
-        resumed(state, roots, values=(1, 1, 1), shuffle_algo=algorithm, change_weights=True)
 
 
 # ---------------------------------------------------------------------- weights that change
@@ -247,7 +242,7 @@ def test_weights_that_later_epochs_cannot_hold_are_refused_before_the_first_step
         resumed(state, roots, **SCARCE)
     without_size = resumed(state, roots, **SCARCE, batch_size=None)
     with pytest.raises(CursorError, match=says):
-        without_size.begin_pass(8)  # as a loader with its own batch size does
+        without_size._smalti.begin_pass(8)  # as a loader with its own batch size does
     enough = resumed(state, roots, **SCARCE, batch_size=40)
     rest, after = take(enough)
     assert (by_stream(flat(rest))[2], by_stream(flat(take(enough)[0]))[2]) == (2, 4)
@@ -269,11 +264,11 @@ def test_weights_that_would_change_the_size_of_an_epoch_wait_for_its_end(roots):
 
 def test_a_run_can_change_from_plain_to_mixed_and_back(roots):
     """40 samples once; from the second epoch on three times; from the third on once."""
-    how = {"batch_size": 8, "shuffle": True, "include_ids": True, "change_weights": True}
+    how = grouped(batch_size=8, shuffle=True, include_ids=True, change_weights=True)
     plain = StreamingDataset(remote=roots[0], **how)
     _, state = take(plain)
     thrice = StreamingDataset(streams=[Stream(remote=roots[0], repeat=3)], **how)
-    with pytest.raises(CursorError, match="`change_weights=True`"):
+    with pytest.raises(CursorError, match=r"OrderOptions\(change_weights=True\)"):
         StreamingDataset(streams=[Stream(remote=roots[0], repeat=3)], batch_size=8, shuffle=True).load_state_dict(state)
     thrice.load_state_dict(state)
     batches, state = take(thrice)
@@ -287,13 +282,11 @@ def test_a_run_can_change_from_plain_to_mixed_and_back(roots):
 def test_a_plain_run_of_one_stream_gets_weights_in_the_middle_of_an_epoch(roots, batching):
     """As many samples, drawn differently; the batching method has no effect on one stream, and needs no batch size."""
     how = {"batch_size": 8, "shuffle": True, "include_ids": True, "tail": "short"}
-    first, state = take(StreamingDataset(remote=roots[0], **how), 2)
+    first, state = take(StreamingDataset(remote=roots[0], **grouped(**how)), 2)
     dataset = StreamingDataset(
         streams=[Stream(remote=roots[0], proportion=1)],
         epoch_size=40,
-        batching_method=batching,
-        change_weights=True,
-        **how,
+        **grouped(batching_method=batching, change_weights=True, **how),
     )
     dataset.load_state_dict(state)
     rest, after = take(dataset, 2)
@@ -421,42 +414,3 @@ def test_a_state_of_a_mixture_survives_json_and_is_small(roots):
     _, state, _ = read_steps(roots)
     assert json.loads(json.dumps(state)) == state
     assert len(json.dumps(state)) < 2000
-
-
-# ---------------------------------------------------------------------- MosaicML's orders
-
-MOSAIC = {"shuffle_algo": "py1s", "num_canonical_nodes": 2, "epoch_size": 160}
-
-
-@pytest.mark.parametrize("batching", BATCHINGS[1:])
-def test_in_mosaicmls_orders_batches_of_streams_keep_their_size_inside_an_epoch(roots, batching):
-    """There the batch size decides which samples an epoch takes: with another, some would come twice, others never."""
-    first, state, rest = read_steps(roots, 3, batch_size=8, batching_method=batching, **MOSAIC)
-    again = resumed(state, roots, batch_size=8, batching_method=batching, **MOSAIC)
-    assert take(again)[0] == rest
-    other = mixed(roots, batch_size=4, batching_method=batching, **MOSAIC)
-    with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 4 and 4.*`set_epoch`"):
-        other.load_state_dict(state)
-    without_size = resumed(state, roots, batch_size=None, batching_method=batching, **MOSAIC)
-    with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 4 and 4"):
-        without_size.begin_pass(4)  # as a loader with its own batch size does
-    other.set_epoch(1)
-    assert take(other)[0]
-    two = [
-        mixed(roots, batch_size=4, world=World.of_blocks(rank, 2, 1), batching_method=batching, **MOSAIC)
-        for rank in range(2)
-    ]
-    if batching == "device_per_stream":
-        with pytest.raises(CursorError, match=r"with batches of 8 .* 8 on each, and here are 8 and 4"):
-            two[0].load_state_dict(state)
-        return
-    for rank in two:
-        rank.load_state_dict(state)
-    read = [take(rank)[0] for rank in two]
-    assert [sorted(one + other) for one, other in zip(*read, strict=True)] == [sorted(batch) for batch in rest]
-    assert len(first) == 3
-
-
-def test_in_mosaicmls_orders_random_batches_may_have_another_size_in_the_middle_of_an_epoch(roots):
-    _, state, rest = read_steps(roots, 3, batch_size=8, **MOSAIC)
-    assert flat(take(resumed(state, roots, batch_size=4, **MOSAIC))[0]) == flat(rest)

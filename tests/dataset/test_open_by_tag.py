@@ -7,8 +7,9 @@ import pytest
 
 import smalti
 from smalti import MDSWriter, Stream
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import CursorError, StoreNotFound, VersionNotFound
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 
@@ -20,7 +21,7 @@ def root(tmp_path):
 
 
 def opened(root, **options):
-    return StreamingDataset(remote=root, batch_size=4, shuffle=True, tail="short", **options)
+    return StreamingDataset(remote=root, batch_size=4, shuffle=True, **grouped(tail="short", **options))
 
 
 def ids(dataset):
@@ -152,7 +153,7 @@ def test_only_streams_whose_tag_moved_are_reopened_in_the_saved_version(root, tm
 
     def mixed():
         streams = [Stream(remote=other, tag="first"), Stream(remote=root, tag="first")]
-        return StreamingDataset(streams=streams, batch_size=5, shuffle=True, tail="short")
+        return StreamingDataset(streams=streams, batch_size=5, shuffle=True, order=OrderOptions(tail="short"))
 
     order, state = ids(mixed()), mixed().state_dict(10)
     smalti.tag(root, "first", 2, move=True)

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from smalti.cursor import MixedStream
 from smalti.dataset.lookahead import outlines, uses
-from smalti.dataset.order import MixingOptions, OrderOptions, Pass, Reading, with_batch_sizes
+from smalti.dataset.order import Pass, Reading, RunOrder, with_batch_sizes
 from smalti.dataset.resume import first_cursor
 from smalti.order.mixture import StreamWeight
 from smalti.world import World
 
 
-def reading_of(sizes, world, batch_size, mixing=None, **options):
-    options = OrderOptions(shuffle=True, tail="drop", **options)
+def reading_of(sizes, world, batch_size, **options):
+    options = RunOrder(shuffle=True, tail="drop", **options)
     streams = [MixedStream("d", None, sum(stream)) for stream in sizes]
-    cursor = with_batch_sizes(first_cursor(options, world, streams, sizes, mixing), world, batch_size)
+    cursor = with_batch_sizes(first_cursor(options, world, streams, sizes), world, batch_size)
     return Reading(Pass(cursor, world), sizes, batch_size, options)
 
 
@@ -47,7 +47,7 @@ def test_each_use_of_a_shard_lies_within_its_outline(sizes, nodes, hosts, block,
     """Sets whose samples the runs divide evenly."""
     sizes = [*sizes, -sum(sizes) % nodes]
     world = World(hosts - 1, hosts, hosts - 1, hosts)
-    options = {"canonical_nodes": nodes, "block_size": block, "affinity": affinity}
+    options = {"num_canonical_nodes": nodes, "shuffle_block_size": block, "affinity": affinity}
     check_three_epochs(reading_of([sizes], world, batch_size, **options), np.cumsum(sizes))
 
 
@@ -57,14 +57,15 @@ def test_each_use_of_a_shard_of_a_mixture_lies_within_its_outline(repeat, nodes,
     """60 samples of one stream, and from half to twice those of the other."""
     sizes = [[20, 0, 16, 24], [10, 30, 20, 25, 35]]
     world = World(hosts - 1, hosts, hosts - 1, hosts)
-    options = {"canonical_nodes": nodes, "block_size": block, "affinity": affinity}
-    mixing = MixingOptions((StreamWeight(), StreamWeight(repeat=repeat)))
-    check_three_epochs(reading_of(sizes, world, batch_size, mixing, **options), np.cumsum(sizes[0] + sizes[1]))
+    options = {"num_canonical_nodes": nodes, "shuffle_block_size": block, "affinity": affinity}
+    weights = (StreamWeight(), StreamWeight(repeat=repeat))
+    check_three_epochs(reading_of(sizes, world, batch_size, weights=weights, **options), np.cumsum(sizes[0] + sizes[1]))
 
 
 def test_batches_of_streams_have_no_outline():
-    mixing = MixingOptions((StreamWeight(), StreamWeight()), batching_method="stratified")
-    reading = reading_of([[20, 10], [30]], World(), 6, mixing)
+    reading = reading_of(
+        [[20, 10], [30]], World(), 6, weights=(StreamWeight(), StreamWeight()), batching_method="stratified"
+    )
     assert list(outlines(reading, np.cumsum([20, 10, 30]))) == []
 
 
@@ -73,7 +74,7 @@ def test_the_outline_of_a_case_computed_by_hand():
 
     A step takes 4 samples: two rows of the two runs. The host reads one of the runs: two of the four shards.
     """
-    reading = reading_of([[8] * 4], World(0, 2, 0, 2), 2, canonical_nodes=2, block_size=8)
+    reading = reading_of([[8] * 4], World(0, 2, 0, 2), 2, num_canonical_nodes=2, shuffle_block_size=8)
     first, second = islice(outlines(reading, np.cumsum([8] * 4)), 2)
     assert sorted(zip(first.begins.tolist(), first.ends.tolist(), strict=True)) == [(0, 4), (4, 8)]
     assert sorted(zip(second.begins.tolist(), second.ends.tolist(), strict=True)) == [(8, 12), (12, 16)]
@@ -84,6 +85,6 @@ def test_the_outline_of_a_case_computed_by_hand():
 
 def test_orders_that_are_not_of_windows_have_no_outline():
     sizes = [8] * 4
-    options = OrderOptions(shuffle=False)
+    options = RunOrder(shuffle=False)
     cursor = first_cursor(options, World(), [MixedStream("d", None, 32)], [sizes])
     assert list(outlines(Reading(Pass(cursor, World()), [sizes], 2, options), np.cumsum(sizes))) == []

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from smalti.cursor import WINDOW
 from smalti.dataset import StreamingDataset
 from tests.dataset.rank_process import RankTask, run_rank
+from tests.reading_options import grouped
 from tests.seeds import seed_of
 from tests.shard_sets import write_set
 
@@ -56,8 +56,7 @@ def count(saved, consumed):
 @pytest.mark.parametrize("chain", range(25))
 def test_a_run_of_killed_processes_counts_every_sample_once(processes, root, tmp_path, chain):
     rng = random.Random(seed_of(chain))
-    algorithm = rng.choice([WINDOW, "py1s", "py1br"])
-    order = {"shuffle": True, "shuffle_algo": algorithm, "num_canonical_nodes": 6, "shuffle_block_size": 64}
+    order = {"shuffle": True, "num_canonical_nodes": 6, "shuffle_block_size": 64}
     consumed, state, segments = {}, None, 0
     while state is None or state["epoch"] == 0:
         segments += 1
@@ -73,6 +72,6 @@ def test_a_run_of_killed_processes_counts_every_sample_once(processes, root, tmp
         state = saved[0]["state"]
     assert segments <= 3
     assert sorted(consumed.values()) == list(range(COUNT))
-    alone = StreamingDataset(local=root, batch_size=1, **order)
-    plan = alone.plan(alone.begin_pass())
+    alone = StreamingDataset(remote=root, batch_size=1, **grouped(**order))
+    plan = alone._smalti.plan(alone._smalti.begin_pass())
     assert consumed == {place: int(plan.sample_ids(place, place + 1)[0]) for place in consumed}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from smalti.compat.streaming.base.engine.planning import Work, WorkReading
+from smalti.compat.streaming.order import MosaicOptions, WorldShape, weigh_streams
 from smalti.cursor import MixedStream
-from smalti.dataset.order import OrderOptions, Pass, Reading, reading_world
+from smalti.dataset.order import Pass, Reading, RunOrder
 from smalti.dataset.resume import first_cursor
 from smalti.world import World
 
@@ -17,17 +19,19 @@ TABLES = re.findall(r"<!-- (read|ids): (.*?) -->\n```\n(.*?)```", PAGE, flags=re
 
 def reading(numbers, rank):
     """Return one rank's reading of one shard: in the `window` order, or with canonical nodes in MosaicML's."""
-    own = "nodes" not in numbers
-    options = OrderOptions(
-        algorithm="window" if own else "py1e",
-        canonical_nodes=numbers.get("nodes"),
-        replication=numbers.get("replication", 1),
-    )
-    hosts, samples = numbers["hosts"], numbers["samples"]
+    hosts, samples, replication = numbers["hosts"], numbers["samples"], numbers.get("replication", 1)
     world = World.of_blocks(rank, hosts * numbers["ranks"], hosts)
-    begin = first_cursor(options, reading_world(world, options), [MixedStream("", None, samples)], [[samples]])
-    start = replace(begin, samples=numbers["start"], initial_hosts=numbers.get("initial", hosts))
-    return Reading(Pass(start, world), [[samples]], numbers["batch"], options)
+    options = RunOrder(num_canonical_nodes=numbers.get("nodes"), replication=replication)
+    begin = first_cursor(options, world.replicated(replication), [MixedStream("", None, samples)], [[samples]])
+    this_pass = Pass(replace(begin, samples=numbers["start"]), world)
+    if "nodes" not in numbers:
+        return Reading(this_pass, [[samples]], numbers["batch"], options)
+    work = Work(
+        weigh_streams([[samples]]),
+        MosaicOptions(numbers["nodes"], initial_hosts=numbers.get("initial", hosts)),
+        WorldShape(hosts, numbers["ranks"], 1, numbers["batch"]),
+    )
+    return WorkReading(this_pass, [[samples]], numbers["batch"], options, work=work)
 
 
 def test_the_page_has_its_tables():
@@ -50,5 +54,5 @@ def test_a_table_shows_what_every_rank_reads(kind, setting, table):
 
 
 def test_the_page_names_every_key_of_a_state():
-    keys = first_cursor(OrderOptions(), World(), [MixedStream("", None, 1)], [[1]]).to_state()
+    keys = first_cursor(RunOrder(), World(), [MixedStream("", None, 1)], [[1]]).to_state()
     assert [key for key in keys if f"`{key}`" not in PAGE] == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import BadImageError, ChecksumMismatch, FormatError, SchemaError, SkipLimitExceeded, StoreError
 from smalti.images import DecodeImages
 from smalti.stream import Stream
@@ -144,7 +144,7 @@ def test_a_stream_of_a_mixture_gives_the_replacements_of_its_own_samples(root, t
         None,
         streams=[Stream(remote=root), Stream(remote=other)],
         shuffle=True,
-        batching_method="per_stream",
+        order=OrderOptions(batching_method="per_stream"),
         batch_size=4,
     )
     found = {position: sample for batch in marks(dataset.batches()) for _, sample, position in batch}
@@ -279,16 +279,16 @@ def test_every_planned_sample_is_read_or_replaced_once_over_all_ranks_and_resume
         steps, later = set(), None
         for rank in range(num_ranks):
             dataset = opened(
-                whole, shuffle=True, batch_size=batch, tail=rng.choice(["pad"]), world=World.flat(rank, num_ranks),
+                whole, shuffle=True, batch_size=batch, world=World.flat(rank, num_ranks),
                 transform=fails_for(bad, on_batches=rng.random() < 0.5),
             )  # fmt: skip
             if state is not None:
                 dataset.load_state_dict(state)
-            this_pass = dataset.begin_pass()
+            this_pass = dataset._smalti.begin_pass()
             dataset.load_state_dict(this_pass.start.to_state())
-            plan, rows = dataset.plan(this_pass), []
+            plan, rows = dataset._smalti.plan(this_pass), []
             for step, (planned, batch_rows) in enumerate(
-                zip(dataset.planned(this_pass), marks(dataset.batches()), strict=True)
+                zip(dataset._smalti.planned(this_pass), marks(dataset.batches()), strict=True)
             ):
                 if step == stop:
                     break
@@ -304,7 +304,7 @@ def test_every_planned_sample_is_read_or_replaced_once_over_all_ranks_and_resume
                         assert (marked >= 0) == (planned_id not in bad)
                         assert marked < 0 or sample == planned_id
             steps.add(len(rows))
-            later = dataset.cursor_after(this_pass, len(rows)).to_state()
+            later = dataset._smalti.cursor_after(this_pass, len(rows)).to_state()
         assert len(steps) == 1
         state = later
         if state["epoch"] > 0:

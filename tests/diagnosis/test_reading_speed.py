@@ -5,6 +5,7 @@ import json
 import pytest
 
 from smalti import measure_reading, open_dataset
+from smalti.cache import CacheOptions
 from smalti.errors import CatalogError, ChecksumMismatch, StoreNotFound
 from smalti.writer import MDSWriter
 from tests.shard_sets import COLUMNS, write_set
@@ -54,7 +55,7 @@ def test_a_cold_read_takes_no_sample_twice_and_counts_stored_bytes(tmp_path):
 def test_an_existing_cache_is_neither_read_nor_changed(remote, tmp_path):
     url, options = remote
     local = tmp_path / "cache"
-    dataset = open_dataset(url, local=str(local), storage_options=options)
+    dataset = open_dataset(url, cache=CacheOptions(local=str(local)), storage_options=options)
     assert dataset[7]["id"] == 7
     dataset.close()
     before = contents(local)

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 import smalti
-from smalti import MDSWriter, StreamingDataLoader, StreamingDataset
+import smalti.compat.streaming
+from smalti import CacheOptions, MDSWriter, OrderOptions, StreamingDataLoader, StreamingDataset
+from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
 from smalti.ledger import check_ledger
-from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
 from smalti.torch.train import TrainConfig
 from smalti.world import World
 from tests.shard_sets import write_set
@@ -88,6 +89,8 @@ def names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dataset = StreamingDataset(remote=str(write_set("set", 40)), shuffle=True)
     return {
+        "CacheOptions": CacheOptions,
+        "OrderOptions": OrderOptions,
         "StreamingDataset": StreamingDataset,
         "StreamingDataLoader": StreamingDataLoader,
         "url": "set",
@@ -137,8 +140,9 @@ def test_the_orders_of_mosaicml_can_be_planned(names):
 def test_a_state_resumes_where_the_page_says(names):
     run("docs/resume.md", names, marks=["for batch in loader"])
     assert len(list(names["loader"])) == 2, "the state of a whole epoch begins the next one"
-    names["state"] = StreamingDataset(remote="set", shuffle=True, shuffle_algo="py1e", batch_size=32).state_dict()
-    run("docs/resume.md", names, marks=["py1e"])
+    mosaic = smalti.compat.streaming.StreamingDataset(local="set", shuffle=True, batch_size=32)
+    names["state"] = mosaic.state_dict(0, from_beginning=True)
+    run("docs/resume.md", names, marks=["smalti.compat.streaming"])
     names |= {"TrainConfig": TrainConfig, "train": lambda config: config.run_dir}
     assert run("docs/resume.md", names, marks=["TrainConfig"])["result"] == "bucket/runs/7"
 

@@ -26,7 +26,7 @@ def loader(tmp_path):
     with MDSWriter(out=str(tmp_path / "set"), columns={"id": "int"}) as writer:
         for number in range(12):
             writer.write({"id": number})
-    return StreamingDataLoader(StreamingDataset(local=str(tmp_path / "set")), batch_size=4)
+    return StreamingDataLoader(StreamingDataset(remote=str(tmp_path / "set")), batch_size=4)
 
 
 def ids_of(loader):

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 from smalti.dataset import StreamingDataset
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 SAMPLES = 200
@@ -20,12 +21,9 @@ def reader(remote: Path, local: Path, *, batch_size: int = 8, shuffle: bool = Tr
     """Open a dataset with deadlines fit for tests."""
     return StreamingDataset(
         remote=str(remote),
-        local=str(local),
         batch_size=batch_size,
         shuffle=shuffle,
-        tail="short",
-        download_timeout=options.pop("download_timeout", 20.0),
-        **options,
+        **grouped(local=str(local), download_timeout=options.pop("download_timeout", 20.0), tail="short", **options),
     )
 
 

@@ -14,6 +14,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
+from smalti.cache import CacheOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
 
@@ -48,7 +49,7 @@ def use(folder, number):
     remote = "memory://many/set" if source == "memory" else str(folder / source)
     # Every fourth time a cache of its own, or what is fetched would be there already.
     local = None if source == "plain" else str(folder / f"cache-{number // len(WAYS) // 4}")
-    dataset = StreamingDataset(remote=remote, local=local, shuffle=True)
+    dataset = StreamingDataset(remote=remote, cache=CacheOptions(local=local), shuffle=True)
     loader = StreamingDataLoader(dataset, 4, **options)
     batches = iter(loader)
     family.update(worker.pid for worker in multiprocessing.active_children())

@@ -10,22 +10,27 @@ from pathlib import Path
 
 import numpy as np
 
-from smalti.dataset import StreamingDataset
-from smalti.order.mosaic import shuffled_ids
+from smalti.compat.streaming.order import shuffled_ids
+from smalti.dataset import OrderOptions, StreamingDataset
+from smalti.dataset.epoch_reader import BatchForm
 
 ORDERS = ("naive", "py1s", "py2s", "py1br", "py1e")
 
 
 def main(root: str, saved: str, steps: str, out: str) -> None:
     """Goes on with the run for some steps of 3."""
-    dataset = StreamingDataset(local=root, batch_size=3, tail="short", shuffle=True, num_canonical_nodes=2,
-                               shuffle_block_size=8)  # fmt: skip
+    dataset = StreamingDataset(
+        remote=root,
+        batch_size=3,
+        order=OrderOptions(num_canonical_nodes=2, shuffle_block_size=8, tail="short"),
+        shuffle=True,
+    )
     if Path(saved).exists():
         dataset.load_state_dict(json.loads(Path(saved).read_text()))
-    this_pass = dataset.begin_pass()
-    taken = [dataset.read(step, ids, columns=True)["id"].tolist()
-             for step, ids in islice(dataset.planned(this_pass), int(steps) or None)]  # fmt: skip
-    Path(saved).write_text(json.dumps(dataset.cursor_after(this_pass, len(taken)).to_state()))
+    this_pass = dataset._smalti.begin_pass()
+    taken = [dataset._smalti.read(step, ids, BatchForm.COLUMNS)["id"].tolist()
+             for step, ids in islice(dataset._smalti.planned(this_pass), int(steps) or None)]  # fmt: skip
+    Path(saved).write_text(json.dumps(dataset._smalti.cursor_after(this_pass, len(taken)).to_state()))
     orders = {
         name: shuffled_ids(name, [5, 7, 4, 6], canonical_nodes=2, seed=9176, epoch=0, block_size=8).tolist()
         for name in ORDERS

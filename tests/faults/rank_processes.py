@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.reading_options import grouped
 
 DEADLINE = 90.0
 
@@ -54,7 +55,7 @@ def run_rank(task: Rank) -> None:
     local = {"LOCAL_RANK": task.number, "LOCAL_WORLD_SIZE": task.num_ranks}
     os.environ.update({name: str(value) for name, value in (launcher | local).items()})
     try:
-        loaders = [StreamingDataLoader(StreamingDataset(**task.dataset), 4, **way) for way in task.ways]
+        loaders = [StreamingDataLoader(StreamingDataset(**grouped(**task.dataset)), 4, **way) for way in task.ways]
         steps = list(zip(*loaders, strict=True))
         answer: dict[str, Any] = {
             "batches": [[batch["id"].tolist() for batch in batches] for batches in zip(*steps, strict=True)]

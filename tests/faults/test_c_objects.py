@@ -9,6 +9,7 @@ import signal
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.catalog import history, load_manifest, publish, verify
 from smalti.catalog.commit import PublishingClock
 from smalti.errors import ShardNotFound, SmaltiError, StoreError, StoreNotFound
@@ -60,7 +61,7 @@ def test_c10_a_shard_that_a_lifecycle_rule_deleted_is_named_with_its_version(fau
     store = published(faults, make_draft)
     manifest = load_manifest(store)
     key = manifest.shards[0].stored.basename
-    dataset = open_dataset("s3://bucket/set", local=str(tmp_path / "cache"), storage_options={})
+    dataset = open_dataset("s3://bucket/set", cache=CacheOptions(local=str(tmp_path / "cache")), storage_options={})
     faults.delete(f"set/{key}")
     with pytest.raises(ShardNotFound, match=rf"{re.escape(key)}.*version digest {manifest.digest[:12]}"):
         dataset[0]
@@ -79,11 +80,9 @@ def test_c10_a_shard_deleted_in_the_middle_of_an_epoch_ends_it_with_its_name_and
     faults.put_folder(write_set(tmp_path / "set", 400), "set/")
     dataset = StreamingDataset(
         remote="s3://bucket/set",
-        local=str(tmp_path / "cache"),
+        cache=CacheOptions(local=str(tmp_path / "cache"), predownload=10, download_timeout=6),
         batch_size=5,
         shuffle=False,
-        predownload=10,
-        download_timeout=6,
     )
     last = dataset.stream.shards[-1]
     taken, key = [], last.stored.basename

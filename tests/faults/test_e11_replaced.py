@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.errors import StoreError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
@@ -38,10 +39,8 @@ def open_pair(faults, pair, tmp_path, reader, retry):
     other = next(path for path in pair["b"].rglob("*.mds"))
     dataset = StreamingDataset(
         remote="s3://bucket/set",
-        local=str(tmp_path / "cache"),
+        cache=CacheOptions(local=str(tmp_path / "cache"), download_retry=retry, download_timeout=30.0),
         batch_size=8,
-        download_retry=retry,
-        download_timeout=30.0,
         storage_options=reader,
     )
     return dataset, "other/" + other.relative_to(pair["b"]).as_posix()

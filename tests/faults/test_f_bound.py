@@ -48,7 +48,7 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], c
 found = []
 for epoch in range(8):
     options = {"shuffle": bool(epoch % 2), "shuffle_block_size": 40, "shuffle_seed": epoch}
-    dataset = StreamingDataset(remote=str(remote), local=str(local), batch_size=8, **options)
+    dataset = StreamingDataset(remote=str(remote), batch_size=8, **grouped(local=str(local), **options))
     try:
         loader = StreamingDataLoader(dataset, num_workers=epoch // 2 % 2 * 2)
         found.append(len({number for batch in loader for number in batch["id"].tolist()}))

@@ -25,7 +25,9 @@ from pathlib import Path
 sys.path.insert(0, ".")
 from tests.faults.cached_sets import reader
 from smalti.torch import StreamingDataLoader, StreamingDataset
-dataset = StreamingDataset(remote=sys.argv[1], local=sys.argv[2], batch_size=8, shuffle=True, cache_limit=60000)
+from smalti.cache import CacheOptions
+cache = CacheOptions(local=sys.argv[2], cache_limit=60000)
+dataset = StreamingDataset(remote=sys.argv[1], cache=cache, batch_size=8, shuffle=True)
 loader = StreamingDataLoader(dataset, num_workers=2, worker_kind="process", persistent_workers=True)
 while True:
     for batch in loader:

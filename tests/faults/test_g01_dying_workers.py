@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.writer import MDSWriter
 from tests.faults.blocking_store import S3Server
@@ -55,7 +56,10 @@ def test_g1_a_worker_killed_in_a_download_is_one_error_and_the_next_epoch_is_com
 ):
     before = set(multiprocessing.active_children())
     dataset = StreamingDataset(
-        remote="s3://b/set", local=str(tmp_path / "cache"), storage_options=store.options, shuffle=True
+        remote="s3://b/set",
+        cache=CacheOptions(local=str(tmp_path / "cache")),
+        storage_options=store.options,
+        shuffle=True,
     )
     loader = StreamingDataLoader(dataset, 8, num_workers=workers, worker_kind="process", persistent_workers=persistent)
     store.held = r"\.mds$"
@@ -127,7 +131,9 @@ def test_g13_a_worker_without_memory_is_an_error_that_names_memory_and_the_next_
     """The memory may end in mapping, fetching, unpacking, copying or the user's transform."""
     tight = tmp_path / "tight"
     tight.touch()
-    dataset = StreamingDataset(remote=large, local=str(tmp_path / "cache"), shuffle=True, transform=Greedy(tight))
+    dataset = StreamingDataset(
+        remote=large, cache=CacheOptions(local=str(tmp_path / "cache")), shuffle=True, transform=Greedy(tight)
+    )
     loader = StreamingDataLoader(
         dataset, 8, num_workers=1, worker_kind="process", worker_init_fn=Limited(tight, room), timeout=60
     )

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from smalti.cache import CacheOptions
 from smalti.process import PerProcess
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.blocking_store import S3Server
@@ -42,9 +43,13 @@ def ids(batches):
 @pytest.mark.parametrize("start", EVERY[:2])
 def test_g4_a_dataset_that_was_iterated_here_is_read_on_by_workers(root, tmp_path, start):
     """MosaicML's library hangs here. The expected epochs are those of a dataset without workers."""
-    alone = StreamingDataLoader(StreamingDataset(remote=root, local=str(tmp_path / "alone"), shuffle=True), 8)
+    alone = StreamingDataLoader(
+        StreamingDataset(remote=root, cache=CacheOptions(local=str(tmp_path / "alone")), shuffle=True), 8
+    )
     expected = [ids(alone) for _ in range(3)]
-    dataset = StreamingDataset(remote=root, local=str(tmp_path / "cache"), shuffle=True, batch_size=8)
+    dataset = StreamingDataset(
+        remote=root, cache=CacheOptions(local=str(tmp_path / "cache")), shuffle=True, batch_size=8
+    )
     assert [sample["id"] for sample in dataset] == [number for batch in expected[0] for number in batch]
     begun = iter(dataset)  # epoch 1 is begun here, and left
     next(begun)
@@ -59,7 +64,10 @@ def test_g7_workers_begin_while_threads_of_the_same_dataset_fetch_and_read_here(
     write_set(tmp_path / "set", COUNT)
     with S3Server(tmp_path) as store:
         dataset = StreamingDataset(
-            remote="s3://b/set", local=str(tmp_path / "cache"), storage_options=store.options, shuffle=True
+            remote="s3://b/set",
+            cache=CacheOptions(local=str(tmp_path / "cache")),
+            storage_options=store.options,
+            shuffle=True,
         )
         assert dataset[0]["id"] == 0
         store.held = r"\.mds$"
@@ -79,7 +87,9 @@ def read_all(dataset, answers):
 
 @pytest.mark.parametrize("start", EVERY[:2])
 def test_g7_a_dataset_that_is_in_use_can_be_sent_to_any_process(root, tmp_path, start):
-    dataset = StreamingDataset(remote=root, local=str(tmp_path / "cache"), shuffle=True, batch_size=8)
+    dataset = StreamingDataset(
+        remote=root, cache=CacheOptions(local=str(tmp_path / "cache")), shuffle=True, batch_size=8
+    )
     begun = iter(dataset)
     next(begun)
     context = multiprocessing.get_context(start)
@@ -96,7 +106,9 @@ def test_g7_a_dataset_that_is_in_use_can_be_sent_to_any_process(root, tmp_path, 
 def test_g7_nothing_is_started_or_opened_before_the_first_use(root, tmp_path):
     """Most programs build a dataset before they fork; it must not have threads then."""
     before = set(threading.enumerate())
-    loader = StreamingDataLoader(StreamingDataset(remote=root, local=str(tmp_path / "cache")), 8, num_workers=2)
+    loader = StreamingDataLoader(
+        StreamingDataset(remote=root, cache=CacheOptions(local=str(tmp_path / "cache"))), 8, num_workers=2
+    )
     assert set(threading.enumerate()) <= before  # threads of earlier tests may end
     assert not (tmp_path / "cache").exists()
     assert len(ids(loader)) == STEPS

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from smalti.dataset import OrderOptions
 from smalti.order import TAILS, Division
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
@@ -48,7 +49,11 @@ def uneven(request, tmp_path_factory):
 def test_g5_the_loaders_of_all_ranks_deliver_equally_many_batches(uneven, tail, workers):
     count, root = uneven
     loaders = [
-        StreamingDataLoader(StreamingDataset(remote=root, shuffle=True, tail=tail, world=world), 4, num_workers=workers)
+        StreamingDataLoader(
+            StreamingDataset(remote=root, shuffle=True, order=OrderOptions(tail=tail), world=world),
+            4,
+            num_workers=workers,
+        )
         for world in all_ranks(2, 2)
     ]
     delivered = [[batch["id"].tolist() for batch in loader] for loader in loaders]

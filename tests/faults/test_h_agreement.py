@@ -13,6 +13,7 @@ from smalti.errors import CursorError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
 from tests.faults.world_sets import KNOWN, write_known_set
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
@@ -27,7 +28,7 @@ def root(tmp_path_factory):
 
 
 def loader_of(root, rank, batch_size=2, **options):
-    dataset = StreamingDataset(local=root, world=World.flat(rank, 2), **(KNOWN | options))
+    dataset = StreamingDataset(remote=root, world=World.flat(rank, 2), **grouped(**(KNOWN | options)))
     return StreamingDataLoader(dataset, batch_size)
 
 
@@ -159,8 +160,8 @@ def test_h12_loaders_of_one_rank_alone_are_allowed(root, tmp_path):
 
     def act(rank):
         if rank == 0:
-            next(iter(StreamingDataLoader(StreamingDataset(local=other), 2)))
-            next(iter(StreamingDataLoader(StreamingDataset(local=root, world=World()), 5)))
+            next(iter(StreamingDataLoader(StreamingDataset(remote=other), 2)))
+            next(iter(StreamingDataLoader(StreamingDataset(remote=root, world=World()), 5)))
         loader = loader_of(root, rank)
         loader.load_state_dict(state_at(root, 8))
         return len(list(loader))
@@ -173,7 +174,7 @@ def test_h12_a_read_by_one_rank_alone_hides_no_difference(root, tmp_path):
 
     def act(rank):
         if rank == 0:
-            next(iter(StreamingDataLoader(StreamingDataset(local=root, world=World()), 5)))
+            next(iter(StreamingDataLoader(StreamingDataset(remote=root, world=World()), 5)))
             loader_of(root, rank)
         loader = loader_of(root, rank)
         loader.load_state_dict(state_at(root, 8 + 4 * rank))

@@ -9,6 +9,7 @@ import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.world_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
+from tests.reading_options import grouped
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def root(tmp_path_factory):
 
 
 def loader_of(root, **options):
-    return StreamingDataLoader(StreamingDataset(local=root, tail="short", **KNOWN), 2, **options)
+    return StreamingDataLoader(StreamingDataset(remote=root, **grouped(tail="short", **KNOWN)), 2, **options)
 
 
 def load_step_save(root, place, number):

@@ -11,6 +11,7 @@ import pytest
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.world_sets import FIRST_EPOCH, KNOWN, SECOND_EPOCH, write_known_set
+from tests.reading_options import grouped
 
 pytestmark = pytest.mark.torch
 
@@ -25,7 +26,7 @@ def root(tmp_path_factory):
 
 
 def loader_of(root, batch=2, *, collate_fn=None, transform=None, **loader):
-    dataset = StreamingDataset(local=root, transform=transform, tail="short", **KNOWN)
+    dataset = StreamingDataset(remote=root, transform=transform, **grouped(tail="short", **KNOWN))
     if loader.pop("processes", False):
         loader["multiprocessing_context"] = "fork"
     return StreamingDataLoader(dataset, batch, collate_fn=collate_fn, **loader)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.catalog import load_manifest, new_write_id
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.format import Schema, ShardOptions
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
@@ -27,7 +27,9 @@ def contents(shards):
 
 
 def epochs(out):
-    dataset = StreamingDataset(local=str(out), shuffle=True, num_canonical_nodes=3, batch_size=10, tail="short")
+    dataset = StreamingDataset(
+        remote=str(out), shuffle=True, order=OrderOptions(num_canonical_nodes=3, tail="short"), batch_size=10
+    )
     return [[int(number) for batch in dataset.batches() for number in batch["id"]] for _ in range(2)]
 
 

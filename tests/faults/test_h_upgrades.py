@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.order.test_mosaic_golden import BY_SHUFFLE
 
 from tests.faults.world_sets import FIRST_EPOCH, SECOND_EPOCH, write_known_set
-from tests.order.test_mosaic_golden import BY_SHUFFLE
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -34,13 +34,10 @@ def make_reader(remote, local, seed):
     """A dataset with a cache of its own."""
     return StreamingDataset(
         remote=remote,
-        local=str(local),
+        cache=CacheOptions(local=str(local), predownload=SAMPLES, download_retry=4, download_timeout=120.0),
         shuffle=True,
         shuffle_seed=seed,
         batch_size=6,
-        predownload=SAMPLES,
-        download_timeout=120.0,
-        download_retry=4,
     )
 
 

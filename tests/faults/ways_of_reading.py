@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.errors import SmaltiError
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
 
 COUNT = 60
@@ -86,12 +88,8 @@ def open_set(tmp_path, *, root=ROOT, timeout=20.0, retry=3, store=None, **option
     """Open the dataset, with a cache of its own and deadlines that a busy machine meets."""
     return StreamingDataset(
         remote=root,
-        local=str(tmp_path / "cache"),
-        **ORDER,
-        download_timeout=timeout,
-        download_retry=retry,
         storage_options={"request_timeout": timeout, **(store or {})},
-        **options,
+        **grouped(local=str(tmp_path / "cache"), download_retry=retry, download_timeout=timeout, **ORDER, **options),
     )
 
 
@@ -107,7 +105,9 @@ def read(loader, found=None):
 @functools.cache
 def expected(**options):
     """Return the epoch as read without faults, after comparing its samples with those that were written."""
-    whole = StreamingDataset(remote=str(written(**options)), local=str(written(**options).parent / "cache"), **ORDER)
+    whole = StreamingDataset(
+        remote=str(written(**options)), cache=CacheOptions(local=str(written(**options).parent / "cache")), **ORDER
+    )
     found = read(StreamingDataLoader(whole))
     assert sorted(found) == [(number, sample(number)["text"]) for number in range(COUNT)]
     return found

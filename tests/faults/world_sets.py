@@ -7,6 +7,7 @@ from smalti.catalog import merge_index
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
 from smalti.writer import MDSWriter
+from tests.reading_options import grouped
 
 SIZES = (5, 7, 4, 6)
 """Shards of the set whose order is known by heart."""
@@ -36,7 +37,9 @@ def loaders_of(root, hosts, ranks_on_host, batch_size, *, order=None, **loader):
     worlds = [World.of_blocks(rank, num_ranks, hosts) for rank in range(num_ranks)]
     return [
         StreamingDataLoader(
-            StreamingDataset(local=root, include_ids=True, world=world, **(KNOWN if order is None else order)),
+            StreamingDataset(
+                remote=root, include_ids=True, world=world, **grouped(**(KNOWN if order is None else order))
+            ),
             batch_size,
             **loader,
         )

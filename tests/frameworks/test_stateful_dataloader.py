@@ -32,8 +32,8 @@ def ids_of(samples):
     return [sample["id"] for sample in samples]
 
 
-def loader_of(root, workers, *, epoch=0, batch=4, world=None, order="window", **options):
-    dataset = StreamingDataset(remote=root, batch_size=batch, shuffle=True, world=world, shuffle_algo=order)
+def loader_of(root, workers, *, epoch=0, batch=4, world=None, **options):
+    dataset = StreamingDataset(remote=root, batch_size=batch, shuffle=True, world=world)
     dataset.set_epoch(epoch)  # worker processes cannot know it otherwise
     return stateful_dataloader.StatefulDataLoader(
         dataset, batch_size=batch, num_workers=workers, collate_fn=ids_of, **options
@@ -42,13 +42,12 @@ def loader_of(root, workers, *, epoch=0, batch=4, world=None, order="window", **
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("taken", [0, 1, 5, 12])
-@pytest.mark.parametrize("order", ["window", "py1e"])
-def test_the_rest_of_the_epoch_follows(root, workers, taken, order):
-    whole = list(loader_of(root, workers, order=order))
-    first = loader_of(root, workers, order=order)
+def test_the_rest_of_the_epoch_follows(root, workers, taken):
+    whole = list(loader_of(root, workers))
+    first = loader_of(root, workers)
     batches = iter(first)
     before = [next(batches) for _ in range(taken)]
-    resumed = loader_of(root, workers, order=order)
+    resumed = loader_of(root, workers)
     resumed.load_state_dict(first.state_dict())
     assert before + list(resumed) == whole
     assert {number for batch in whole for number in batch} == set(range(SIZE))
@@ -89,7 +88,6 @@ def test_a_state_between_snapshots_is_exact_too(root):
     assert before + list(resumed) == whole
 
 
-@pytest.mark.parametrize("order", ["window", "py1e"])
 @pytest.mark.slow
 def test_two_ranks_read_every_sample_once_over_both_lives(root, order):
     lives = []

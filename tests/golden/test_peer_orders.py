@@ -7,14 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.errors import CursorError
-from smalti.order.mosaic import (
-    BATCHINGS,
+from smalti.compat.streaming.order import (
     PARTITIONS,
-    SAMPLINGS,
     SHUFFLES,
     MosaicOptions,
-    StreamWeight,
     WorldShape,
     partition_ids,
     plan_mosaic_epoch,
@@ -22,6 +18,8 @@ from smalti.order.mosaic import (
     shuffled_ids,
     weigh_streams,
 )
+from smalti.errors import CursorError
+from smalti.order.mixture import BATCHINGS, SAMPLINGS, StreamWeight
 from tests.peer_program import minimal_env, run_alone
 from tests.seeds import seed_of, sized
 

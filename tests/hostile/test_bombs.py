@@ -36,6 +36,7 @@ TIMES = 8  # members of 32 MiB: 256 MiB, where the child has 96
 
 READ = """
 import sys
+from smalti.cache import CacheOptions
 from smalti.dataset import StreamingDataset
 from smalti.dataset.local import LocalDataset
 from smalti.catalog import load_manifest, verify
@@ -47,7 +48,8 @@ import PIL.Image, PIL.PngImagePlugin, PIL.JpegImagePlugin, brotli, bz2, cramjam,
 
 print("limited" if limit_memory(int(sys.argv[1])) else "unlimited")
 for folder in sys.argv[2:]:
-    for open_set in (lambda: StreamingDataset(remote=folder, local=folder + "-cache", download_retry=1),
+    cache = CacheOptions(local=folder + "-cache", download_retry=1)
+    for open_set in (lambda: StreamingDataset(remote=folder, cache=cache),
                      lambda: LocalDataset(folder)):
         try:
             dataset = open_set()

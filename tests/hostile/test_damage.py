@@ -79,7 +79,7 @@ class InPlace:
     def read(self):
         cache = Path(f"{self._folder}-cache")
         shutil.rmtree(cache, ignore_errors=True)  # an intact unpacked copy from before the damage would be used
-        dataset = StreamingDataset(remote=str(self._folder), local=str(cache), download_retry=1)
+        dataset = StreamingDataset(remote=str(self._folder), cache=CacheOptions(local=str(cache), download_retry=1))
         return [dataset[i] for i in range(dataset.size)]
 
 

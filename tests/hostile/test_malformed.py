@@ -31,7 +31,7 @@ INDEXES, SETS = _rows("Index files"), _rows("Shard sets")
 
 
 def read_streaming(folder, scratch):
-    dataset = StreamingDataset(remote=str(folder), local=str(scratch), download_retry=1)
+    dataset = StreamingDataset(remote=str(folder), cache=CacheOptions(local=str(scratch), download_retry=1))
     return [dataset[i] for i in range(dataset.size)]
 
 
@@ -101,10 +101,10 @@ def test_hostile_shard_is_refused_with_its_place_by_every_reader(name, read, tmp
 
 def test_files_that_must_be_accepted_are_read_unchanged():
     for name in ("accepted-healthy", "accepted-padding-in-sample", "accepted-archive-in-config"):
-        dataset = StreamingDataset(local=str(CORPUS / "sets" / name))
+        dataset = StreamingDataset(remote=str(CORPUS / "sets" / name))
         assert [dataset[0], dataset[1]] == [{"x": b"abc"}, {"x": b"defg"}]
-    assert StreamingDataset(local=str(CORPUS / "sets" / "accepted-empty-shard")).size == 0
-    assert StreamingDataset(local=str(CORPUS / "sets" / "lines-accepted-healthy"))[0] == {"id": 1, "name": "a"}
+    assert StreamingDataset(remote=str(CORPUS / "sets" / "accepted-empty-shard")).size == 0
+    assert StreamingDataset(remote=str(CORPUS / "sets" / "lines-accepted-healthy"))[0] == {"id": 1, "name": "a"}
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.catalog import history, load_manifest, verify
 from smalti.cli import main
 from smalti.dataset import StreamingDataset, open_dataset
@@ -45,15 +46,17 @@ def write(folder, files):
 
 
 def stream(folder):
-    return list(StreamingDataset(remote=str(folder), local=f"{folder}-cache", batch_size=1))
+    return list(StreamingDataset(remote=str(folder), cache=CacheOptions(local=f"{folder}-cache"), batch_size=1))
 
 
 def stream_batches(folder):
-    return list(StreamingDataset(remote=str(folder), local=f"{folder}-cache", batch_size=1).batches())
+    return list(
+        StreamingDataset(remote=str(folder), cache=CacheOptions(local=f"{folder}-cache"), batch_size=1).batches()
+    )
 
 
 def stream_one(folder):
-    return StreamingDataset(remote=str(folder), local=f"{folder}-cache")[0]
+    return StreamingDataset(remote=str(folder), cache=CacheOptions(local=f"{folder}-cache"))[0]
 
 
 def opened(folder):
@@ -90,7 +93,7 @@ def test_a_pickled_column_is_refused_when_the_set_is_opened(attack, marker, tmp_
 
 def test_a_pickled_column_runs_only_with_allow_unsafe_types(attack, marker, tmp_path):
     folder = write(tmp_path / "set", one_value("pkl", attack))
-    StreamingDataset(local=str(folder), allow_unsafe_types=True)[0]
+    StreamingDataset(remote=str(folder), allow_unsafe_types=True)[0]
     assert marker.exists()
     marker.unlink()
     LocalDataset(str(folder), allow_unsafe_types=True)[0]

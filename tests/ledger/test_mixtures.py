@@ -9,6 +9,7 @@ from smalti.cli import main
 from smalti.ledger import check_ledger
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch
@@ -22,9 +23,9 @@ def roots(tmp_path_factory):
 
 def read(roots, ledger, *, proportions=(2, 1), state=None, stop=None, epochs=1, batch=4, **options):
     """Read some epochs, the last one up to step `stop`; return the state after them."""
-    streams = [Stream(local=root, proportion=part) for root, part in zip(roots, proportions, strict=True)]
+    streams = [Stream(remote=root, proportion=part) for root, part in zip(roots, proportions, strict=True)]
     options = {"epoch_size": 48, "world": World(), "shuffle": True, **options}
-    loader = StreamingDataLoader(StreamingDataset(streams=streams, **options), batch, ledger=ledger)
+    loader = StreamingDataLoader(StreamingDataset(streams=streams, **grouped(**options)), batch, ledger=ledger)
     if state is not None:
         loader.load_state_dict(state)
     for epoch in range(1, epochs + 1):
@@ -92,12 +93,13 @@ def test_an_epoch_of_stratified_batches_may_begin_with_another_batch_size(roots,
     assert [epoch.taken for epoch in report.epochs] == [48, 48]
 
 
-def change_cursor(ledger, life, change):
+def change_cursor(ledger, life, change, **order):
     """Change the cursor with which a life's only pass began."""
     path = ledger / f"life-{life:05}" / "rank-00000.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     line = json.loads(lines[1])
     change(line["cursor"]["smalti"]["mixture"])
+    line["cursor"]["smalti"] |= order
     path.write_text("".join([lines[0], json.dumps(line) + "\n", *lines[2:]]))
 
 
@@ -121,7 +123,8 @@ def test_an_undeclared_change_of_the_mixture_is_a_contradiction(roots, tmp_path,
 
 
 def test_a_mixture_in_an_order_of_mosaicml_is_reported_as_unprovable(roots, tmp_path):
-    read(roots, tmp_path, shuffle_algo="py1e")
+    read(roots, tmp_path)
+    change_cursor(tmp_path, 1, lambda mixture: None, algorithm="py1e")
     report = check_ledger(tmp_path)
     assert report.counts == {"unprovable": 1}
 
@@ -134,7 +137,7 @@ def test_the_command_asks_for_the_data_of_every_stream(roots, tmp_path, capsys):
 
 def test_a_run_of_one_stream_that_resumes_with_an_epoch_size_is_proven(roots, tmp_path):
     def plain(state=None, stop=None, **options):
-        dataset = StreamingDataset(local=roots[0], shuffle=True, batch_size=4, world=World(), **options)
+        dataset = StreamingDataset(remote=roots[0], shuffle=True, batch_size=4, world=World(), **grouped(**options))
         loader = StreamingDataLoader(dataset, ledger=tmp_path)
         if state is not None:
             loader.load_state_dict(state)

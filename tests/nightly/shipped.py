@@ -33,7 +33,7 @@ def main(master: str, folder: str) -> None:
     defs = define(declared, storage=storage, spark=SparkResource(master=master))
     with dg.DagsterInstance.ephemeral() as instance:
         assert defs.resolve_job_def("sales_reshard_job").execute_in_process(instance=instance).success
-    dataset = StreamingDataset(local=storage.url("sales/shards"), split="train", shuffle=False)
+    dataset = StreamingDataset(remote=storage.url("sales/shards"), split="train", shuffle=False)
     print(sorted(int(dataset[at]["code"]) for at in range(len(dataset))))
 
 

@@ -4,6 +4,7 @@ import secrets
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.errors import StoreAuthError, StoreError
 from smalti.storage import Store, open_store
 from tests.stores import LargeStoreContract, StoreContract
@@ -69,7 +70,7 @@ def test_a_shard_set_is_written_to_ceph_and_read_back(gateway, bucket, clean_env
 
     clean_environment.setenv("S3_ENDPOINT_URL", gateway.http)
     address = write_set(f"s3://{bucket}/set", 100)
-    dataset = StreamingDataset(remote=address, local=str(tmp_path), shuffle=False, batch_size=10)
+    dataset = StreamingDataset(remote=address, cache=CacheOptions(local=str(tmp_path)), shuffle=False, batch_size=10)
     assert [sample["id"] for sample in dataset] == list(range(100))
 
 

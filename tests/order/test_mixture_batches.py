@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smalti.compat.streaming.order import WorldShape
 from smalti.errors import WorldMismatch
 from smalti.order import Division
 from smalti.order.mixture import MixtureOptions
-from smalti.order.mosaic import WorldShape
-from tests.order.mosaic_worlds import rank_of
+from tests.compat.streaming.mosaic_worlds import rank_of
 from tests.order.test_mixture import all_ids, mixture
 
 A, B, C = [90, 60], [30], [7, 13]

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.dataset import StreamingDataset
+from smalti.cache import CacheOptions
+from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.order import Division
 from smalti.order.arrangement import arranged
-from smalti.order.mosaic import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
-from tests.order.mosaic_worlds import rank_of
+from tests.compat.streaming.mosaic_worlds import rank_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "order.md").read_text(encoding="utf-8")
 TABLES = re.findall(r"<!-- read: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -53,7 +54,7 @@ def test_the_table_of_an_affinity_shows_how_the_shards_are_laid_out():
 
 def test_the_example_of_an_affinity_opens_a_dataset():
     [example] = re.findall(r"```python\n(dataset = .*?affinity.*?)```", PAGE, flags=re.DOTALL)
-    names = {"StreamingDataset": StreamingDataset}
+    names = {"StreamingDataset": StreamingDataset, "OrderOptions": OrderOptions, "CacheOptions": CacheOptions}
     exec(example, names)
     assert names["dataset"].batch_size == 256
 

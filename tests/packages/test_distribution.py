@@ -33,14 +33,14 @@ with MDSWriter(out=sys.argv[1], columns={"id": "int", "text": "str"}, compressio
     for i in range(100):
         writer.write({"id": i, "text": "row %d" % i})
 assert verify(sys.argv[1]).ok
-found = sorted((row["id"], row["text"]) for row in StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=10))
+found = sorted((row["id"], row["text"]) for row in StreamingDataset(remote=sys.argv[1], shuffle=True, batch_size=10))
 assert found == [(i, "row %d" % i) for i in range(100)], found
 print("read", len(found))
 """
 LOAD = """
 import sys
 from smalti import StreamingDataLoader, StreamingDataset
-dataset = StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=10)
+dataset = StreamingDataset(remote=sys.argv[1], shuffle=True, batch_size=10)
 loader = StreamingDataLoader(dataset, batch_size=10, num_workers=1)
 print("loaded", sum(len(batch["id"]) for batch in loader))
 try:

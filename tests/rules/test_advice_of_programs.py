@@ -102,11 +102,11 @@ def a_loader_that_records_nothing(at):
     place = put(at / "set")
 
     def own(context, **options):
-        dataset = StreamingDataset(local=place, batch_size=4, shuffle=True)
+        dataset = StreamingDataset(remote=place, batch_size=4, shuffle=True)
         return len(list(StreamingDataLoader(dataset, **options(context) if options else {})))
 
     def recorded(context):
-        dataset = StreamingDataset(local=place, batch_size=4, shuffle=True)
+        dataset = StreamingDataset(remote=place, batch_size=4, shuffle=True)
         return len(list(StreamingDataLoader(dataset, ledger=context.ledger)))
 
     def given(context):

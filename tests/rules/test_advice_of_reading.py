@@ -14,6 +14,7 @@ from smalti import (
     open_dataset,
     open_store,
 )
+from smalti.cache import CacheOptions
 from tests.rules.followed_advice import Cases, check_followed, convert, plain_set, put, read, split_set, unsafe_set
 
 CASES = Cases()
@@ -76,7 +77,7 @@ def a_version_that_is_gone(at):
 
 
 def unsafe_remedies(at, place):
-    yield lambda: read(StreamingDataset(local=place, batch_size=1, allow_unsafe_types=True))
+    yield lambda: read(StreamingDataset(remote=place, batch_size=1, allow_unsafe_types=True))
     yield lambda: list(LocalDataset(place, allow_unsafe_types=True))
     yield lambda: MDSWriter(out=str(at / "new"), columns={"id": "pkl"}, allow_unsafe_types=True).finish()
 
@@ -87,7 +88,7 @@ UNSAFE = "give `allow_unsafe_types=True` to MDSWriter, StreamingDataset or Local
 @case("storage", UNSAFE)
 def a_pickled_column(at):
     place = unsafe_set(at)
-    yield lambda: read(StreamingDataset(local=place, batch_size=1))
+    yield lambda: read(StreamingDataset(remote=place, batch_size=1))
     yield from unsafe_remedies(at, place)
 
 
@@ -144,84 +145,89 @@ def a_role_without_credentials(at):
 @case("dataset", "Give it to the dataset, or use StreamingDataLoader(dataset, batch_size=...)")
 def a_dataset_without_a_batch_size(at):
     place = put(at / "set")
-    yield lambda: next(iter(StreamingDataset(local=place)))
-    yield lambda: read(StreamingDataset(local=place, batch_size=4))
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place), batch_size=4))
+    yield lambda: next(iter(StreamingDataset(remote=place)))
+    yield lambda: read(StreamingDataset(remote=place, batch_size=4))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place), batch_size=4))
 
 
 @case("dataset", "for the dataset; give one.")
 def two_batch_sizes(at):
     place = put(at / "set")
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, batch_size=4), batch_size=2))
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, batch_size=4)))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, batch_size=4), batch_size=2))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, batch_size=4)))
 
 
 @case("dataset", "Leave `include_ids` out")
 def a_column_named_as_the_ids(at):
     with MDSWriter(out=str(at / "set"), columns={"_sample_id": "int"}) as writer:
         writer.write({"_sample_id": 1})
-    yield lambda: read(StreamingDataset(local=str(at / "set"), batch_size=1, include_ids=True))
-    yield lambda: read(StreamingDataset(local=str(at / "set"), batch_size=1))
+    yield lambda: read(StreamingDataset(remote=str(at / "set"), batch_size=1, include_ids=True))
+    yield lambda: read(StreamingDataset(remote=str(at / "set"), batch_size=1))
 
 
 @case("dataset", "write ['id']")
 def columns_as_a_text(at):
     place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, columns="id")
-    yield lambda: StreamingDataset(local=place, batch_size=1, columns=["id"])
+    yield lambda: StreamingDataset(remote=place, batch_size=1, columns="id")
+    yield lambda: StreamingDataset(remote=place, batch_size=1, columns=["id"])
 
 
 @case("dataset", "leave it out to read all")
 def no_columns(at):
     place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, columns=[])
-    yield lambda: StreamingDataset(local=place, batch_size=1)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, columns=[])
+    yield lambda: StreamingDataset(remote=place, batch_size=1)
 
 
 @case("dataset", "give both, or none")
 def a_limit_of_skipped_samples_alone(at):
     place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, max_skipped=3)
-    yield lambda: StreamingDataset(local=place, batch_size=1, max_skipped=3, on_error="skip")
-    yield lambda: StreamingDataset(local=place, batch_size=1)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, max_skipped=3)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, max_skipped=3, on_error="skip")
+    yield lambda: StreamingDataset(remote=place, batch_size=1)
 
 
-@case("dataset", "give `rank` and `num_ranks` together, or `world` alone")
-def a_rank_alone(at):
+@case("dataset", "is now in cache=CacheOptions(local=...)")
+def an_argument_that_moved(at):
     place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, rank=0)
-    yield lambda: StreamingDataset(local=place, batch_size=1, rank=0, num_ranks=1)
-    yield lambda: StreamingDataset(local=place, batch_size=1, world=World())
+    yield lambda: StreamingDataset(remote=place, batch_size=1, local=str(at / "cache"))
+    yield lambda: StreamingDataset(remote=place, batch_size=1, cache=CacheOptions(local=str(at / "cache")))
+
+
+@case("dataset", "is now in world=World.flat(rank, num_ranks)")
+def a_rank_without_a_world(at):
+    place = put(at / "set")
+    yield lambda: StreamingDataset(remote=place, batch_size=1, rank=0, num_ranks=1)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, world=World.flat(0, 1))
 
 
 @case("dataset", "give at least that")
 def a_cache_that_is_too_small(at):
     put("memory://advice/small")
-    yield lambda: read(StreamingDataset(remote="memory://advice/small", local=str(at), batch_size=1, cache_limit=10))
     yield lambda: read(
-        StreamingDataset(remote="memory://advice/small", local=str(at), batch_size=1, cache_limit="64kb")
+        StreamingDataset(
+            remote="memory://advice/small", cache=CacheOptions(local=str(at), cache_limit=10), batch_size=1
+        )
     )
-
-
-@case("dataset", "`affinity` must be left out with")
-def affinity_in_an_order_of_mosaicml(at):
-    place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, shuffle_algo="py1e", affinity=0.5)
-    yield lambda: StreamingDataset(local=place, batch_size=1, shuffle_algo="py1e")
+    yield lambda: read(
+        StreamingDataset(
+            remote="memory://advice/small", cache=CacheOptions(local=str(at), cache_limit="64kb"), batch_size=1
+        )
+    )
 
 
 @case("dataset", "give `shuffle=False`")
 def a_state_of_another_order(at):
     place = put(at / "set")
-    state = StreamingDataset(local=place, batch_size=1).state_dict(4)
+    state = StreamingDataset(remote=place, batch_size=1).state_dict(4)
 
     def resumed(**options):
-        dataset = StreamingDataset(local=place, batch_size=1, **options)
+        dataset = StreamingDataset(remote=place, batch_size=1, **options)
         dataset.load_state_dict(state)
         return read(dataset)
 
     def begun_anew():
-        dataset = StreamingDataset(local=place, batch_size=1, shuffle=True)
+        dataset = StreamingDataset(remote=place, batch_size=1, shuffle=True)
         dataset.set_epoch(0)
         return read(dataset)
 
@@ -233,21 +239,21 @@ def a_state_of_another_order(at):
 @case("dataset", "or a share of the epoch below 1")
 def a_share_of_skipped_samples(at):
     place = put(at / "set")
-    yield lambda: StreamingDataset(local=place, batch_size=1, on_error="skip", max_skipped=1.5)
-    yield lambda: StreamingDataset(local=place, batch_size=1, on_error="skip", max_skipped=0.5)
-    yield lambda: StreamingDataset(local=place, batch_size=1, on_error="skip", max_skipped=2)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, on_error="skip", max_skipped=1.5)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, on_error="skip", max_skipped=0.5)
+    yield lambda: StreamingDataset(remote=place, batch_size=1, on_error="skip", max_skipped=2)
 
 
 @case("loader", "the dataset plans the order; give it `shuffle=True`")
 def a_loader_that_shuffles(at):
     place = put(at / "set")
-    yield lambda: StreamingDataLoader(StreamingDataset(local=place), batch_size=4, shuffle=True)
-    yield lambda: StreamingDataLoader(StreamingDataset(local=place, shuffle=True), batch_size=4)
+    yield lambda: StreamingDataLoader(StreamingDataset(remote=place), batch_size=4, shuffle=True)
+    yield lambda: StreamingDataLoader(StreamingDataset(remote=place, shuffle=True), batch_size=4)
 
 
 @case("loader", "leave it out, or give worker_kind='process'")
 def an_option_of_processes(at):
-    dataset = StreamingDataset(local=put(at / "set"))
+    dataset = StreamingDataset(remote=put(at / "set"))
     yield lambda: StreamingDataLoader(dataset, batch_size=4, num_workers=1, worker_kind="thread", worker_init_fn=print)
     yield lambda: StreamingDataLoader(dataset, batch_size=4, num_workers=1, worker_kind="thread")
     yield lambda: StreamingDataLoader(dataset, batch_size=4, num_workers=1, worker_kind="process", worker_init_fn=print)
@@ -259,8 +265,8 @@ def nulls_among_numbers(at):
         return {"x": None if sample["id"] % 2 else sample["id"]}
 
     place = put(at / "set")
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, transform=with_none), 4))
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, transform=lambda s: {"x": s["id"]}), 4))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, transform=with_none), 4))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, transform=lambda s: {"x": s["id"]}), 4))
 
 
 @case("loader", "must return the same columns for every sample")
@@ -269,8 +275,8 @@ def a_column_of_some_samples(at):
         return {"x": 1} if sample["id"] % 2 else {"x": 1, "y": 2}
 
     place = put(at / "set")
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, transform=some), 4))
-    yield lambda: read(StreamingDataLoader(StreamingDataset(local=place, transform=lambda s: {"x": 1}), 4))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, transform=some), 4))
+    yield lambda: read(StreamingDataLoader(StreamingDataset(remote=place, transform=lambda s: {"x": 1}), 4))
 
 
 @case("loader", "other datasets go to torch's own DataLoader")
@@ -283,11 +289,11 @@ def a_dataset_of_torch(at):
 @case("loader", "`proportion` must be given for all streams or for none")
 def a_proportion_of_one_stream(at):
     one, two = put(at / "one"), put(at / "two")
-    yield lambda: StreamingDataset(streams=[Stream(local=one, proportion=1), Stream(local=two)], batch_size=1)
+    yield lambda: StreamingDataset(streams=[Stream(remote=one, proportion=1), Stream(remote=two)], batch_size=1)
     yield lambda: StreamingDataset(
-        streams=[Stream(local=one, proportion=1), Stream(local=two, proportion=1)], batch_size=1
+        streams=[Stream(remote=one, proportion=1), Stream(remote=two, proportion=1)], batch_size=1
     )
-    yield lambda: StreamingDataset(streams=[Stream(local=one), Stream(local=two)], batch_size=1)
+    yield lambda: StreamingDataset(streams=[Stream(remote=one), Stream(remote=two)], batch_size=1)
 
 
 @pytest.mark.parametrize(("advice", "steps"), CASES)

@@ -99,9 +99,6 @@ def test_the_public_names_are_those_that_the_issue_was_about():
         "stream",
         "num_samples",
         "epoch_size",
-        "plan",
-        "view",
-        "read",
         "stats",
         "close",
         "cursor",
@@ -112,7 +109,7 @@ def test_the_public_names_are_those_that_the_issue_was_about():
 @pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
 @pytest.mark.parametrize("how", READERS)
 def test_a_loader_reads_and_resumes_whatever_a_subclass_of_the_dataset_calls_its_own(root, make, how):
-    options = {"remote": root, "shuffle": True, "batch_size": 8, "predownload": 16, "include_ids": True}
+    options = {"remote": root, "shuffle": True, "batch_size": 8, "include_ids": True}
     whole = StreamingDataLoader(StreamingDataset(**options))
     expected = ids(whole) + ids(whole)
     loader = StreamingDataLoader(make(**options), **how)

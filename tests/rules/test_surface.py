@@ -44,6 +44,7 @@ def test_every_public_name_can_be_had():
 def test_the_public_names_are_these():
     assert smalti.__all__ == [
         "__version__",
+        "CacheOptions",
         "CommitConflict",
         "CopyOptions",
         "Cursor",
@@ -51,6 +52,7 @@ def test_the_public_names_are_these():
         "LocalDataset",
         "MDSWriter",
         "Manifest",
+        "OrderOptions",
         "PurgeOptions",
         "SmaltiError",
         "Stream",

@@ -19,6 +19,7 @@ from smalti.ledger import check_ledger
 from smalti.regular_files import open_regular
 from smalti.sources.archive import fetch_archive
 from smalti.torch.train.config_file import read_config
+from tests.reading_options import grouped
 
 SOURCE = Path(smalti.__file__).parent
 
@@ -48,7 +49,7 @@ def broken(whole, tmp_path):
 
 
 def read_streaming(place, tmp_path, **options):
-    return smalti.StreamingDataset(batch_size=1, download_timeout=5, **options)[0]
+    return smalti.StreamingDataset(batch_size=1, **grouped(download_timeout=5, **options))[0]
 
 
 READERS = {
@@ -64,7 +65,7 @@ READERS = {
     "delete": lambda place, tmp_path: smalti.delete(place, ids=[1], column="i"),
     "convert": lambda place, tmp_path: smalti.convert(place, tmp_path / "converted", format="mds", processes=1),
     "LocalDataset": lambda place, tmp_path: LocalDataset(place)[0],
-    "local": lambda place, tmp_path: read_streaming(place, tmp_path, local=place),
+    "in place": lambda place, tmp_path: read_streaming(place, tmp_path, remote=place),
     "remote": lambda place, tmp_path: read_streaming(place, tmp_path, remote=place, local=str(tmp_path / "cache")),
 }
 NO_SHARD = {"load_manifest", "history", "info", "merge_index"}

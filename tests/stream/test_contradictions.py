@@ -55,7 +55,7 @@ def other_sizes(entry):
 
 
 def read(root, scratch):
-    dataset = StreamingDataset(remote=str(root), local=str(scratch))
+    dataset = StreamingDataset(remote=str(root), cache=CacheOptions(local=str(scratch)))
     return [dataset[number] for number in range(dataset.size)]
 
 

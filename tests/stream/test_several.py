@@ -92,11 +92,10 @@ def test_each_stream_has_its_own_options(roots, tmp_path):
 
 
 def test_options_that_a_stream_leaves_none_take_the_datasets_value():
-    stream = Stream(remote="a", download_retry=3, keep_zip=False, storage_options={"key": "own"})
+    stream = Stream(remote="a", storage_options={"key": "own"})
     chosen = CacheOptions(download_retry=9, keep_zip=True, validate_hash="md5")
     options = stream.options(cache=chosen, split="train", storage_options={"key": "all"})
-    cache = CacheOptions(download_retry=3, keep_zip=False, validate_hash="md5")
-    assert options == StreamOptions("a", cache=cache, split="train", storage_options={"key": "own"})
+    assert options == StreamOptions("a", cache=chosen, split="train", storage_options={"key": "own"})
 
 
 def test_missing_streams_are_named(roots, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.catalog import merge_index
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, SchemaError
@@ -33,33 +34,30 @@ def root(tmp_path):
     return write_set(tmp_path / "set", 95)
 
 
-@pytest.mark.parametrize("empty", [{"remote": ""}, {"split": ""}])
-def test_an_empty_remote_or_split_is_none_as_for_mosaicml(root, tmp_path, monkeypatch, empty):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(write_set(tmp_path / "elsewhere", 3))
-    options = Stream(**{"local": str(root), **empty}).options()
-    assert (options.root, options.split) == (str(root), None)
+def test_an_empty_split_is_none_as_for_mosaicml(root):
+    options = Stream(remote=str(root), split="").options()
+    assert options.split is None
     assert len(OpenStreams([options])) == 95
-    assert len(StreamingDataset(**{"local": str(root), "batch_size": 1, **empty})) == 95
+    assert len(StreamingDataset(remote=str(root), batch_size=1, split="")) == 95
 
 
 def test_an_empty_local_means_the_users_cache_folder(root):
-    assert Stream(remote=str(root), local="").options().cache.local is None
+    assert Stream(remote=str(root), cache=CacheOptions(local="")).options().cache.local is None
 
 
 def test_a_store_may_be_given_instead_of_its_address(root, tmp_path):
     store = LoggedStore(LocalStore(root), tmp_path / "log")
-    options = Stream(remote=store, local=str(tmp_path / "local")).options()
+    options = Stream(remote=store, cache=CacheOptions(local=str(tmp_path / "local"))).options()
     assert options.root == f"logged+{root}"
     streams = pickle.loads(pickle.dumps(OpenStreams([options])))
     assert streams.sample(94)["id"] == 94
     assert len(store.lines("fetch")) == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"remote": ""}, {"local": ""}, {"remote": "", "local": ""}])
-def test_a_stream_without_remote_and_local_is_refused(given):
+@pytest.mark.parametrize("given", [{}, {"remote": ""}])
+def test_a_stream_without_remote_is_refused(given):
     for kind in (Stream, StreamingDataset):
-        with pytest.raises(ValueError, match="`remote` or `local` is needed"):
+        with pytest.raises(ValueError, match="`remote` is needed"):
             kind(**given)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from smalti import MDSWriter
+from smalti.cache import CacheOptions
 from smalti.errors import ArgumentError, ArgumentTypeError, SampleIndexError, SchemaError, SmaltiError, StoreNotFound
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
@@ -16,12 +17,12 @@ def root(tmp_path_factory):
 
 
 def loaded(root, **options):
-    return StreamingDataLoader(StreamingDataset(local=root), **{"batch_size": 4, **options})
+    return StreamingDataLoader(StreamingDataset(remote=root), **{"batch_size": 4, **options})
 
 
 MISTAKES = {
     "no batch size for a loop over the dataset": (
-        lambda root: next(iter(StreamingDataset(local=root))),
+        lambda root: next(iter(StreamingDataset(remote=root))),
         ArgumentError,
         "or use StreamingDataLoader(dataset, batch_size=...)",
     ),
@@ -33,38 +34,38 @@ MISTAKES = {
     "shuffle at the loader": (lambda root: loaded(root, shuffle=True), ArgumentError, "give it `shuffle=True`"),
     "a list as dataset": (lambda _: StreamingDataLoader([1], 2), ArgumentTypeError, "torch's own DataLoader"),
     "shuffle as a text": (
-        lambda root: StreamingDataset(local=root, shuffle="no"),
+        lambda root: StreamingDataset(remote=root, shuffle="no"),
         ArgumentTypeError,
         "`shuffle` must be True or False, found 'no'",
     ),
     "a transform that is none": (
-        lambda root: StreamingDataset(local=root, transform=3),
+        lambda root: StreamingDataset(remote=root, transform=3),
         ArgumentTypeError,
         "`transform` must be a function, found 3",
     ),
     "options of a store as a text": (
-        lambda root: StreamingDataset(local=root, storage_options="key=SECRET"),
+        lambda root: StreamingDataset(remote=root, storage_options="key=SECRET"),
         ArgumentTypeError,
         'must be a mapping such as {"key": "value"}, found str',
     ),
     "a deadline as a text": (
-        lambda root: StreamingDataset(local=root, download_timeout="long"),
+        lambda root: StreamingDataset(remote=root, cache=CacheOptions(download_timeout="long")),
         ArgumentError,
         "a number of seconds above 0, found 'long'",
     ),
-    "no address": (lambda _: StreamingDataset(), ArgumentError, "`remote` or `local` is needed"),
+    "no address": (lambda _: StreamingDataset(), ArgumentError, "`remote` is needed"),
     "one column as a text": (
-        lambda root: StreamingDataset(local=root, columns="id"),
+        lambda root: StreamingDataset(remote=root, columns="id"),
         ArgumentTypeError,
         "write ['id']",
     ),
     "a sample behind the last one": (
-        lambda root: StreamingDataset(local=root)[20],
+        lambda root: StreamingDataset(remote=root)[20],
         SampleIndexError,
         "it has samples 0 to 19",
     ),
     "a split of a set without splits": (
-        lambda root: len(StreamingDataset(local=root, split="trian")),
+        lambda root: len(StreamingDataset(remote=root, split="trian")),
         StoreNotFound,
         "has no splits, and no folder 'trian' with a shard set of its own: leave `split` out",
     ),

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from smalti.torch import StreamingDataLoader, StreamingDataset, gather_world
 from smalti.world import World
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch
@@ -36,7 +37,7 @@ def loader_of(root, *, workers=0, batch=8, shuffle=True, **options):
         "worker_kind",
     }
     loader_options = {name: options.pop(name) for name in names & set(options)}
-    dataset = StreamingDataset(remote=root, shuffle=shuffle, **options)
+    dataset = StreamingDataset(remote=root, shuffle=shuffle, **grouped(**options))
     return StreamingDataLoader(dataset, batch, num_workers=workers, **loader_options)
 
 

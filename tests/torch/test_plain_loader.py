@@ -20,6 +20,7 @@ from smalti.catalog import merge_index
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
@@ -40,7 +41,7 @@ def epochs(root):
 
 
 def dataset_of(root, **options):
-    return StreamingDataset(remote=root, batch_size=8, shuffle=True, **options)
+    return StreamingDataset(remote=root, batch_size=8, shuffle=True, **grouped(**options))
 
 
 def ids_of(samples):

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from smalti.dataset import Pass
+from smalti.dataset import OrderOptions
+from smalti.dataset.order import Pass
 from smalti.errors import SmaltiError, WorldMismatch
 from smalti.ledger import LedgerWriter, check_ledger
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.torch.loader import PassRecorder, open_ledger
 from smalti.world import World
+from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = pytest.mark.torch
@@ -24,7 +26,9 @@ def root(tmp_path_factory):
 
 
 def opened(root, **options):
-    return StreamingDataset(local=str(root), batch_size=4, shuffle=True, include_ids=True, world=World(), **options)
+    return StreamingDataset(
+        remote=str(root), batch_size=4, shuffle=True, include_ids=True, world=World(), **grouped(**options)
+    )
 
 
 def read(dataset, ledger, *, state=None, stop=None, **options):
@@ -39,7 +43,7 @@ def read(dataset, ledger, *, state=None, stop=None, **options):
     return loader.state_dict(), delivered
 
 
-@pytest.mark.parametrize("options", [{}, {"tail": "short"}, {"tail": "drop"}, {"shuffle_algo": "py1e"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"tail": "short"}, {"tail": "drop"}], ids=str)
 def test_a_run_that_was_killed_and_resumed_is_proven(root, tmp_path, options):
     state, _ = read(opened(root, **options), tmp_path, stop=5)
     read(opened(root, **options), tmp_path, state=state, stop=3)  # this life saves nothing
@@ -88,7 +92,7 @@ def test_a_running_sum_is_written_with_each_state(root, tmp_path):
     loader.load_state_dict(state)
     dataset = loader.streaming_dataset
     assert sum(1 for _ in loader) == 7
-    report = check_ledger(tmp_path, lambda cursor: dataset.reading(Pass(cursor, World())).plan)
+    report = check_ledger(tmp_path, lambda cursor: dataset._smalti.reading(Pass(cursor, World())).plan)
     assert report.ok, report.problems
     assert (report.compared, report.epochs[0].taken) == (45, 45)
 
@@ -99,13 +103,18 @@ def test_ranks_that_replicate_each_other_are_each_proven(root, tmp_path, replica
     for rank in range(4):
         world = World.of_blocks(rank, 4, 1)
         dataset = StreamingDataset(
-            local=str(root), batch_size=3, shuffle=True, include_ids=True, world=world, replication=replication
+            remote=str(root),
+            batch_size=3,
+            shuffle=True,
+            include_ids=True,
+            world=world,
+            order=OrderOptions(replication=replication),
         )
         with LedgerWriter(tmp_path, life=1, world=world) as writer:
             loader = StreamingDataLoader(dataset, ledger=writer)
             taken.append(sum(int((batch["_position"] >= 0).sum()) for batch in loader))
     assert sorted(taken, reverse=True) == taken_by_each
-    report = check_ledger(tmp_path, lambda cursor: dataset.reading(Pass(cursor, World())).plan)
+    report = check_ledger(tmp_path, lambda cursor: dataset._smalti.reading(Pass(cursor, World())).plan)
     assert report.ok, report.problems
     assert report.compared == 45 * replication
 
@@ -127,7 +136,7 @@ def test_the_recorded_ids_are_the_delivered_ones(root, tmp_path):
 def test_two_alternating_iterations_are_refused(root, tmp_path):
     dataset = opened(root)
     writer = open_ledger(tmp_path, World())
-    first, second = (PassRecorder(writer, dataset.reading(dataset.begin_pass())) for _ in range(2))
+    first, second = (PassRecorder(writer, dataset._smalti.reading(dataset._smalti.begin_pass())) for _ in range(2))
     second.take()
     with pytest.raises(SmaltiError, match="a step of epoch 0 was taken after another iteration began"):
         first.take()

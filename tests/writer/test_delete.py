@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smalti.cache import CacheOptions
 from smalti.catalog import history, load_manifest, rollback, verify
 from smalti.catalog.header import read_header
 from smalti.catalog.retention.vacuum import vacuum
@@ -320,7 +321,7 @@ def test_every_later_version_carries_the_record_of_the_deletion_and_a_rollback_b
 def test_a_dataset_reads_the_remaining_samples(tmp_path):
     write_rows(LocalStore(tmp_path / "set"))
     delete(tmp_path / "set", [("user", "==", 5)])
-    dataset = open_dataset(str(tmp_path / "set"), local=str(tmp_path / "cache"))
+    dataset = open_dataset(str(tmp_path / "set"), cache=CacheOptions(local=str(tmp_path / "cache")))
     assert [int(dataset[row]["id"]) for row in range(dataset.size)] == ids_without_user(5, range(40))
 
 
@@ -375,7 +376,7 @@ def test_added_columns_stay_aligned_and_can_be_the_condition(tmp_path):
     before = load_manifest(store)
     report = delete(store, [("score", "==", 500), ("id", "<", 20)])
     assert (report.num_deleted, report.shards_concerned) == (3, 2)
-    dataset = open_dataset(str(tmp_path / "set"), local=str(tmp_path / "cache"))
+    dataset = open_dataset(str(tmp_path / "set"), cache=CacheOptions(local=str(tmp_path / "cache")))
     rows = [dataset[row] for row in range(dataset.size)]
     assert [int(row["id"]) for row in rows] == [n for n in range(40) if n not in (5, 12, 19)]
     assert [int(row["score"]) for row in rows] == [n % 7 * 100 for n in range(40) if n not in (5, 12, 19)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smalti.cache import inspect
+from smalti.cache import CacheOptions, inspect
 from smalti.catalog import history, load_manifest, rollback, tag, tags, verify
 from smalti.catalog.header import read_header
 from smalti.catalog.publishing import announce_removal
@@ -271,7 +271,7 @@ def test_a_removal_that_fails_is_repeated_by_the_next_call(store):
 
 def test_a_reader_of_a_retired_version_gets_an_error_and_never_wrong_data(tmp_path):
     write_rows(LocalStore(tmp_path / "set"))
-    reader = open_dataset(str(tmp_path / "set"), local=str(tmp_path / "cache"))
+    reader = open_dataset(str(tmp_path / "set"), cache=CacheOptions(local=str(tmp_path / "cache")))
     assert reader[0]["text"] == "row 0"
     delete(tmp_path / "set", [("user", "==", 5)], purge=NO_CACHE)
     with pytest.raises(OSError, match="shard"):

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from smalti import LocalDataset, MDSWriter, load_manifest, open_dataset, verify
+from smalti.cache import CacheOptions
 from smalti.errors import DatasetExists, SchemaError
 from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
@@ -36,7 +37,9 @@ def test_a_published_set_is_read_in_batches_from_a_store(kind, options, tmp_path
     with kind(columns=COLUMNS, out=tmp_path / "set", size_limit=200, compression="zstd", **options) as writer:
         for row in rows(40):
             writer.write(row)
-    dataset = open_dataset(str(tmp_path / "set"), local=str(tmp_path / "cache"), batch_size=8, shuffle=True)
+    dataset = open_dataset(
+        str(tmp_path / "set"), cache=CacheOptions(local=str(tmp_path / "cache")), batch_size=8, shuffle=True
+    )
     assert sorted(sample["id"] for sample in dataset) == list(range(40))
     stream = dataset.stream
     ids = np.random.default_rng(0).permutation(40)

@@ -1,7 +1,7 @@
 """Reading parts of shards: verified blocks in memory, fetched by ranged requests.
 
 Used where few samples of a shard are needed now: for the first batches of a pass, whose shards come behind, for single
-samples by id, and for all samples with `cache="none"`. Intended behaviour; anything else is a bug:
+samples by id, and for all samples with `mode="none"`. Intended behaviour; anything else is a bug:
 1. No byte of a shard is used before the hash of its block was compared with the block list, and no list before it was
    compared with the digest that the version names.
 2. Reading takes two round trips of a shard that is new here (its list beside its header, then blocks of samples), and

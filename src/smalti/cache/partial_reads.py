@@ -1,7 +1,7 @@
 """The choice between reading parts of a shard and fetching it whole.
 
 Parts are read of shards with block lists: for the first batch of each thread of a pass; for single samples by id; and
-for all samples with `cache="none"`, those of later batches ahead (`dataset/blocks_ahead.py`). Everything else is
+for all samples with `mode="none"`, those of later batches ahead (`dataset/blocks_ahead.py`). Everything else is
 fetched whole. How blocks are fetched and verified: `blocks.py`.
 """
 
@@ -42,10 +42,10 @@ class PartialReads:
     ) -> None:
         self._sources, self._opened, self._counters, self._fetch_ahead = sources, opened, counters, fetch_ahead
         self.is_possible = any(
-            source.options.cache == NONE or has_block_lists(source.shards) for source in sources.sources
+            source.options.mode == NONE or has_block_lists(source.shards) for source in sources.sources
         )
         """True if some shards may be read in blocks."""
-        self.reads_without_copies = any(source.options.cache == NONE for source in sources.sources)
+        self.reads_without_copies = any(source.options.mode == NONE for source in sources.sources)
         """True if some shards are read in blocks only."""
         self._reader: PerProcess[BlockReader] = PerProcess(partial(BlockReader, sources, counters))
         self._budget, self._is_in_pass = BlockBudget(), False
@@ -150,7 +150,7 @@ class PartialReads:
     def _is_read_in_blocks(self, shard_id: int) -> bool:
         """Return whether no whole copy of a shard is wanted."""
         return (
-            self._sources.source_of(shard_id).options.cache == NONE
+            self._sources.source_of(shard_id).options.mode == NONE
             and self._sources.is_copied(shard_id)
             and self._reader.get().has_list(shard_id)
         )

@@ -4,9 +4,10 @@ Shard ids count over all sources, laid end to end. Nothing is fetched or opened 
 source's copies is created when its path is first needed.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.attributes import seconds_above_zero, whole_number
+from smalti.attributes import check_choice, check_flags, seconds_above_zero, whole_number, whole_or_none
 from smalti.cache.files import Contents, check_filesystem, folder_name, make_folder, open_root
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
@@ -22,24 +23,30 @@ from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError
 from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
 from smalti.format.reading.partial import PartialFile, PartialShard
+from smalti.format.sizes import parse_byte_count
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds
 
 SHARDS, NONE = "shards", "none"
-"""Values of `cache`: what is kept on this machine."""
+"""Values of `mode`: what is kept on this machine."""
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Options for fetching, verifying and keeping remote shards on this machine.
+    """Options for fetching, verifying and keeping remote shards on this machine: the argument `cache` of a dataset.
 
-    `StreamingDataset` takes each field but `local` and `mirror` as an argument, and `Stream` has each of these as a
-    field, None for the dataset's choice.
+    Raises:
+        ValueError: a field is out of range.
     """
 
     local: str | None = None
     """Folder of the copies; None for the user's cache folder. Each data set gets a subfolder named by its digest, and
     without checksums by its address too."""
+    cache_limit: int | str | None = None
+    """Bytes that local copies of all streams of a dataset may take, such as "100gb" (units of 1024), including those of
+    other processes; shards that are needed last are evicted first. None for no limit. A number after construction."""
+    predownload: int | None = None
+    """Samples to look ahead when fetching, for all streams of a dataset; None for 8 batches or four shards."""
     download_retry: int = 2
     """Attempts for one shard in all (not further ones), at least 1."""
     download_timeout: float = 60.0
@@ -49,7 +56,7 @@ class CacheOptions:
     """Hash that the index must have for every file; None for whichever it has. All hashes in the index are checked."""
     keep_zip: bool = False
     """Keep the compressed file beside the unpacked one."""
-    cache: str = SHARDS
+    mode: str = SHARDS
     """`shards` keeps copies of whole shards; `none` reads the blocks of the samples that are needed, and keeps some of
     them in memory. Shards without block hashes are fetched whole in both cases."""
     mirror: bool = False
@@ -58,22 +65,26 @@ class CacheOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "download_retry", whole_number("download_retry", self.download_retry, 1))
-        if self.cache not in (SHARDS, NONE):
-            raise ArgumentError(f"`cache` is {self.cache!r}; expected {SHARDS!r} or {NONE!r}")
+        object.__setattr__(self, "predownload", whole_or_none("predownload", self.predownload, 0, (1 << 31) - 1))
+        object.__setattr__(self, "local", os.fspath(self.local) if self.local else None)
+        if self.cache_limit is not None:
+            object.__setattr__(self, "cache_limit", parse_byte_count(self.cache_limit, what="`cache_limit`"))
+        check_flags(keep_zip=self.keep_zip)
+        check_choice("mode", self.mode, (SHARDS, NONE))
         seconds = seconds_above_zero("download_timeout", self.download_timeout)
         object.__setattr__(self, "download_timeout", seconds)
         if self.mirror and not self.local:
             raise ArgumentError("`mirror` needs `local`, the folder in which the copies of one data set lie")
 
     @property
+    def limit_bytes(self) -> int | None:
+        """`cache_limit` as a number."""
+        return None if self.cache_limit is None else parse_byte_count(self.cache_limit, what="`cache_limit`")
+
+    @property
     def stall_seconds(self) -> float:
         """Seconds without a byte after which a request is made again, so that all attempts fit the time limit."""
         return self.download_timeout / self.download_retry
-
-    def overridden_by(self, choices: object) -> "CacheOptions":
-        """Return these options, replaced by the attributes of `choices` that bear a field's name and are not None."""
-        chosen = {field.name: getattr(choices, field.name, None) for field in fields(self)}
-        return replace(self, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def detect_cache_folder() -> Path:

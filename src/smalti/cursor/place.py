@@ -195,7 +195,7 @@ class Cursor:
     canonical_nodes: int
     """Runs that the order is woven from; independent of the number of machines."""
     initial_hosts: int
-    """Hosts that the run began with; part of MosaicML's state and used by its orders only."""
+    """Hosts that the run began with: a key of MosaicML's states. The order does not depend on it."""
     digest: str
     """Digest of the manifest; of a mixture, of all manifests."""
     split: str | None
@@ -215,30 +215,10 @@ class Cursor:
     affinity: float = 1.0
     """Part of its shards that a run keeps from epoch to epoch; 1 in states that do not say."""
 
-    @property
-    def end(self) -> int:
-        """Samples after which the epoch is complete; with MosaicML's batches of streams, an upper bound.
-
-        MosaicML's orders make their canonical nodes equally long by repeats, which precede the last samples.
-        """
-        if self.algorithm == WINDOW:
-            return self.epoch_size
-        end = -(-self.epoch_size // self.canonical_nodes) * self.canonical_nodes
-        return end + (self._max_padding(self.mixture) if self.mixture is not None else 0)
-
-    def _max_padding(self, mixture: Mixture) -> int:
-        """Return an upper bound of the padding in MosaicML's batches of streams; the exact number requires its plan."""
-        if mixture.batching_method == "random":
-            return 0
-        batch = mixture.global_batch or 0
-        ranks = batch // (mixture.local_batch or max(1, batch))
-        # Each stream is partitioned by itself, over canonical nodes or hosts, and padded for all their ranks.
-        return len(mixture.streams) * (self.canonical_nodes + 1) * (ranks + 1) + batch
-
     def advanced(self, samples: int) -> "Cursor":
         """Return the cursor after `samples` more samples; at the epoch's end, the start of the next epoch."""
         place = self.samples + samples
-        return self.next_epoch() if place >= self.end else replace(self, samples=place)
+        return self.next_epoch() if place >= self.epoch_size else replace(self, samples=place)
 
     def next_epoch(self) -> "Cursor":
         """Return the start of the next epoch."""
@@ -312,53 +292,12 @@ class Cursor:
                 "is damaged: use an older checkpoint.",
                 key="global_batch",
             )
-        if cursor.samples > cursor.end:
+        if cursor.algorithm != WINDOW:  # its epochs are padded: only a plan of it knows where they end
+            return cursor
+        if cursor.samples > cursor.epoch_size:
             raise CursorError(
                 f"saved state: 'sample_in_epoch' is {cursor.samples}, but its epoch has only {cursor.epoch_size} "
                 "samples; the state is damaged: use an older checkpoint.",
                 samples=cursor.samples,
-            )
-        return cursor.advanced(0)
-
-    @classmethod
-    def from_mosaic_state(cls, state: Mapping[str, Any], fresh: "Cursor", *, num_ranks: int) -> "Cursor":
-        """Return the cursor of a state that MosaicML Streaming wrote: five keys, or four in old checkpoints.
-
-        `fresh` is a cursor of this data set with this run's options, which the state does not hold; `num_ranks` counts
-        the ranks that read different samples in this run.
-
-        Raises:
-            CursorError: a field is missing, of another type, or out of range, or the order is not MosaicML's.
-        """
-        mapping(state)
-        if fresh.algorithm == WINDOW:
-            raise CursorError(
-                "saved state: no key 'smalti' in it, so MosaicML Streaming or something else wrote it, and this "
-                "dataset reads in the `window` order, which is not MosaicML's. To continue that run, give its "
-                "`shuffle_algo` (MosaicML's default is 'py1e') and its other options; to begin the epoch anew in the "
-                "`window` order, call `set_epoch` instead.",
-                algorithm=fresh.algorithm,
-            )
-        epoch = whole(state, "epoch", low=-1, high=1 << 62)
-        hosts = fresh.initial_hosts
-        if state.get("initial_physical_nodes") is not None:  # missing in old checkpoints
-            hosts = whole(state, "initial_physical_nodes", low=1)
-        cursor = replace(
-            fresh,
-            epoch=max(epoch, 0),  # -1 before the first epoch
-            samples=0 if epoch < 0 else whole(state, "sample_in_epoch", low=0),
-            seed=whole(state, "shuffle_seed", low=0),
-            canonical_nodes=whole(state, "num_canonical_nodes", low=1, high=MAX_CANONICAL_NODES),
-            initial_hosts=hosts,
-        )
-        # The last steps of an epoch repeat samples, so the count may exceed the epoch by less than twice the ranks.
-        mixture = cursor.mixture and replace(cursor.mixture, global_batch=num_ranks, local_batch=1)
-        if cursor.samples > replace(cursor, mixture=mixture).end + 2 * num_ranks:
-            raise CursorError(
-                f"saved state: 'sample_in_epoch' is {cursor.samples}, but an epoch of this data set has only "
-                f"{cursor.epoch_size} samples. Open the data set that the run read; if the state was saved at the "
-                f"end of epoch {cursor.epoch} by many more ranks, call `set_epoch({cursor.epoch + 1})` instead.",
-                samples=cursor.samples,
-                epoch_size=cursor.epoch_size,
             )
         return cursor.advanced(0)

@@ -6,7 +6,7 @@ part of an epoch, `resume` holds the place of the run and compares saved states,
 it), and neither stores nor shards are opened here (`smalti.stream`).
 """
 
-from smalti.dataset.order import DEFAULT_SEED, Pass
+from smalti.dataset.order import DEFAULT_SEED, OrderOptions
 from smalti.dataset.streaming import StreamingDataset, open_dataset
 
-__all__ = ["DEFAULT_SEED", "Pass", "StreamingDataset", "open_dataset"]
+__all__ = ["DEFAULT_SEED", "OrderOptions", "StreamingDataset", "open_dataset"]

@@ -1,4 +1,4 @@
-"""Checks of StreamingDataset's arguments: numbers, choices, abbreviated sizes, streams and world."""
+"""Arguments of StreamingDataset: where those of earlier releases are now, and checks of the others."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,67 +6,27 @@ from decimal import Decimal
 from typing import Any
 
 from smalti.attributes import whole_or_none
-from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
-from smalti.dataset.resume import ALGORITHMS
 from smalti.errors import ArgumentError, ArgumentTypeError
-from smalti.order import TAILS
-from smalti.order.mixture import BATCHINGS, SAMPLINGS
-from smalti.order.mosaic import PARTITIONS
-from smalti.stream import Stream, StreamOptions
+from smalti.stream import MOVED_TO_CACHE, Stream, StreamOptions
 from smalti.world import World
 
+_OF_ORDER = (
+    "num_canonical_nodes", "shuffle_block_size", "affinity", "tail", "replication", "sampling_method",
+    "sampling_granularity", "batching_method", "change_weights",
+)  # fmt: skip
+MOVED = {
+    **MOVED_TO_CACHE,
+    **{name: f"is now in cache=CacheOptions({name}=...)" for name in ("cache_limit", "predownload")},
+    **{name: f"is now in order=OrderOptions({name}=...)" for name in _OF_ORDER},
+    "rank": "is now in world=World.flat(rank, num_ranks)",
+    "num_ranks": "is now in world=World.flat(rank, num_ranks)",
+    "shuffle_algo": "is gone: shuffle=True is the `window` order, and MosaicML's (py1e, py1br, py1s, py2s, naive) are "
+    "those of smalti.compat.streaming.StreamingDataset, which continues their runs",
+    "partition_algo": "is of MosaicML's orders: use smalti.compat.streaming.StreamingDataset",
+}
+"""By argument of an earlier release: where it is now."""
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
-_MAX_COUNT = (1 << 31) - 1
-"""Samples of a batch, and ranks: products of two such numbers are 64-bit integers."""
-_RANGES: dict[str, tuple[int, int | None]] = {
-    "batch_size": (1, _MAX_COUNT),
-    "num_canonical_nodes": (1, MAX_CANONICAL_NODES),
-    "shuffle_block_size": (1, MAX_BLOCK),
-    "predownload": (0, _MAX_COUNT),
-    "shuffle_seed": (0, MAX_SEED),
-    "replication": (1, _MAX_COUNT),
-    "rank": (0, _MAX_COUNT),
-    "num_ranks": (1, _MAX_COUNT),
-    "sampling_granularity": (1, (1 << 62) - 1),
-    "version": (0, (1 << 62) - 1),
-}
-_CHOICES: dict[str, Sequence[str]] = {
-    "tail": TAILS,
-    "shuffle_algo": ALGORITHMS,
-    "partition_algo": PARTITIONS,
-    "sampling_method": SAMPLINGS,
-    "batching_method": BATCHINGS,
-}
 _ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
-
-
-def checked(**arguments: Any) -> Any:
-    """Return the arguments checked: whole numbers as Python integers, choices unchanged, None as None.
-
-    Returns:
-        A tuple in the order of the arguments, or the value itself where there is one.
-
-    Raises:
-        ValueError: a number is out of its range, or a choice is not among the allowed ones.
-    """
-    checked_values = []
-    for name, value in arguments.items():
-        if name in _CHOICES:
-            check_choice(name, value, _CHOICES[name])
-            checked_values.append(value)
-        else:
-            checked_values.append(whole_or_none(name, value, *_RANGES[name]))
-    return tuple(checked_values) if len(checked_values) > 1 else checked_values[0]
-
-
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Check that the value of an argument is one of those allowed.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if value not in allowed:
-        raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {value!r}.")
 
 
 def number_of_samples(name: str, value: int | str | None) -> int | None:
@@ -82,20 +42,6 @@ def number_of_samples(name: str, value: int | str | None) -> int | None:
             raise ArgumentError(f"`{name}` must be a whole number such as 64000, '64k' or '1.5M', found {value!r}.")
         value = int(number)
     return whole_or_none(name, value, 1, (1 << 62) - 1)
-
-
-def chosen_world(rank: int | None, num_ranks: int | None, world: World | None) -> World | None:
-    """Return the world that the user chose, by rank and number of ranks or as a whole; None without a choice.
-
-    Raises:
-        ValueError: both are given, or one of `rank` and `num_ranks`.
-        WorldMismatch: there is no such rank.
-    """
-    if rank is None and num_ranks is None:
-        return world
-    if rank is None or num_ranks is None or world is not None:
-        raise ArgumentError("give `rank` and `num_ranks` together, or `world` alone, or none of them.")
-    return World.flat(rank, num_ranks)
 
 
 def check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
@@ -115,24 +61,37 @@ def check_transform(transform: Any, streams: Iterable[StreamOptions]) -> None:
             )
 
 
+def checked_world(world: Any) -> World | None:
+    """Return the world that the user chose; None without a choice.
+
+    Raises:
+        TypeError: it is no World.
+    """
+    if world is not None and not isinstance(world, World):
+        raise ArgumentTypeError(
+            f"`world` must be a smalti.World, found {world!r:.80}; see World.flat(rank, num_ranks)."
+        )
+    return world
+
+
 def declared_streams(
-    streams: Sequence[Stream] | None, *, remote: Any, local: Any, version: int | None, tag: str | None
+    streams: Sequence[Stream] | None, *, remote: Any, version: int | None, tag: str | None
 ) -> tuple[Stream, ...]:
-    """Return the streams that the user gave, or the single stream at `remote` or `local`.
+    """Return the streams that the user gave, or the single stream at `remote`.
 
     Raises:
         ValueError: both are given, or neither, or an empty list; or both a version and a tag.
         TypeError: `streams` holds something other than streams.
     """
     if streams is None:
-        return (Stream(remote=remote, local=local, version=version, tag=tag),)
-    if any(each is not None for each in (remote, local, version, tag)):
+        return (Stream(remote=remote, version=version, tag=tag),)
+    if any(value is not None for value in (remote, version, tag)):
         raise ArgumentError(
-            "give either `streams`, each with its `remote`, `local` and `version` or `tag`, or these for one set."
+            "give either `streams`, each with its `remote` and `version` or `tag`, or these for one set."
         )
-    value: object = streams
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        raise ArgumentTypeError(f"`streams` must be a list of smalti.Stream objects, found {type(value).__name__}.")
+    given: object = streams
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise ArgumentTypeError(f"`streams` must be a list of smalti.Stream objects, found {type(given).__name__}.")
     chosen = tuple(streams)
     for stream in chosen:
         if not isinstance(stream, Stream):

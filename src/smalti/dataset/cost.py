@@ -108,7 +108,7 @@ def forecast_epoch(
     version: int | None = None,
     tag: str | None = None,
     split: str | None = None,
-    **order: Any,
+    **options: Any,
 ) -> Forecast:
     """Return the cost of an epoch over a version, the newest by default. Reads its manifest and no shard.
 
@@ -118,14 +118,14 @@ def forecast_epoch(
         version: A version.
         tag: A tag in place of a version.
         split: The split to read; None for all.
-        **order: `shuffle`, `num_canonical_nodes`, `shuffle_block_size`, `affinity` as for `StreamingDataset`.
+        **options: other arguments of `StreamingDataset` that determine the order: `shuffle` and `order`.
 
     Raises:
         SmaltiError: the version or split cannot be opened.
     """
     world = World.of_blocks(0, reader.hosts * reader.ranks_on_host, reader.hosts)
     with closing(
-        open_dataset(open_store(place), version=version, tag=tag, split=split, world=world, **order)
+        open_dataset(open_store(place), version=version, tag=tag, split=split, world=world, **options)
     ) as dataset:
         sizes = dataset.stream.sets[0].num_bytes_each
         return forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)

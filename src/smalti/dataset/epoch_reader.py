@@ -14,22 +14,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.attributes import whole_number
+from smalti.attributes import whole_number, whole_or_none
 from smalti.cache import CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.arguments import checked
 from smalti.dataset.lookahead import PassHistory, planned_ahead
 from smalti.dataset.order import (
-    MixingOptions,
-    OrderOptions,
+    MAX_COUNT,
     Pass,
     Planned,
     Reading,
+    RunOrder,
     Sizes,
     check_next_epoch,
     cursor_after,
-    reading_world,
     with_batch_sizes,
 )
 from smalti.dataset.resume import (
@@ -78,8 +76,7 @@ class EpochReader:
     declared: tuple[Stream, ...]
     """The shard sets, as the user declared them."""
     stream_options: tuple[StreamOptions, ...]
-    mixing: MixingOptions
-    order: OrderOptions
+    order: RunOrder
     batch_size: int | None = None
     predownload: int | None = None
     transform: Callable[[Any], Any] | None = None
@@ -94,9 +91,6 @@ class EpochReader:
     history: PassHistory = field(default_factory=PassHistory)
     reweighted: Cursor | None = None
     """The loaded state, if its weights were changed when it was loaded."""
-    # Divisions of two passes, usually the current one and the next, whose length a loader asks for: with batches of
-    # streams in MosaicML's orders, computing a length requires planning the epoch.
-    known_divisions: tuple[tuple[Any, Division], ...] = ()
 
     def view(self: _Reader) -> _Reader:
         """Return a copy that shares the opened streams and the run's place; a loader may change its options."""
@@ -131,7 +125,7 @@ class EpochReader:
     @property
     def readers(self) -> World:
         """The world of ranks that read different samples."""
-        return reading_world(self.world, self.order)
+        return self.world.replicated(self.order.replication)
 
     @property
     def worker(self) -> tuple[int, int]:
@@ -205,14 +199,7 @@ class EpochReader:
         readers = self.readers
         if not self.history.begun:  # later, loader workers may use the opened streams
             self.opened.stream = open_saved_versions(self.stream_options, self.stream, state, self.cache_limit)
-        cursor = saved_cursor(
-            state,
-            self._first_cursor(),
-            self.order,
-            num_ranks=readers.num_ranks,
-            sizes=self.sizes,
-            change_weights=self.mixing.change_weights,
-        )
+        cursor = saved_cursor(state, self._first_cursor(), self.order, sizes=self.sizes)
         reweighted = cursor if changes_weights(state, cursor) else None
         if self.batch_size is not None:  # refuse now what beginning the pass would refuse
             start = with_batch_sizes(cursor, readers, self.batch_size)
@@ -261,8 +248,8 @@ class EpochReader:
 
     def _first_cursor(self) -> Cursor:
         sets = self.stream.sets
-        mixed = [MixedStream(each.manifest.digest, each.options.split, each.num_samples) for each in sets]
-        return first_cursor(self.order, self.readers, mixed, self.sizes, self.mixing)
+        mixed = [MixedStream(opened.manifest.digest, opened.options.split, opened.num_samples) for opened in sets]
+        return first_cursor(self.order, self.readers, mixed, self.sizes)
 
     def _fresh_cursor(self, place: RunPlace, epoch: int) -> Cursor:
         return at_epoch(place.adopted or self._first_cursor(), epoch, self.sizes)
@@ -348,13 +335,7 @@ class EpochReader:
 
     def division(self, this_pass: Pass) -> Division:
         """Return the positions of the order that this rank takes at each step."""
-        key, known = (this_pass, self.batch_size, self.order), self.known_divisions  # other threads replace the tuple
-        for known_key, division in known:
-            if known_key == key:
-                return division
-        division = self.reading(this_pass).division
-        self.known_divisions = ((key, division), *known[:1])
-        return division
+        return self.reading(this_pass).division
 
     def plan(self, this_pass: Pass) -> GlobalOrder:
         """Return the global order of a pass's epoch."""
@@ -375,7 +356,7 @@ class EpochReader:
         Raises:
             ValueError: there is no batch size, or two that differ, or it is not a whole number from 1.
         """
-        view, size = self.view(), checked(batch_size=batch_size)
+        view, size = self.view(), whole_or_none("batch_size", batch_size, 1, MAX_COUNT)
         if size is not None and self.batch_size not in {None, size}:
             raise ArgumentError(
                 f"`batch_size` is {size} for the loader and {self.batch_size} for the dataset; give one."

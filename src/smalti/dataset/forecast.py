@@ -116,8 +116,8 @@ def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
     Raises:
         ValueError: the cursor is of a mixture, or of another order.
     """
-    if cursor.mixture is not None or cursor.algorithm != "window":
-        raise ArgumentError("a forecast is made for one stream in the `window` order.")
+    if cursor.mixture is not None:
+        raise ArgumentError("a forecast is made for one stream, without weights and `epoch_size`.")
     plan = plan_epoch(
         shards.samples,
         seed=cursor.seed,

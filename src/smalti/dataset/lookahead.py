@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import CacheStats, Outline, Uses, least_bytes, stats_of
-from smalti.cursor import WINDOW
 from smalti.dataset.blocks_ahead import BlocksAhead
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
@@ -49,7 +48,7 @@ def uses(reading: Reading, shard_ends: Ints) -> Iterator[Uses]:
 
 
 def outlines(reading: Reading, shard_ends: Ints) -> Iterator[Outline]:
-    """Yield the outline of a pass and of the epochs after it, endlessly; nothing for orders that are not of windows.
+    """Yield the outline of a pass and of the epochs after it, endlessly; nothing for orders without one.
 
     Time and memory are O(shards), so that it covers the next epoch where `uses` cannot look so far ahead.
     """
@@ -76,14 +75,14 @@ def _of_host(reading: Reading, first: int, stop: int) -> tuple[Ints, Ints]:
     taken = [step for rank in ranks for step in replace(division, world=rank).steps(first, stop)]
     ids = reading.plan.ids_at(np.concatenate([step.lookup for step in taken]))
     steps = np.repeat([step.step for step in taken], [step.lookup.size for step in taken])
-    is_sample = ids >= 0  # some positions of MosaicML's orders hold no sample
+    is_sample = ids >= 0  # some positions of MosaicML's orders, which `smalti.compat` plans, hold no sample
     return ids[is_sample], steps[is_sample]
 
 
 def order_name(reading: Reading) -> str:
     """Return a name that is equal for all ranks and workers that count the same steps of the same order."""
     world = reading.division.world
-    facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.last_step)
+    facts = (reading.this_pass.start, reading.batch_size, world.num_ranks, world.num_hosts, reading.options.tail)
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
@@ -109,16 +108,10 @@ def planned_ahead(
         outline=outlines(replace(reading), stream.shard_ends),  # a copy: its plan is made only if it is needed
     )
 
-    def prefetched(first: int, stop: int) -> list[Planned]:
-        planned = reading.steps(first, stop, num_workers)
-        if planned:
-            stream.prefetch(np.concatenate([ids for _, ids in planned]))
-            blocks.add(planned)
-        return planned
-
+    ahead = _Ahead(reading, stream, blocks, num_workers)
     num_over = 0  # steps that are over
     try:
-        current, following = prefetched(worker, worker + first_span), worker + first_span
+        current, following = ahead.fetch(worker, worker + first_span), worker + first_span
         while current:
             upcoming: list[Planned] | None = None
             for place, (step, ids) in enumerate(current, start=1):
@@ -128,13 +121,31 @@ def planned_ahead(
                 yield step, ids
                 if upcoming is None and place >= num_readers:
                     # Each reader has its first step: only now may other shards compete for the link.
-                    upcoming = prefetched(following, following + later_span)
+                    upcoming = ahead.fetch(following, following + later_span)
                     following += later_span
             cache.settle(num_over)
             current = upcoming or []
     finally:
         cache.settle(num_over)
         cache.rest()
+
+
+@dataclass(frozen=True, eq=False)
+class _Ahead:
+    """The steps of one loader worker, of which shards and blocks are requested as they are planned."""
+
+    reading: Reading
+    stream: OpenStreams
+    blocks: BlocksAhead
+    num_workers: int
+
+    def fetch(self, first: int, stop: int) -> list[Planned]:
+        """Return the worker's steps of [first, stop), after their shards and blocks were requested."""
+        planned = self.reading.steps(first, stop, self.num_workers)
+        if planned:
+            self.stream.prefetch(np.concatenate([ids for _, ids in planned]))
+            self.blocks.add(planned)
+        return planned
 
 
 def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int | None) -> tuple[int, int]:
@@ -161,18 +172,19 @@ def lookahead_spans(
 def check_hosts(reading: Reading, stream: OpenStreams) -> None:
     """Warn, on the first rank, if hosts fetch many bytes that other hosts fetch too, and need not."""
     start, world = reading.this_pass.start, reading.division.world
-    if world.rank or start.algorithm != WINDOW or not start.shuffle:
+    if world.rank or not start.shuffle:
         return
     if start.mixture is not None and start.mixture.batching_method in _SPREAD_BATCHINGS:
         return
     readers = hosts_of_run(start.canonical_nodes, world.num_hosts)
     wasted = (readers - 1) * sum(stream.cache.costs()[1]) if readers > 1 else 0
     if wasted >= _MUCH_WASTED:
+        fitted = fitted_canonical_nodes(world.num_hosts, start.canonical_nodes)
         warnings.warn(
             f"each shard is fetched by {readers} of the {world.num_hosts} hosts, {wasted:,} bytes more than once: "
             f"{start.canonical_nodes} canonical nodes cannot be divided among them. Begin the run with "
-            f"`num_canonical_nodes={fitted_canonical_nodes(world.num_hosts, start.canonical_nodes)}`; see "
-            "docs/scale.md.",
+            f"order=OrderOptions(num_canonical_nodes={fitted}); "
+            "see docs/scale.md.",
             stacklevel=4,
         )
 
@@ -191,7 +203,7 @@ def check_window(reading: Reading, stream: OpenStreams) -> None:
     plan, world = reading.plan, reading.division.world
     if isinstance(plan, EpochPlan):
         needed = bytes_in_use(plan, stream.shard_sizes, shard_bytes, world.host, world.num_hosts)
-    else:  # a mixture, or one of MosaicML's orders: this rank's part of the first window
+    else:  # a mixture: this rank's part of the first window
         shards = np.unique(stream.shards_of(np.concatenate([ids for _, ids in planned])))
         needed = int(shard_bytes[shards].sum())
     if needed > limit:

@@ -1,39 +1,40 @@
 """One rank's part of an epoch, step by step, and the options and mixtures that it is planned from. Pure: no I/O.
 
-`Reading` hides what differs between the orders: the `window` order is the same in every world and ends where its
-samples end; MosaicML's orders are planned for a world, add repeats to make all parts equal, and begin at a multiple of
-the hosts.
+`Reading` is the seam for other orders: a subclass may override its `plan`, `division` and `steps`, as
+`smalti.compat.streaming` does for MosaicML's orders. The rest of the library asks a Reading for nothing else.
 """
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
-from smalti.errors import ArgumentError, CursorError, WorldMismatch
-from smalti.order import Division, GlobalOrder, StepBatch, plan_epoch
+from smalti.attributes import check_choice, check_flags, whole_number, whole_or_none
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, Cursor, MixedStream, Mixture, Weights
+from smalti.errors import ArgumentError, ArgumentTypeError, CursorError, WorldMismatch
+from smalti.order import TAILS, Division, GlobalOrder, StepBatch, plan_epoch
 from smalti.order.arrangement import check_affinity
 from smalti.order.mixture import (
+    BATCHINGS,
     MIXTURE_VERSION,
+    SAMPLINGS,
     ChangingMixture,
     MixtureOptions,
     StreamWeight,
     Weighting,
-    check_not_empty,
     portions_of,
     samples_taken,
 )
-from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch, weigh_streams
-from smalti.order.mosaic.partition import Partition, make_partition
 from smalti.world import World
 
 DEFAULT_SEED = 9176  # MosaicML Streaming's default, so that code without a seed keeps its meaning
+MAX_COUNT = (1 << 31) - 1
+"""The largest batch, and number of ranks: products of two such numbers are 64-bit integers."""
 
 Ints = NDArray[np.int64]
 Sizes = Sequence[NDArray[np.int64] | Sequence[int]]
@@ -44,59 +45,63 @@ Planned = tuple[StepBatch, Ints]
 
 @dataclass(frozen=True)
 class OrderOptions:
-    """The user's choices about the order; None takes the value of the saved cursor, or else the default."""
+    """Options of the order of an epoch, and of its division over ranks: the argument `order` of a dataset.
 
-    shuffle: bool = False
-    seed: int = DEFAULT_SEED
-    canonical_nodes: int | None = None
-    block_size: int | None = None
-    tail: str | None = None
-    """Treatment of an incomplete last step; None for `pad`, or with MosaicML's orders for `short`."""
-    algorithm: str = WINDOW
-    """`window`, or one of MosaicML's orders."""
-    partition: str = "relaxed"
-    """Partition of MosaicML's orders over hosts."""
-    replication: int = 1
-    """Consecutive ranks that read the same samples."""
+    Every field has a good default. To continue a run, give those that it was begun with, or leave them out: the saved
+    state has them.
+
+    Raises:
+        ValueError: a field is out of range, or none of its choices.
+    """
+
+    num_canonical_nodes: int | None = None
+    """Runs that the order is woven from; by default 64, fewer for small sets."""
+    shuffle_block_size: int | None = None
+    """Samples within which shuffling mixes; by default `smalti.order.default_block_size`."""
     affinity: float | None = None
-    """Part of its shards that a run keeps from epoch to epoch; None for all of them."""
+    """With `shuffle`, the part of its shards that a host reads again in the following epoch, from 0 to 1; by default 1,
+    all of them. With less, the others are exchanged between hosts: samples of all hosts come to be read together, and
+    each epoch fetches the rest of 1."""
+    tail: str = "pad"
+    """Treatment of an incomplete last step: filled with marked repeats (`pad`), left `short`, or left out (`drop`)."""
+    replication: int = 1
+    """Consecutive ranks that read the same samples, as tensor or sequence parallelism needs it."""
+    sampling_method: str = "balanced"
+    """For a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, `fixed` takes the
+    same part each time."""
+    sampling_granularity: int = 1
+    """Samples that are drawn from a shard together, from 1."""
+    batching_method: str = "random"
+    """`random` mixes all streams; `stratified` gives each global batch the same number of each; `per_stream` and
+    `device_per_stream` take each global batch, or each rank's, from one stream."""
+    change_weights: bool = False
+    """Continue a state that was saved with other weights, and record the change; otherwise such a state is refused."""
 
     def __post_init__(self) -> None:
-        if self.affinity is None:
-            return
-        check_affinity(self.affinity)
-        if self.algorithm != WINDOW and self.affinity != 1:
-            raise ArgumentError(
-                f"`affinity` must be left out with `shuffle_algo={self.algorithm!r}`, found {self.affinity}: in "
-                "MosaicML's orders a canonical node has the same shards in every epoch."
-            )
-
-    @property
-    def last_step(self) -> str:
-        """`tail`, or its default."""
-        return self.tail or ("pad" if self.algorithm == WINDOW else "short")
-
-    def explicit(self, name: str) -> Any:
-        """Return the user's explicit choice of an option; None without one, and for the default seed."""
-        value = getattr(self, name)
-        return None if name == "seed" and value == DEFAULT_SEED else value
+        for name, high in (("num_canonical_nodes", MAX_CANONICAL_NODES), ("shuffle_block_size", MAX_BLOCK)):
+            object.__setattr__(self, name, whole_or_none(name, getattr(self, name), 1, high))
+        for name, high in (("replication", MAX_COUNT), ("sampling_granularity", (1 << 62) - 1)):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, high))
+        for name, allowed in (("tail", TAILS), ("sampling_method", SAMPLINGS), ("batching_method", BATCHINGS)):
+            check_choice(name, getattr(self, name), allowed)
+        check_flags(change_weights=self.change_weights)
+        if self.affinity is not None:
+            check_affinity(self.affinity)
 
 
 @dataclass(frozen=True)
-class MixingOptions:
-    """The user's choices about mixing streams, and about how much of each an epoch takes."""
+class RunOrder(OrderOptions):
+    """All choices of the user that determine the order of a run's epochs."""
 
+    shuffle: bool = False
+    seed: int = DEFAULT_SEED
     weights: tuple[StreamWeight, ...] = (StreamWeight(),)
     """One for each stream."""
     epoch_size: int | None = None
     """Samples of an epoch; None for what the weights take."""
-    sampling_method: str = "balanced"
-    sampling_granularity: int = 1
-    batching_method: str = "random"
-    change_weights: bool = False
-    """Continue a state that was saved with other weights with these ones; otherwise refuse it."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # Contradictions that do not depend on the data set are reported before it is opened.
         samples_taken([1] * len(self.weights), self.weights, epoch_size=self.epoch_size, seed=0)
 
@@ -104,6 +109,12 @@ class MixingOptions:
     def is_plain(self) -> bool:
         """True if an epoch is every sample of one stream once."""
         return self.weights == (StreamWeight(),) and self.epoch_size is None
+
+    def explicit(self, name: str) -> Any:
+        """Return the user's explicit choice of an option; None without one, and for the default seed."""
+        if name == "shuffle_seed":
+            return None if self.seed == DEFAULT_SEED else self.seed
+        return getattr(self, name)
 
     def mixture(self, streams: Sequence[MixedStream]) -> Mixture:
         """Return the mixture that a run beginning with these options saves."""
@@ -119,6 +130,19 @@ class MixingOptions:
         )
 
 
+def run_order(chosen: OrderOptions | None, **run: Any) -> RunOrder:
+    """Return the user's choices together with the run's shuffle, seed, weights and epoch size.
+
+    Raises:
+        TypeError: `chosen` is neither None nor an OrderOptions.
+        ValueError: choices contradict each other.
+    """
+    options = OrderOptions() if chosen is None else chosen
+    if not isinstance(options, OrderOptions):
+        raise ArgumentTypeError(f"`order` must be smalti.OrderOptions(...), found {options!r:.80}.")
+    return RunOrder(**{entry.name: getattr(options, entry.name) for entry in fields(OrderOptions)}, **run)
+
+
 @dataclass(frozen=True)
 class Pass:
     """One iteration over an epoch or the rest of one: its start, and the ranks that divide it."""
@@ -132,8 +156,7 @@ class Pass:
 class Reading:
     """The steps of one rank in one pass, and their sample ids.
 
-    Ranks of a replica group read the same samples. Positions that were read before the pass began, or that repeat a
-    sample, are marked with -1.
+    Ranks of a replica group read the same samples. Positions that repeat a sample are marked with -1.
     """
 
     this_pass: Pass
@@ -147,51 +170,13 @@ class Reading:
     @cached_property
     def division(self) -> Division:
         """The positions that this rank takes at each step."""
-        start, world, tail = self.this_pass.start, self._groups, self.options.last_step
-        if start.algorithm == WINDOW:
-            return Division(start.epoch_size, start.samples, self.batch_size, world, tail)
-        if self._batching != "random":
-            plan = self._mosaic_plan
-            return Division(len(plan), plan.start, self.batch_size, world, tail)
-        partition = self._partition()
-        end = max(len(partition), partition.start)
-        return Division(end, partition.start, self.batch_size, world, tail)
+        start, readers = self.this_pass.start, self.this_pass.world.replicated(self.options.replication)
+        return Division(start.epoch_size, start.samples, self.batch_size, readers, self.options.tail)
 
-    @property
+    @cached_property
     def plan(self) -> GlobalOrder:
-        """The order of the epoch; memory is O(shards) for `window`, O(samples) for MosaicML's orders."""
-        return self._window_plan if self.this_pass.start.algorithm == WINDOW else self._mosaic_plan
-
-    @cached_property
-    def _window_plan(self) -> GlobalOrder:
+        """The order of the epoch; memory is O(shards)."""
         return window_plan(self.this_pass.start, self.shard_sizes)
-
-    @cached_property
-    def _mosaic_plan(self) -> MosaicPlan:
-        start, mixture = self.this_pass.start, self.this_pass.start.mixture
-        options = MosaicOptions(
-            canonical_nodes=start.canonical_nodes,
-            seed=start.seed,
-            shuffle=start.shuffle,
-            shuffle_algo=start.algorithm,
-            block_size=start.block_size,
-            partition_algo=self.options.partition,
-            initial_hosts=start.initial_hosts,
-        )
-        if mixture is not None:
-            options = replace(
-                options,
-                sampling_method=mixture.sampling_method,
-                sampling_granularity=mixture.sampling_granularity,
-                batching_method=mixture.batching_method,
-            )
-        return plan_mosaic_epoch(
-            mosaic_streams(mixture, self.shard_sizes, start.seed),
-            self._shape,
-            options=options,
-            epoch=start.epoch,
-            start=start.samples,
-        )
 
     def cursor_after(self, steps: int) -> Cursor:
         """Return the cursor after this many steps of all ranks; after the last step, the next epoch's start."""
@@ -202,55 +187,9 @@ class Reading:
         steps = self.division.steps(first, stop, stride)
         if not steps:
             return []
-        plan = self.plan
         lookup = np.concatenate([step.lookup for step in steps])
         cuts = np.cumsum([step.lookup.size for step in steps])[:-1]
-        planned = zip(steps, np.split(plan.ids_at(lookup), cuts), strict=True)
-        if isinstance(plan, MosaicPlan):
-            return [self._marked(plan, step, ids) for step, ids in planned]
-        return list(planned)
-
-    def _marked(self, plan: MosaicPlan, step: StepBatch, ids: Ints) -> Planned:
-        """Return the step with its repeats marked, without the positions that hold no sample."""
-        is_repeat = plan.is_repeat(step.lookup) | (step.lookup < self.this_pass.start.samples)
-        has_sample = ids >= 0
-        if not has_sample.any():  # all ranks take equally many steps: a rank without samples repeats one
-            return StepBatch(step.step, np.zeros(1, np.int64), np.full(1, -1)), plan.sample_ids(0, 1)
-        positions = np.where(is_repeat, -1, step.positions)
-        return StepBatch(step.step, step.lookup[has_sample], positions[has_sample]), ids[has_sample]
-
-    @property
-    def _groups(self) -> World:
-        return reading_world(self.this_pass.world, self.options)
-
-    @property
-    def _batching(self) -> str:
-        mixture = self.this_pass.start.mixture
-        return "random" if mixture is None else mixture.batching_method
-
-    @property
-    def _shape(self) -> WorldShape:
-        return WorldShape.of(self._groups, workers=1, batch_size=self.batch_size)
-
-    def _partition(self) -> Partition:
-        start = self.this_pass.start
-        return make_partition(
-            self.options.partition,
-            start.epoch_size,
-            self._shape,
-            canonical_nodes=start.canonical_nodes,
-            start=start.samples,
-            initial_hosts=start.initial_hosts,
-        )
-
-
-def reading_world(world: World, options: OrderOptions) -> World:
-    """Return the world of ranks that read different samples: all ranks, or the replica groups."""
-    if options.algorithm == WINDOW or options.replication == 1:
-        return world.replicated(options.replication)
-    # MosaicML's orders depend on the number of hosts, and it counts those of replica groups differently.
-    shape = WorldShape.of(world, workers=1, batch_size=1).replicated(options.replication)
-    return World.of_blocks(world.rank // options.replication, shape.num_ranks, shape.hosts)
+        return list(zip(steps, np.split(self.plan.ids_at(lookup), cuts), strict=True))
 
 
 def cursor_after(start: Cursor, division: Division, steps: int) -> Cursor:
@@ -290,7 +229,7 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
 
 def plain_mixture(stream: MixedStream) -> Mixture:
     """Return the mixture that a cursor without one is equivalent to."""
-    return MixingOptions().mixture([stream])
+    return RunOrder().mixture([stream])
 
 
 def digest_of(streams: Sequence[MixedStream]) -> str:
@@ -308,31 +247,15 @@ def with_batch_sizes(start: Cursor, readers: World, batch_size: int | None) -> C
 
     Raises:
         ValueError: batches of streams need a size, and `batch_size` is None.
-        CursorError: the sizes changed inside an epoch in one of MosaicML's orders, which does not allow it.
     """
     mixture = start.mixture
-    if mixture is None or mixture.batching_method == "random":
-        return start
-    if start.samples and mixture.global_batch and start.algorithm == WINDOW:
+    if mixture is None or mixture.batching_method == "random" or (start.samples and mixture.global_batch):
         return start
     if batch_size is None:
         raise ArgumentError(
             f"`batch_size` is needed: batching_method={mixture.batching_method!r} makes an epoch of batches."
         )
-    global_batch = batch_size * readers.num_ranks
-    saved, found = (mixture.global_batch, mixture.local_batch), (global_batch, batch_size)
-    num_compared = 2 if mixture.batching_method == "device_per_stream" else 1
-    if start.samples and mixture.global_batch and saved[:num_compared] != found[:num_compared]:
-        raise CursorError(
-            f"cannot resume inside an epoch of {mixture.batching_method!r} batches in MosaicML's order "
-            f"{start.algorithm!r}: it was begun with batches of {saved[0]} samples over all ranks, {saved[1]} on "
-            f"each, and here are {found[0]} and {found[1]}. Choose `batch_size` so that they are the same, call "
-            "`set_epoch`, or use the `window` order, which continues with any.",
-            what="batch",
-            saved=saved,
-            found=found,
-        )
-    return replace(start, mixture=replace(mixture, global_batch=global_batch, local_batch=batch_size))
+    return replace(start, mixture=replace(mixture, global_batch=batch_size * readers.num_ranks, local_batch=batch_size))
 
 
 def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
@@ -347,7 +270,7 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
         CursorError: a stream would have no sample in a `stratified` batch.
     """
     mixture = start.mixture
-    if mixture is None or mixture.batching_method != "stratified" or start.algorithm != WINDOW or not start.samples:
+    if mixture is None or mixture.batching_method != "stratified" or not start.samples:
         return
     taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
     if sum(count > 0 for count in taken) < 2:  # the batching method has no effect on a single stream
@@ -387,21 +310,6 @@ def changing_mixture(mixture: Mixture, sizes: Sizes, seed: int) -> ChangingMixtu
     )
 
 
-def mosaic_streams(mixture: Mixture | None, sizes: Sizes, seed: int) -> list[MosaicStream]:
-    """Return what an epoch in one of MosaicML's orders takes of each stream.
-
-    Raises:
-        ValueError: weights contradict each other.
-    """
-    if mixture is None:
-        return weigh_streams(sizes, seed=seed)
-    newest = mixture.weights
-    streams = weigh_streams(sizes, list(map(_weight, newest.values)), epoch_size=newest.epoch_size, seed=seed)
-    for number, stream in enumerate(streams):
-        check_not_empty(number, stream.choose, int(stream.shard_sizes.sum()))
-    return streams
-
-
 def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
     """Return the samples of the cursor's epoch.
 
@@ -409,12 +317,9 @@ def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
         ValueError: weights contradict each other, or take nothing.
     """
     if cursor.mixture is None:
-        return sum(int(np.sum(each)) for each in sizes)
-    if cursor.algorithm == WINDOW:
-        unbatched = replace(cursor.mixture, batching_method="random")  # the size of an epoch does not depend on batches
-        size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
-    else:
-        size = sum(stream.choose for stream in mosaic_streams(cursor.mixture, sizes, cursor.seed))
+        return sum(int(np.sum(stream)) for stream in sizes)
+    unbatched = replace(cursor.mixture, batching_method="random")  # the size of an epoch does not depend on batches
+    size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
     if not size:
         raise ArgumentError("the streams' weights must take at least one sample, found none.")
     return size

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from smalti.catalog import history
-from smalti.cursor import ORDER_VERSIONS, WINDOW, Cursor, MixedStream, Mixture, Weights
+from smalti.cursor import WINDOW, Cursor, MixedStream, Mixture, Weights
 from smalti.dataset.order import (
-    MixingOptions,
-    OrderOptions,
+    RunOrder,
     Sizes,
     describe_weights,
     digest_of,
@@ -23,18 +22,15 @@ from smalti.dataset.order import (
 )
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order import default_block_size, default_canonical_nodes
-from smalti.order.mosaic import SHUFFLES, MosaicOptions, default_mosaic_nodes
 from smalti.stream import OpenStreams, ShardSet, StreamOptions, Version
 from smalti.world import World
 
-ALGORITHMS = (WINDOW, *SHUFFLES)
 _OPEN_THE_SAME = "open the version and split that the state was saved with (`version=`, `split=`)"
 _MUST_AGREE = {
     "data set digest": ("digest", _OPEN_THE_SAME),
     "split": ("split", _OPEN_THE_SAME),
     "epoch size": ("epoch_size", _OPEN_THE_SAME),
     "shuffle": ("shuffle", "give `shuffle={saved!r}`"),
-    "order algorithm": ("algorithm", "give `shuffle_algo={saved!r}`"),
     "order algorithm version": ("algorithm_version", "use the Smalti that saved it"),
 }
 """By name in messages: the field that must be equal in a saved cursor and the dataset's, and the remedy."""
@@ -44,12 +40,10 @@ _RESTORED_OPTIONS = {
     "shuffle_block_size": "block_size",
     "affinity": "affinity",
 }
-"""By argument name: the field that a saved cursor restores. An explicit choice must agree with it."""
+"""By option: the field that a saved cursor restores. An explicit choice must agree with it."""
 
 
-def first_cursor(
-    options: OrderOptions, world: World, streams: list[MixedStream], sizes: Sizes, mixing: MixingOptions | None = None
-) -> Cursor:
+def first_cursor(options: RunOrder, world: World, streams: list[MixedStream], sizes: Sizes) -> Cursor:
     """Return the start of a run's first epoch.
 
     `world` has the ranks that read different samples; `sizes`, of every stream, the samples of each of its shards.
@@ -57,7 +51,6 @@ def first_cursor(
     Raises:
         ValueError: the streams' weights contradict each other, or take nothing.
     """
-    mixture = None if mixing is None or mixing.is_plain else mixing.mixture(streams)
     cursor = Cursor(
         epoch=0,
         samples=0,
@@ -69,17 +62,12 @@ def first_cursor(
         epoch_size=1,
         shuffle=options.shuffle,
         block_size=1,
-        algorithm=options.algorithm,
-        algorithm_version=ORDER_VERSIONS.get(options.algorithm, 1),
-        mixture=mixture,
+        mixture=None if options.is_plain else options.mixture(streams),
         affinity=1.0 if options.affinity is None else float(options.affinity),
     )
     size = epoch_size(cursor, sizes)
-    if options.algorithm == WINDOW:
-        nodes = options.canonical_nodes or default_canonical_nodes(size)
-    else:
-        nodes = options.canonical_nodes or default_mosaic_nodes(options.algorithm, world.num_hosts)
-    block = options.block_size or default_block(options.algorithm, nodes)
+    nodes = options.num_canonical_nodes or default_canonical_nodes(size)
+    block = options.shuffle_block_size or default_block_size(nodes)
     return replace(cursor, epoch_size=size, canonical_nodes=nodes, block_size=block)
 
 
@@ -89,40 +77,45 @@ def at_epoch(cursor: Cursor, epoch: int, sizes: Sizes) -> Cursor:
     return start if cursor.mixture is None else replace(start, epoch_size=epoch_size(start, sizes))
 
 
-def default_block(algorithm: str, canonical_nodes: int) -> int:
-    """Return the shuffle block size, in samples, that applies without a choice by the user."""
-    if algorithm == WINDOW:
-        return default_block_size(canonical_nodes)
-    return MosaicOptions(canonical_nodes).shuffle_block
+def saved_cursor(state: Any, fresh: Cursor, options: RunOrder, *, sizes: Sizes) -> Cursor:
+    """Return the cursor of a saved state, once it was checked against the dataset.
 
-
-def saved_cursor(
-    state: Any, fresh: Cursor, options: OrderOptions, *, num_ranks: int, sizes: Sizes, change_weights: bool = False
-) -> Cursor:
-    """Return the cursor of a saved state, Smalti's or MosaicML's, once it was checked against the dataset.
-
-    `fresh` is the first cursor of this dataset, and `num_ranks` counts ranks that read different samples. With
-    `change_weights`, the dataset's weights apply from the state's place on, if they differ.
+    `fresh` is the first cursor of this dataset. With `change_weights`, the dataset's weights apply from the state's
+    place on, if they differ.
 
     Raises:
         CursorError: the state is damaged, or belongs to another data set or order.
     """
-    if isinstance(state, Mapping) and "smalti" not in state:
-        saved = Cursor.from_mosaic_state(state, fresh, num_ranks=num_ranks)
-        block = options.block_size or default_block(options.algorithm, saved.canonical_nodes)
-        saved = replace(saved, block_size=block)
-    else:
-        saved = Cursor.from_state(state)
-    if saved.algorithm == "py1e" and saved.canonical_nodes > saved.epoch_size:
-        raise CursorError(
-            f"saved state: 'num_canonical_nodes' is {saved.canonical_nodes}, and an epoch of this data set has only "
-            f"{saved.epoch_size} samples: `py1e` needs one for each. Open the data set that the run read.",
-            key="num_canonical_nodes",
-        )
+    check_own_order(state)
+    saved = Cursor.from_state(state)
     if saved.mixture is not None or fresh.mixture is not None:
-        saved, fresh = _mixed(saved, fresh, change_weights, sizes)
+        saved, fresh = _mixed(saved, fresh, options.change_weights, sizes)
     check_same_order(saved, fresh, options)
     return saved
+
+
+def check_own_order(state: Any) -> None:
+    """Refuse a state of a run in one of MosaicML's orders, with the class that continues it.
+
+    Raises:
+        CursorError: MosaicML Streaming saved the state, or an earlier Smalti in one of MosaicML's orders.
+    """
+    if not isinstance(state, Mapping):
+        return  # damaged: refused where it is parsed
+    own = state.get("smalti")
+    algorithm = own.get("algorithm") if isinstance(own, Mapping) else None
+    if "smalti" in state and (algorithm == WINDOW or not isinstance(algorithm, str)):
+        return
+    wrote = "MosaicML Streaming or something else wrote it" if algorithm is None else f"its order is {algorithm!r}"
+    raise CursorError(
+        f"cannot resume from this state: {wrote}, and this dataset has Smalti's `window` order only. A run in one of "
+        "MosaicML's orders continues under `from smalti.compat.streaming import StreamingDataset`, bit for bit: open "
+        "the data set there with the options of the run (`shuffle_algo`, `shuffle_block_size`, `partition_algo`, ...), "
+        "and load this state. To begin its epoch anew in the `window` order, call `set_epoch` instead.",
+        what="order",
+        saved=algorithm,
+        found=WINDOW,
+    )
 
 
 def changes_weights(state: Any, cursor: Cursor) -> bool:
@@ -133,7 +126,7 @@ def changes_weights(state: Any, cursor: Cursor) -> bool:
     return then is None or then.weights != cursor.mixture.weights
 
 
-def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None:
+def check_same_order(saved: Cursor, here: Cursor, options: RunOrder) -> None:
     """Refuse a cursor that would silently continue in another order.
 
     `here` is a fresh cursor of this dataset for the same epoch. Options without an explicit choice are restored from
@@ -145,8 +138,9 @@ def check_same_order(saved: Cursor, here: Cursor, options: OrderOptions) -> None
     for what, (name, remedy) in _MUST_AGREE.items():
         _check(what, getattr(saved, name), getattr(here, name), remedy)
     for what, name in _RESTORED_OPTIONS.items():
-        chosen, restored = options.explicit(name), getattr(saved, name)
-        _check(what, restored, restored if chosen is None else chosen, f"give `{what}={{saved!r}}`, or leave it out")
+        chosen, restored = options.explicit(what), getattr(saved, name)
+        given = f"{what}={{saved!r}}" if what == "shuffle_seed" else f"OrderOptions({what}={{saved!r}})"
+        _check(what, restored, restored if chosen is None else chosen, f"give `{given}`, or leave it out")
 
 
 def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> tuple[Cursor, Cursor]:  # noqa: FBT001
@@ -163,7 +157,7 @@ def _mixed(saved: Cursor, fresh: Cursor, change_weights: bool, sizes: Sizes) -> 
         _check(f"split of stream {number}", one.split, other.split, _OPEN_THE_SAME)
         _check(f"samples of stream {number}", one.samples, other.samples, _OPEN_THE_SAME)
     for name in ("sampling_method", "sampling_granularity", "batching_method"):
-        _check(name, getattr(then, name), getattr(now, name), f"give `{name}={{saved!r}}`")
+        _check(name, getattr(then, name), getattr(now, name), f"give `OrderOptions({name}={{saved!r}})`")
     _check("mixture version", then.version, now.version, "use the Smalti that saved it")
     changes = _amounts(then.weights) != _amounts(now.weights)
     if changes:
@@ -186,7 +180,7 @@ def _sized(merged: Cursor, sizes: Sizes, changes: bool) -> Cursor:  # noqa: FBT0
     try:
         start = at_epoch(merged, merged.epoch, sizes)
         batched = mixture is not None and mixture.global_batch and mixture.batching_method != "random"
-        if batched and merged.algorithm == WINDOW and 0 < merged.samples < start.epoch_size == merged.epoch_size:
+        if batched and 0 < merged.samples < start.epoch_size == merged.epoch_size:
             window_plan(merged, sizes).sample_ids(merged.samples, merged.samples + 1)
     except (ValueError, WorldMismatch) as fault:
         stream = fault.facts.get("stream") if isinstance(fault, WorldMismatch) else None
@@ -223,23 +217,17 @@ def _reweighted(saved: Cursor, then: Mixture, weights: Weights, change_weights: 
     """Return the saved cursor with the dataset's weights from its place on.
 
     Raises:
-        CursorError: `change_weights` is not given, or the order cannot change weights.
+        CursorError: `change_weights` is not given.
     """
     old, new = describe_weights(then.weights), describe_weights(weights)
     if not change_weights:
         raise CursorError(
             f"cannot resume from this state: it was saved with weights {old}, and this dataset has {new}. To continue "
             f"with those of the run, give them; to continue from sample {saved.samples} of epoch {saved.epoch} with "
-            "the new ones, give `change_weights=True`: the state then records the change.",
+            "the new ones, give `order=OrderOptions(change_weights=True)`: the state then records the change.",
             what="weights",
             saved=old,
             found=new,
-        )
-    if saved.algorithm != WINDOW:
-        raise CursorError(
-            f"weights cannot change in MosaicML's order {saved.algorithm!r}, which is planned for an epoch as a whole. "
-            "Call `set_epoch` to begin one with the new weights, or use the `window` order.",
-            what="weights",
         )
     changed = Weights(saved.epoch, saved.samples, weights.values, weights.epoch_size)
     return replace(saved, mixture=then.changed(changed))

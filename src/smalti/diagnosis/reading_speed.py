@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.cache import CacheOptions
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.dataset import StreamingDataset, open_dataset
@@ -199,7 +200,7 @@ class _Reader:
     def open(self, local: Path) -> StreamingDataset:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MixedSplitsWarning)  # speed does not depend on the split
-            return open_dataset(self.url, local=str(local), **self.options)
+            return open_dataset(self.url, cache=CacheOptions(local=str(local)), **self.options)
 
 
 @dataclass(frozen=True, eq=False)

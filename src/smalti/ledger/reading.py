@@ -216,7 +216,7 @@ class PassSpan:
 
     @property
     def by_sample(self) -> bool:
-        """True if samples, not positions, must be taken once."""
+        """True if samples, not positions, must be taken once: in MosaicML's orders, which earlier releases recorded."""
         return self.start.cursor.algorithm != WINDOW
 
     @property

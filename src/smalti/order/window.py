@@ -59,11 +59,12 @@ class GlobalOrder(ABC):
         """Return sample ids at the given positions, each in [0, len(order)); int64, the shape of `positions`."""
 
     def spans_of_host(self, host: int, num_hosts: int) -> tuple[Ids, Ids, Ids] | None:
-        """Return of each shard that a host reads, or part of one, a sample id in it and the positions that it lies in.
+        """Return where in the epoch a host needs each piece, a shard or part of one, that it reads.
 
-        Three int64 arrays of shape (pieces,); the positions are those of whole windows, from the first one to that
-        after the last. The last positions of the epoch, fewer than one for each run, are not counted. None for an order
-        that is not made of windows.
+        Returns:
+            For every piece, as int64 arrays of shape (pieces,): the id of a sample in it, and the span of positions,
+            begin and end, of the windows that it lies in. Positions after the last full row of runs are left out. None
+            for an order that is not made of windows.
         """
         del host, num_hosts
         return None

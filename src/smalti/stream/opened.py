@@ -268,7 +268,7 @@ class OpenStreams:
         if any(number >= 0 for number in found):
             raise SchemaError(
                 f"a batch of {self.root} holds samples of streams with and without added columns; add the same ones to "
-                "each, or read with `batching_method='per_stream'`"
+                "each, or read with `OrderOptions(batching_method='per_stream')`"
             )
         return []
 

@@ -4,13 +4,13 @@ Declarations only: nothing is opened here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from smalti.attributes import Replaceable, whole_or_none
+from smalti.attributes import Replaceable, moved_arguments, whole_or_none
 from smalti.cache import CacheOptions
 from smalti.cursor import MAX_WEIGHT, WEIGHT_NAMES
 from smalti.errors import ArgumentError, ArgumentTypeError
@@ -54,6 +54,17 @@ class StreamOptions:
             raise ArgumentError(f"`version` is {self.version} and `tag` is {self.tag!r}; give one of them")
 
 
+MOVED_TO_CACHE = {
+    "local": "is now in cache=CacheOptions(local=...), or is `remote` if the data set itself lies there",
+    **{
+        name: f"is now in cache=CacheOptions({name}=...)"
+        for name in ("download_retry", "download_timeout", "validate_hash", "keep_zip")
+    },
+}
+"""The arguments of earlier releases that `CacheOptions` has now."""
+
+
+@moved_arguments(MOVED_TO_CACHE)
 @dataclass(frozen=True, kw_only=True)
 class Stream:
     """One of the shard sets that a StreamingDataset mixes, and how much of it an epoch takes.
@@ -62,15 +73,13 @@ class Stream:
     may be given; if one stream has a `proportion`, all must have one.
 
     Raises:
-        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or weights contradict each
-            other or are out of range; or `columns` is empty.
-        TypeError: `columns` is not a list of names.
+        ValueError: `remote` is not given, or both `version` and `tag` are; or weights contradict each other or are
+            out of range; or `columns` is empty.
+        TypeError: `columns` is not a list of names, or an argument is given that is elsewhere since an earlier release.
     """
 
     remote: str | Store | None = None
-    """URL or folder of the data set's root, or its store; None to read `local` in place."""
-    local: str | None = None
-    """Folder for fetched shards; by default the user's cache folder. Without `remote`, the data set itself."""
+    """URL or folder of the data set's root, or its store."""
     split: str | None = None
     """Split to read, such as `train`."""
     proportion: float | None = None
@@ -83,17 +92,8 @@ class Stream:
     """Version to read; by default the newest when first used."""
     tag: str | None = None
     """Name of the version to read, instead of its number: the version that has it when first used."""
-    download_retry: int | None = None
-    """Attempts per shard."""
-    download_timeout: float | None = None
-    """Seconds with less than 64 KiB of progress after which fetching a shard fails; in all, it may take this long and
-    the time of its size at 64 KiB/s."""
-    validate_hash: str | None = None
-    """Hash that the index must have for every file."""
-    cache: str | None = None
-    """`shards` keeps fetched shards, `none` reads only the blocks that hold the samples."""
-    keep_zip: bool | None = None
-    """Keep compressed shards in the cache after unpacking."""
+    cache: CacheOptions | None = None
+    """Options for fetching and keeping its shards; None for the dataset's choice."""
     storage_options: Mapping[str, Any] | None = None
     """Passed to fsspec's file system."""
     columns: Sequence[str] | None = None
@@ -102,12 +102,15 @@ class Stream:
     def __post_init__(self) -> None:
         hide_options(self)
         object.__setattr__(self, "columns", checked_columns(self.columns))
-        for name in ("remote", "local"):
-            value: Any = getattr(self, name)
-            if isinstance(value, Path):
-                object.__setattr__(self, name, str(value))
+        remote: Any = self.remote
+        if isinstance(remote, Path):
+            object.__setattr__(self, "remote", str(remote))
         object.__setattr__(self, "version", whole_or_none("version", self.version, 0))
-        options_of(self)  # checks it
+        cache = options_of(self).cache  # checks it
+        if self.cache is not None and (cache.cache_limit, cache.predownload) != (None, None):
+            raise ArgumentError(
+                "`cache_limit` and `predownload` are of all streams together: give them to the dataset, in its `cache`."
+            )
         for name in WEIGHT_NAMES:
             if isinstance(value := getattr(self, name), np.generic):
                 object.__setattr__(self, name, value.item())  # saved states hold Python's own numbers
@@ -142,19 +145,33 @@ def options_of(stream: Stream, cache: CacheOptions | None = None, **defaults: An
     `cache` and `defaults` are the dataset's choices of how to fetch and for other fields of `StreamOptions`.
 
     Raises:
-        ValueError: neither `remote` nor `local` is given, or both `version` and `tag`; or a number is out of range.
+        ValueError: `remote` is not given, or both `version` and `tag` are; or a number is out of range.
+        TypeError: `cache` is no CacheOptions.
     """
-    remote, local = stream.remote or None, stream.local or None  # MosaicML's reader treats "" as not given
-    store = remote if isinstance(remote, Store) else None
-    root = local if remote is None else remote.url if isinstance(remote, Store) else remote
-    if root is None:
-        raise ArgumentError("`remote` or `local` is needed: the URL or folder that holds the data set's index.json.")
+    remote = stream.remote
+    if not remote and not isinstance(remote, Store):
+        raise ArgumentError("`remote` is needed: the URL or folder that holds the data set's index.json.")
+    store, root = (remote, remote.url) if isinstance(remote, Store) else (None, remote)
     fields = ("split", "storage_options", "columns")
     own = {name: getattr(stream, name) for name in fields if getattr(stream, name) is not None}
-    cache = replace(
-        (CacheOptions() if cache is None else cache).overridden_by(stream), local=None if remote is None else local
-    )
-    return StreamOptions(root, version=stream.version, tag=stream.tag, cache=cache, store=store, **(defaults | own))
+    chosen = checked_cache(cache if stream.cache is None else stream.cache)
+    return StreamOptions(root, version=stream.version, tag=stream.tag, cache=chosen, store=store, **(defaults | own))
+
+
+def checked_cache(cache: Any) -> CacheOptions:
+    """Return how to fetch and keep shards; the defaults for None.
+
+    Raises:
+        TypeError: this is neither None nor a CacheOptions.
+    """
+    if cache is None:
+        return CacheOptions()
+    if not isinstance(cache, CacheOptions):
+        raise ArgumentTypeError(
+            f"`cache` must be smalti.CacheOptions(...), found {cache!r:.80}; an earlier release's `cache='none'` is "
+            "CacheOptions(mode='none')."
+        )
+    return cache
 
 
 def checked_columns(columns: Any) -> tuple[str, ...] | None:

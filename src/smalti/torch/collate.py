@@ -185,8 +185,9 @@ def _mixed_batch(
     return SchemaError(
         f"streams {one} ({sets[one].options.root}) and {other} ({sets[other].options.root}) have different columns, "
         f"{columns[0]} and {columns[1]}, and step {step} of {num_steps} holds samples of both. Use "
-        "`batching_method='per_stream'`, with weights and an `epoch_size` by which each stream gives a multiple of the "
-        "global batch (what is left of each is mixed at the epoch's end); or read by sample, with a `collate_fn`.",
+        "`OrderOptions(batching_method='per_stream')`, with weights and an `epoch_size` by which each stream gives a "
+        "multiple of the global batch (what is left of each is mixed at the epoch's end); or read by sample, with a "
+        "`collate_fn`.",
         streams=(one, other),
         step=step,
     )

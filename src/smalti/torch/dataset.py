@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from smalti.cursor import Cursor
-from smalti.dataset import Pass
 from smalti.dataset import StreamingDataset as CoreDataset
 from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.local import LocalDataset as _LocalDataset
+from smalti.dataset.order import Pass
 from smalti.dataset.resume import RunTracker
 from smalti.dataset.streaming import reads_columns, sample_form, view_of
 from smalti.errors import ArgumentTypeError, CursorError

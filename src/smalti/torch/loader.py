@@ -17,9 +17,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.cache import Counters
-from smalti.dataset import Pass
 from smalti.dataset.epoch_reader import BatchForm, EpochReader
-from smalti.dataset.order import Planned, Reading
+from smalti.dataset.order import Pass, Planned, Reading
 from smalti.dataset.skipping import Replacement, SkipCount, replaced
 from smalti.dataset.streaming import sample_form
 from smalti.errors import ArgumentError, ArgumentTypeError, SharedDatasetWarning, SmaltiError, StoreError, WorldMismatch
@@ -113,7 +112,7 @@ class StreamingDataLoader(DataLoader[Any]):
         # The library reads these and not the public names, which a subclass may replace.
         self._streaming_dataset, self._view, self._loader_state = dataset, view._smalti, _state_of(view)
         declared = self._view.declared
-        self._agreement = Agreement(repr([(each.remote or each.local, each.split) for each in declared]))
+        self._agreement = Agreement(repr([(stream.remote, stream.split) for stream in declared]))
         self._kind = _worker_kind(worker_kind, view, kwargs)
         self._ledger = ledger
         self._pass: Pass | None = None
@@ -448,7 +447,7 @@ class PassRecorder:
 
     def __init__(self, writer: LedgerWriter, reading: Reading) -> None:
         start, options = reading.this_pass.start, reading.options
-        writer.begin_pass(PassStart(start, reading.batch_size, options.last_step, options.replication))
+        writer.begin_pass(PassStart(start, reading.batch_size, options.tail, options.replication))
         self._writer, self._number = writer, writer.num_passes
         self._epoch, self._planned = start.epoch, _all_steps(reading)
 

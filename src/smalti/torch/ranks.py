@@ -124,7 +124,7 @@ def _start_of(reading: Reading) -> dict[str, Any]:
     del state[_IGNORED_FIELD]
     division = {
         "batch_size": reading.batch_size,
-        "tail": reading.options.last_step,
+        "tail": reading.options.tail,
         "replication": reading.options.replication,
     }
     start: dict[str, Any] = json.loads(json.dumps(state | own | division))  # the types that the other rank's have

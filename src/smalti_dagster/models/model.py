@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from smalti.cache import CacheOptions
 from smalti.catalog import Manifest
 from smalti.dataset import StreamingDataset
 from smalti.errors import CatalogError, SmaltiError
@@ -177,7 +178,7 @@ def _most_wrong(context: dg.AssetExecutionContext, last: Any, manifest: Manifest
             remote=trained.data,
             split=trained.eval_split,
             version=manifest.version,
-            cache_limit=trained.cache_limit,
+            cache=CacheOptions(cache_limit=trained.cache_limit),
             storage_options=dict(trained.storage_options),
         )
         return dict(show_most_wrong(last.get("most_wrong") or [], manifest.metadata["classes"], data))

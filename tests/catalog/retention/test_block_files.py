@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from smalti import MDSWriter, StreamingDataset
+from smalti.cache import CacheOptions
 from smalti.catalog import load_manifest, rollback, vacuum, verify
 from smalti.catalog.retention.retire import retire
 from smalti.errors import DeletedSamplesWarning, StoreError
@@ -125,7 +126,7 @@ def test_copies_have_block_lists_of_their_own(store, again, tmp_path):
     target = MemoryStore("memory-store://target")
     again(store, target)
     assert lists_are_right(target)
-    dataset = StreamingDataset(remote=target, local=str(tmp_path), cache="none")
+    dataset = StreamingDataset(remote=target, cache=CacheOptions(local=str(tmp_path), mode="none"))
     assert dataset[7]["id"] == 7
 
 
@@ -134,7 +135,7 @@ def test_a_set_without_its_block_file_is_copied_without(store, tmp_path):
     del store.objects[block_files(store)[0]]
     target = MemoryStore("memory-store://target")
     copy_version(store, target)
-    dataset = StreamingDataset(remote=target, local=str(tmp_path), cache="none")
+    dataset = StreamingDataset(remote=target, cache=CacheOptions(local=str(tmp_path), mode="none"))
     with pytest.warns(UserWarning, match="fetched whole"):
         assert dataset[7]["id"] == 7
 

@@ -402,13 +402,39 @@ def test_two_iterators_of_a_dataset_both_read_their_epoch_to_its_end(remote):
     assert sorted([*read, *(row["id"] for row in first)]) == list(range(COUNT))
 
 
-def test_a_state_of_the_engine_in_mosaicmls_order_continues(remote):
-    engine = EngineDataset(local=remote, batch_size=4, shuffle=True, shuffle_algo="py1e")
-    expected = [row["id"] for row in engine]
+def of_release_0_1(dataset, samples, **own):
+    """Return what `smalti.StreamingDataset` of release 0.1 saved in one of MosaicML's orders."""
+    order = {"shuffle": True, "shuffle_block_size": 1 << 22, "algorithm": "py1e", "algorithm_version": 1}
+    facts = {"cursor_version": 1, "digest": "0" * 64, "split": None, "epoch_size": COUNT} | order | own
+    return dataset.state_dict(samples, from_beginning=True) | {"epoch": 0, "smalti": facts}
+
+
+def test_a_state_that_smalti_saved_in_mosaicmls_order_continues(remote):
+    whole = StreamingDataset(local=remote, batch_size=4, shuffle=True)
+    expected = [row["id"] for row in whole]
+    state = of_release_0_1(whole, 40)
     dataset = StreamingDataset(local=remote, batch_size=4, shuffle=True)
-    dataset.load_state_dict(engine.state_dict(40, from_beginning=True))
-    engine.set_epoch(0)
+    with pytest.raises(CursorError, match=r"its order is 'py1e'.*from smalti.compat.streaming import StreamingDataset"):
+        EngineDataset(remote=remote, batch_size=4, shuffle=True).load_state_dict(state)
+    dataset.load_state_dict(state)
     assert [row["id"] for row in dataset] == expected[40:]
+
+
+@pytest.mark.parametrize(
+    ("own", "text"),
+    [
+        ({"algorithm": "py1br"}, "`shuffle_algo='py1br'`, and this dataset has 'py1e'"),
+        ({"shuffle": False}, "`shuffle=False`, and this dataset has True"),
+        ({"shuffle_block_size": 64}, "`shuffle_block_size=64`, and this dataset has 512"),
+        ({"mixture": {"sampling_method": "fixed"}}, "`sampling_method='fixed'`, and this dataset has 'balanced'"),
+    ],
+    ids=["shuffle", "stored order", "block", "mixture"],
+)
+def test_a_state_that_smalti_saved_in_another_order_names_the_option(remote, own, text):
+    dataset = StreamingDataset(local=remote, batch_size=4, shuffle=True, shuffle_block_size=512)
+    state = of_release_0_1(dataset, 40, **{"shuffle_block_size": 512, **own})
+    with pytest.raises(CursorError, match=text):
+        dataset.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +444,7 @@ def test_a_state_of_the_engine_in_mosaicmls_order_continues(remote):
 )
 def test_a_state_that_cannot_continue_is_refused_when_it_is_loaded(remote, state, text):
     if state is None:
-        state = EngineDataset(local=remote, batch_size=4).state_dict()
+        state = EngineDataset(remote=remote, batch_size=4).state_dict()
     with pytest.raises(CursorError, match=text):
         StreamingDataset(local=remote, batch_size=4).load_state_dict(state)
 
@@ -536,3 +562,17 @@ def test_replicas_are_counted_once_in_the_loaders_state(remote, monkeypatch):
     batches = iter(loader)
     next(batches)
     assert loader.state_dict()["sample_in_epoch"] == 8
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_two_epochs_equal_those_read_by_mosaicml(shared, number):
+    """Golden sets, with epochs recorded from MosaicML's own loader."""
+
+    class Ids(StreamingDataset):
+        def get_item(self, sample_id, retry=7):
+            return sample_id
+
+    golden = json.loads((shared / "golden" / "orders.json").read_text())["epochs"][number]
+    recorded = [golden.pop("epoch0"), golden.pop("epoch1")]
+    dataset = Ids(local=str(shared / "golden" / golden.pop("dataset")), shuffle=True, **golden)
+    assert [list(dataset) for _ in range(2)] == recorded

@@ -10,13 +10,9 @@ import numpy as np
 import pytest
 
 from smalti.compat.streaming.base import partition, shuffle
-from smalti.compat.streaming.base.partition import get_partitions
-from smalti.compat.streaming.base.partition.orig import get_partitions_orig
-from smalti.compat.streaming.base.partition.relaxed import get_partitions_relaxed
+from smalti.compat.streaming.base.partition import get_partitions, get_partitions_orig, get_partitions_relaxed
 from smalti.compat.streaming.base.sampling import get_sampling
-from smalti.compat.streaming.base.shuffle import get_shuffle
-from smalti.compat.streaming.base.shuffle.py1e import get_shuffle_py1e
-from smalti.compat.streaming.base.shuffle.py1s import divide_spans
+from smalti.compat.streaming.base.shuffle import divide_spans, get_shuffle, get_shuffle_py1e
 from smalti.compat.streaming.base.util import merge_index
 from tests.compat.streaming.peer_functions import answer
 from tests.golden.conftest import peer  # noqa: F401  a fixture

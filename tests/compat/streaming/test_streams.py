@@ -154,12 +154,13 @@ def test_weights_set_after_the_constructor_count_and_derived_ones_do_not_replace
 def test_the_engine_gets_the_choices_of_the_stream_and_else_those_of_the_dataset(tmp_path):
     own = Stream(remote="s3://b/set", local=str(tmp_path), split="val", download_retry=0, keep_zip=True, choose=5)
     engine = own.to_smalti()
-    assert (engine.remote, engine.local, engine.split) == ("s3://b/set", str(tmp_path), "val")
-    assert (engine.download_retry, engine.download_timeout, engine.keep_zip, engine.choose) == (1, None, True, 5)
+    assert (engine.remote, engine.cache.local, engine.split) == ("s3://b/set", str(tmp_path), "val")
+    cache = engine.cache
+    assert (cache.download_retry, cache.download_timeout, cache.keep_zip, engine.choose) == (1, 60.0, True, 5)
     assert own.download_retry == 0
     own.apply_default({**DEFAULTS, "download_timeout": 7.5, "validate_hash": "xxh64"})
-    engine = own.to_smalti()
-    assert (engine.download_timeout, engine.keep_zip, engine.validate_hash) == (7.5, True, "xxh64")
+    cache = own.to_smalti().cache
+    assert (cache.download_timeout, cache.keep_zip, cache.validate_hash) == (7.5, True, "xxh64")
 
 
 def test_the_index_is_fetched_by_the_first_process_of_a_machine_and_awaited_by_the_others(sets, tmp_path):

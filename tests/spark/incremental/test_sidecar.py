@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import smalti
 from smalti import LocalDataset, Stream, open_dataset
+from smalti.cache import CacheOptions
 from smalti.catalog import Draft, load_manifest, publish, rollback, vacuum, verify
 from smalti.catalog.sidecars import columns_of, live_keys, shards_of
 from smalti.dataset import StreamingDataset
@@ -27,6 +28,7 @@ from smalti.storage import open_store
 from smalti.writer import MDSWriter
 from smalti.writer.tables.attempts import Attempt
 from tests.golden.conftest import peer, peer_reads
+from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
 from tests.stores import MemoryStore
 
@@ -163,8 +165,8 @@ def read_all(dataset):
 
 def test_an_epoch_is_the_same_with_and_without_added_columns_and_resumes(far, tmp_path):
     options = {"shuffle": True, "batch_size": 4, "shuffle_seed": 7, "num_canonical_nodes": 2}
-    plain = StreamingDataset(remote=far, version=1, local=tmp_path / "one", **options)
-    wide = StreamingDataset(remote=far, local=tmp_path / "two", **options)
+    plain = StreamingDataset(remote=far, version=1, **grouped(local=tmp_path / "one", **options))
+    wide = StreamingDataset(remote=far, **grouped(local=tmp_path / "two", **options))
     order = read_all(plain)
     assert max(order) == 42
     assert read_all(wide) == order
@@ -179,7 +181,7 @@ def test_a_limited_cache_counts_both_files_and_still_reads_all(far, tmp_path):
     raw = sum(shard.raw.num_bytes for shard in load_manifest(far).shards)
     sizes = [shard.raw.num_bytes for shard in load_manifest(far).shards]
     options = {"shuffle": False, "batch_size": 4, "num_canonical_nodes": 1}
-    dataset = StreamingDataset(remote=far, local=tmp_path / "cache", cache_limit=3 * max(sizes), **options)
+    dataset = StreamingDataset(remote=far, **grouped(local=tmp_path / "cache", cache_limit=3 * max(sizes), **options))
     held, fetched = dataset.stream.cache.costs()
     assert len(held) == len(sizes)
     assert all(held[place] > sizes[place] for place in range(len(sizes)))
@@ -192,7 +194,7 @@ def test_a_limited_cache_counts_both_files_and_still_reads_all(far, tmp_path):
 
 
 def test_a_prefetch_fetches_the_column_shards_too(far, tmp_path):
-    dataset = StreamingDataset(remote=far, local=tmp_path / "cache", batch_size=4)
+    dataset = StreamingDataset(remote=far, cache=CacheOptions(local=tmp_path / "cache"), batch_size=4)
     (entry,) = columns_of(dataset.manifest.sidecars)
     wanted = [dataset.manifest.shards[0].raw.basename, shards_of(open_store(far), entry)[0].raw.basename]
     dataset.stream.prefetch(np.arange(3))
@@ -204,7 +206,7 @@ def test_a_prefetch_fetches_the_column_shards_too(far, tmp_path):
 
 
 def test_a_dataset_is_pickled_to_workers_with_its_added_columns(far, tmp_path):
-    dataset = StreamingDataset(remote=far, local=tmp_path / "cache")
+    dataset = StreamingDataset(remote=far, cache=CacheOptions(local=tmp_path / "cache"))
     assert equal(dataset[8], expected(8))
     copy = pickle.loads(pickle.dumps(dataset))
     assert equal(copy[8], expected(8))
@@ -217,7 +219,7 @@ def test_a_damaged_added_shard_is_an_error_that_names_it(far, tmp_path):
     data = bytearray(store.get(key))
     data[-1] ^= 1
     store.put(key, bytes(data))
-    dataset = StreamingDataset(remote=far, local=tmp_path / "cache", download_retry=1)
+    dataset = StreamingDataset(remote=far, cache=CacheOptions(local=tmp_path / "cache", download_retry=1))
     with pytest.raises(ChecksumMismatch, match=key.rsplit("/", 1)[-1]):
         dataset[0]
     assert equal(dataset[42], expected(42))
@@ -326,7 +328,7 @@ def test_versions_in_between_with_equal_content_do_not_conflict(joined):
 
 
 def test_a_loader_delivers_the_added_columns(joined):
-    dataset = smalti.StreamingDataset(local=joined, batch_size=5)
+    dataset = smalti.StreamingDataset(remote=joined, batch_size=5)
     batches = list(smalti.StreamingDataLoader(dataset))
     assert [batch["double"].tolist() for batch in batches] == [(2 * batch["id"]).tolist() for batch in batches]
     assert max(number for batch in batches for number in batch["id"].tolist()) == 42
@@ -335,7 +337,7 @@ def test_a_loader_delivers_the_added_columns(joined):
 
 def test_streams_are_mixed_where_the_same_columns_were_added_to_each(joined, tmp_path):
     other = write_set(tmp_path / "other", 25)
-    streams = [Stream(local=str(joined)), Stream(local=str(other))]
+    streams = [Stream(remote=str(joined)), Stream(remote=str(other))]
     ids = np.array([2, 43 + 3, 40, 43 + 24])
     alone = StreamingDataset(streams=streams).stream
     assert set(alone.sample(43 + 3)) == {"id", "text", "vector"}

@@ -366,7 +366,7 @@ def test_a_shard_set_and_prepared_images_are_not_taken_for_each_other(tmp_path, 
         load_prepared(tmp_path / "mds")
     Preparer(preparer.source, LocalStore(tmp_path / "prepared")).update()
     with pytest.raises(FormatError, match=r"is a Parquet file of prepared images and no shard: .*read_prepared"):
-        len(StreamingDataset(local=tmp_path / "prepared", batch_size=1))
+        len(StreamingDataset(remote=tmp_path / "prepared", batch_size=1))
 
 
 def test_tables_of_the_former_layout_are_named_and_stay_as_they_were(preparer):

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from smalti.cache import CacheOptions
 from smalti.errors import SmaltiError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import sample, write_set
@@ -25,7 +26,11 @@ def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start)
     # A fork server may have started before the login was in the environment: its workers need the options.
     login = {"host": files_api.url, "token": files_api.token} if start == "forkserver" else None
     dataset = StreamingDataset(
-        remote=ROOT, local=str(tmp_path / "cache"), shuffle=True, batch_size=7, storage_options=login
+        remote=ROOT,
+        cache=CacheOptions(local=str(tmp_path / "cache")),
+        shuffle=True,
+        batch_size=7,
+        storage_options=login,
     )
     assert dataset[0]["text"] == sample(0)["text"]
     files_api.log.clear()
@@ -36,7 +41,7 @@ def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start)
 
 def test_a_dataset_carries_no_found_token_and_a_worker_names_the_missing_login(files_api, tmp_path, clean_environment):
     write_set(ROOT, 60)
-    dataset = StreamingDataset(remote=ROOT, local=str(tmp_path / "cache"), batch_size=7)
+    dataset = StreamingDataset(remote=ROOT, cache=CacheOptions(local=str(tmp_path / "cache")), batch_size=7)
     assert dataset[0]["id"] == 0
     data = io.BytesIO()
     pickle.dump(dataset, data)

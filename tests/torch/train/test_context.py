@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from smalti.cache import Counters, stats_of
+from smalti.cache import CacheOptions, Counters, stats_of
+from smalti.dataset import OrderOptions
 from smalti.errors import SmaltiError, TrainingError
 from smalti.storage import open_store
 from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -26,7 +27,7 @@ def options(squares, tmp_path):
 def test_a_loader_that_does_not_resume_yields_each_sample_once(options):
     def sizes(context):
         loader = context.dataloader("validation", batch_size=8, shuffle=False)
-        padded = context.dataloader("validation", batch_size=8, shuffle=False, tail="pad")
+        padded = context.dataloader("validation", batch_size=8, shuffle=False, order=OrderOptions(tail="pad"))
         return [[len(batch["label"]) for batch in each] for each in (loader, padded)]
 
     assert launch(sizes, **options) == [[8, 6], [8, 8]]
@@ -38,9 +39,13 @@ def test_ranks_share_an_evaluation_and_take_the_same_number_of_steps(squares, nu
     seen, steps = [], set()
     for rank in range(num_ranks):
         dataset = StreamingDataset(
-            remote=str(squares), split="validation", batch_size=1, tail="short", include_ids=True,
+            remote=str(squares),
+            split="validation",
+            batch_size=1,
+            order=OrderOptions(tail="short"),
+            include_ids=True,
             world=World.flat(rank, num_ranks),
-        )  # fmt: skip
+        )
         batches = list(StreamingDataLoader(dataset))
         steps.add(len(batches))
         for batch in batches:
@@ -61,7 +66,8 @@ def test_copies_of_a_function_are_limited_to_half_of_the_free_disk(options, squa
             context.dataloader(split, batch_size=4, shuffle=split == "train") for split in ("train", "validation")
         ]
         assert len(list(loaders[1])) == 4
-        loaders.append(context.dataloader("train", batch_size=4, resume=False, cache_limit="1mb"))
+        cache = CacheOptions(local=str(tmp_path / "cache"), cache_limit="1mb")
+        loaders.append(context.dataloader("train", batch_size=4, resume=False, cache=cache))
         return [each.streaming_dataset.stream.cache.limit for each in loaders]
 
     far = {**options, "data": remote, "cache_dir": str(tmp_path / "cache")}

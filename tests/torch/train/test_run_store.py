@@ -15,7 +15,7 @@ from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot
 from smalti.torch.train.run.files import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.tuning.study import StoreJournal
+from smalti.torch.tuning.journal import StoreJournal
 from tests.stores.memory import Killed, MemoryStore
 
 pytestmark = pytest.mark.torch

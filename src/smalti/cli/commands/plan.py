@@ -48,7 +48,7 @@ class Readers:
 
 
 @dataclass(frozen=True)
-class OrderOptions:
+class OrderChoice:
     """The order in which samples are read."""
 
     canonical_nodes: Annotated[
@@ -180,12 +180,13 @@ def plan(
     split: Split = None,
     *,
     readers: Readers,
-    order: OrderOptions,
+    order: OrderChoice,
     costs: CostOptions,
     stores: StoreOptions,
     output: Output,
 ) -> None:
     """Compute the cost of an epoch on a world: steps, padding, traffic, cache, memory, mixing, seconds, price."""
+    from smalti.dataset import OrderOptions
     from smalti.dataset.cost import forecast_epoch, run_cost
 
     reader, rates = readers.setup(), costs.rates()
@@ -196,9 +197,11 @@ def plan(
         tag=version.tag,
         split=split,
         shuffle=not order.no_shuffle,
-        num_canonical_nodes=order.canonical_nodes,
-        shuffle_block_size=order.shuffle_block_size,
-        affinity=order.affinity,
+        order=OrderOptions(
+            num_canonical_nodes=order.canonical_nodes,
+            shuffle_block_size=order.shuffle_block_size,
+            affinity=order.affinity,
+        ),
     )
     cost = None if rates is None else run_cost(found, reader, rates, epochs=costs.epochs)
     if output.as_json:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from smalti.attributes import Replaceable, setting, whole_number
+from smalti.attributes import Replaceable, whole_number
 from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.columns import Columns, rows_of
 from smalti.order.keys import Purpose, keyed_permutation
@@ -211,10 +211,14 @@ class DataLoader(LoaderBase):
         super().__init__(reader, batch_size, shuffling_queue_capacity)
         self._smalti_collate = collate_fn
 
-    @setting(lambda self, value: setattr(self, "_smalti_collate", value))
+    @Replaceable
     def collate_fn(self) -> Callable[[list[dict[str, Any]]], Any] | None:
         """The function from a list of rows to a batch; the default and None convert columns to tensors."""
         return self._smalti_collate
+
+    @collate_fn.setter
+    def _set_collate_fn(self, value: Any) -> None:
+        self._smalti_collate = value
 
     def _converted(self, batch: Columns) -> Any:
         collate = self._smalti_collate
@@ -239,10 +243,14 @@ class BatchedDataLoader(LoaderBase):
         super().__init__(reader, batch_size, shuffling_queue_capacity)
         self._smalti_transform = transform_fn or torch.as_tensor
 
-    @setting(lambda self, value: setattr(self, "_smalti_transform", value))
+    @Replaceable
     def transform_fn(self) -> Callable[[Any], Any]:
         """The function from an array to a tensor."""
         return self._smalti_transform
+
+    @transform_fn.setter
+    def _set_transform_fn(self, value: Any) -> None:
+        self._smalti_transform = value
 
     def _converted(self, batch: Columns) -> dict[str, Any]:
         return _numbers_only(batch, self._smalti_transform)

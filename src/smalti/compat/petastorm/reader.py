@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import xxhash
 
-from smalti.attributes import whole_number, whole_or_none
+from smalti.attributes import check_choice, whole_number, whole_or_none
 from smalti.cache.files import is_held
 from smalti.compat.petastorm.reading.batch_reader import BatchReader, ReaderOptions
 from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set
@@ -27,8 +27,7 @@ from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
 from smalti.conversion.sources.parquet_files import read_footer
 from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, MAX_SEED
 from smalti.dataset import DEFAULT_SEED
-from smalti.dataset.arguments import check_choice
-from smalti.dataset.order import OrderOptions
+from smalti.dataset.order import RunOrder
 from smalti.errors import FormatError, StoreNotFound, WorldMismatch
 from smalti.order import TAILS
 from smalti.redaction import redact_address
@@ -177,12 +176,12 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     options = RowOptions(columns, transform, transform_per == "row_group", held_bytes, timeout)
     rows = RowReader(found, kept, options, None if cache is None else _cached_load(cache, found, columns))
     threads = 0 if reader_pool_type == "dummy" else workers_count
-    order = OrderOptions(
+    order = RunOrder(
         shuffle=shuffle_row_groups,
         seed=DEFAULT_SEED if seed is None else seed,
-        canonical_nodes=num_canonical_nodes,
-        block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
-        tail=tail,
+        num_canonical_nodes=num_canonical_nodes,
+        shuffle_block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
+        tail=tail or "pad",
     )
     return BatchReader(
         rows,

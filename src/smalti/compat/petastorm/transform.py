@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from smalti.attributes import setting
+from smalti.attributes import Replaceable
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 
 EditField = tuple[str, Any, Sequence[int | None], bool]
@@ -60,28 +60,41 @@ class TransformSpec:
             None if selected_fields is None else list(selected_fields),
         )
 
-    @setting(lambda self, value: self._change(func=value))
+    @Replaceable
     def func(self) -> Callable[[Any], Any] | None:
         """The function on a DataFrame, or None."""
         return self._smalti.func
 
-    @setting(lambda self, value: self._change(edit_fields=_edited(value)))
+    @func.setter
+    def _set_func(self, value: Any) -> None:
+        self._smalti = replace(self._smalti, func=value)
+
+    @Replaceable
     def edit_fields(self) -> Sequence[EditField]:
         """Columns that `func` adds or whose type it changes."""
         return self._smalti.edit_fields
 
-    @setting(lambda self, value: self._change(removed_fields=value))
+    @edit_fields.setter
+    def _set_edit_fields(self, value: Any) -> None:
+        self._smalti = replace(self._smalti, edit_fields=_edited(value))
+
+    @Replaceable
     def removed_fields(self) -> Sequence[str]:
         """Columns to remove."""
         return self._smalti.removed_fields
 
-    @setting(lambda self, value: self._change(selected_fields=value))
+    @removed_fields.setter
+    def _set_removed_fields(self, value: Any) -> None:
+        self._smalti = replace(self._smalti, removed_fields=value)
+
+    @Replaceable
     def selected_fields(self) -> Sequence[str] | None:
         """Columns to keep."""
         return self._smalti.selected_fields
 
-    def _change(self, **fields: Any) -> None:
-        self._smalti = replace(self._smalti, **fields)
+    @selected_fields.setter
+    def _set_selected_fields(self, value: Any) -> None:
+        self._smalti = replace(self._smalti, selected_fields=value)
 
 
 def transform_of(spec: Any) -> RowTransform:

@@ -24,6 +24,7 @@ from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.planning import (
     MixtureOptions,
     MixturePlan,
+    StreamWeight,
     Window,
     checked_sizes,
     parts_of,
@@ -31,7 +32,6 @@ from smalti.order.mixture.planning import (
     samples_taken,
     shared_out,
 )
-from smalti.order.mosaic.sampling import StreamWeight
 from smalti.order.window import GlobalOrder, Ids, Positions
 
 

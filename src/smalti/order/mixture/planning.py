@@ -14,18 +14,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
 from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
 from smalti.order.mixture.units import Drawing, Units, joined, units_of
 from smalti.order.mixture.weave import MAX_LENGTH, Weave
-from smalti.order.mosaic.batching import BATCHINGS
-from smalti.order.mosaic.sampling import SAMPLINGS, StreamWeight, are_relative
 from smalti.order.window import EpochPlan, GlobalOrder, Ids, plan_epoch
 
 MAX_EPOCH = (1 << 62) - 1
 """Samples that an epoch may take, inclusive: places and their sums stay numbers of 64 bits."""
+SAMPLINGS = ("balanced", "fixed")
+BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 _BATCHES, _REST, _WITHIN = range(3)  # uses of `Purpose.BATCHES` keys
+
+
+@dataclass(frozen=True)
+class StreamWeight:
+    """The weight of one stream, as given by the user: one of the fields, or none."""
+
+    proportion: float | None = None
+    """Share of the epoch, from 0; all streams have one or none has. They need not sum to 1."""
+    repeat: float | None = None
+    """Times that the stream is read, from 0."""
+    choose: int | None = None
+    """Samples that are read, from 0."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in WEIGHT_NAMES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ArgumentError(
+                f"at most one of {', '.join(WEIGHT_NAMES)} may be given for a stream, found {', '.join(given)}."
+            )
+        for name in given:
+            if not getattr(self, name) >= 0:
+                raise ArgumentError(f"`{name}` must be at least 0, found {getattr(self, name)}.")
+
+
+def are_relative(weights: Sequence[StreamWeight]) -> bool:
+    """Return whether the weights are proportions.
+
+    Raises:
+        ValueError: some are and some are not.
+    """
+    relative = [weight.proportion is not None for weight in weights]
+    if any(relative) and not all(relative):
+        raise ArgumentError(
+            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
+            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
+        )
+    return all(relative)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from smalti.dataset import OrderOptions
 from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.ledger import LedgerWriter
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
@@ -159,8 +160,8 @@ class Context:
         address = self._data.address(data)
         resume = shuffle if resume is None else resume
         # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
-        tail = {} if resume else {"tail": "short"}
-        dataset = self._data.open(address, split, batch_size, shuffle=shuffle, options={**tail, **options})
+        order = {} if resume else {"order": OrderOptions(tail="short")}
+        dataset = self._data.open(address, split, batch_size, shuffle=shuffle, options={**order, **options})
         version, digest = self._data.pins[address]
         self._life.events.emit("data", data=address, split=split, version=version, digest=digest)
         ledger = self._life.ledger if resume else None

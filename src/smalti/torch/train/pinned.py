@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from smalti.cache import default_cache_limit
+from smalti.cache import CacheOptions, default_cache_limit
 from smalti.errors import CursorError, TrainingError, WorldMismatch
 from smalti.storage.opening import service_of
 from smalti.torch.dataset import StreamingDataset
@@ -70,8 +70,9 @@ class PinnedData:
             world=self._ranks.world,
             **{
                 "version": version,
-                "local": config.cache_dir,
-                "cache_limit": config.cache_limit or self._cache_limits.get(address),
+                "cache": CacheOptions(
+                    local=config.cache_dir, cache_limit=config.cache_limit or self._cache_limits.get(address)
+                ),
                 "storage_options": dict(config.storage_options) if is_own else {},
                 **options,
             },

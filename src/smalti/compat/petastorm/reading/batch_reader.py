@@ -23,7 +23,7 @@ from smalti.compat.petastorm.reading.rows import RowReader
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 from smalti.cursor import Cursor, MixedStream
 from smalti.cursor.fields import mapping
-from smalti.dataset.order import OrderOptions, Pass, Planned, Reading
+from smalti.dataset.order import Pass, Planned, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
 from smalti.errors import CursorError, SchemaError, SmaltiError
 from smalti.order import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
@@ -34,23 +34,23 @@ _OPEN_BYTES = 1 << 29
 the order must not depend on the machine."""
 
 
-def _default_order(rows: RowReader, options: OrderOptions) -> OrderOptions:
+def _default_order(rows: RowReader, options: RunOrder) -> RunOrder:
     """Return the options completed by as many runs and as large windows as keep few row groups open.
 
     A run keeps open the row groups of its window and those at its borders: each of C runs takes about two row groups,
     and the windows share the rest of `_OPEN_BYTES`.
     """
     num_rows, num_groups = len(rows), int(np.count_nonzero(rows.sizes))
-    nodes = options.canonical_nodes
+    nodes = options.num_canonical_nodes
     if nodes is None:
         limit = min(default_canonical_nodes(num_rows), num_groups, _OPEN_BYTES // (2 * rows.group_bytes))
         nodes = 1 << (max(1, limit).bit_length() - 1)
-    block = options.block_size
+    block = options.shuffle_block_size
     if block is None:
         row_bytes = max(1, rows.group_bytes * num_groups // max(1, num_rows))
         left = max(rows.group_bytes * nodes, _OPEN_BYTES - 2 * nodes * rows.group_bytes)
         block = min(max(1, left // nodes // row_bytes), default_block_size(nodes))
-    return replace(options, canonical_nodes=nodes, block_size=block)
+    return replace(options, num_canonical_nodes=nodes, shuffle_block_size=block)
 
 
 def _warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
@@ -124,7 +124,7 @@ _started_lock = threading.Lock()
 class ReaderOptions:
     """Options for ordering, dividing and reading rows."""
 
-    order: OrderOptions
+    order: RunOrder
     """The user's choices; `tail` None for the default."""
     world: World
     batch_size: int
@@ -257,8 +257,8 @@ class BatchReader:
                 "shuffle_row_groups=True, which shuffles both, or set the capacity to 0."
             )
         if shuffle_rows_within > 0:
-            block = max(order.block_size or 0, self._fresh.block_size, shuffle_rows_within)
-            order = replace(order, block_size=block)
+            block = max(order.shuffle_block_size or 0, self._fresh.block_size, shuffle_rows_within)
+            order = replace(order, shuffle_block_size=block)
             self._fresh = replace(self._fresh, block_size=block)
         self._options = replace(self._options, batch_size=batch_size or self.batch_size, order=order)
 
@@ -356,9 +356,7 @@ class BatchReader:
                 saved=saved.digest,
                 found=self._fresh.digest,
             )
-        cursor = saved_cursor(
-            state, self._fresh, self._options.order, num_ranks=self.world.num_ranks, sizes=[self._rows.sizes]
-        )
+        cursor = saved_cursor(state, self._fresh, self._options.order, sizes=[self._rows.sizes])
         self._end_stream()
         self._next = self._adopted = cursor
         self._base = first

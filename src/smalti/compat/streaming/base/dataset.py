@@ -26,7 +26,8 @@ from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
 from smalti.compat.streaming.base.stream import Stream, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
-from smalti.order.mosaic import BATCHINGS, PARTITIONS, SAMPLINGS, SHUFFLES, default_mosaic_nodes
+from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, default_mosaic_nodes
+from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.torch.worker_processes import end_with_program
 
 __all__ = ["StreamingDataset"]
@@ -303,11 +304,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
         A state of an epoch before `next_epoch` has no effect, as in MosaicML; set `next_epoch` to go back.
 
+        A state that an earlier release's `smalti.StreamingDataset` saved in one of MosaicML's orders continues, too.
+
         Raises:
-            CursorError: `obj` is no such state.
+            CursorError: `obj` is no such state, or was saved in another order.
             TypeError: `obj` has a value that JSON cannot hold.
         """
         loaded, place = progress.loaded_position(obj), self._smalti_progress.get()
+        progress.check_engine_state(obj, vars(self))
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
             logger.warning(
                 "The loaded state is of epoch %d, and this dataset is at epoch %d: it has no effect. To go back, set "

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.order.mosaic import sample_counts
+from smalti.compat.streaming.order import sample_counts
 
 
 def get_sampling(

@@ -27,12 +27,13 @@ from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
 from smalti.compat.streaming.base.util import retry
 from smalti.compat.streaming.base.world import World
+from smalti.compat.streaming.order import weigh_streams
 from smalti.cursor import WEIGHT_NAMES
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
 from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
-from smalti.order.mosaic import StreamWeight, weigh_streams
+from smalti.order.mixture import StreamWeight
 from smalti.regular_files import read_regular
 from smalti.storage import Store
 from smalti.storage.opening import check_address
@@ -128,20 +129,18 @@ class Stream:
         """
         if not (self.remote or self._local):
             raise ValueError("`remote` and/or `local` path must be provided")
-        fetching = {name: getattr(self, name, None) for name in _FETCHING}
-        if fetching["download_retry"] is not None:
+        fetching = _present(**{name: getattr(self, name, None) for name in _FETCHING})
+        if "download_retry" in fetching:
             fetching["download_retry"] = max(1, fetching["download_retry"])  # the engine counts the first attempt
-        remote: str | Store | None = self.remote or None
+        remote: str | Store = self.remote or self.local
         split = self.split or None
         if self._overrides_fetching():
             remote, split = PreparedShards(self, self.get_shards(World.detect(), allow_unsafe_types)), None
         return EngineStream(
             remote=remote,
-            local=self.local,
             split=split,
-            validate_hash=self.validate_hash or None,
+            cache=CacheOptions(local=self.local, validate_hash=self.validate_hash or None, **fetching),
             **self._weights(),
-            **fetching,
         )
 
     def apply_default(self, default: dict[str, Any]) -> None:

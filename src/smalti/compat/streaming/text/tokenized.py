@@ -1,4 +1,4 @@
-"""The base of the datasets whose samples are texts, and which return tokens. Needs `transformers`."""
+"""The datasets whose samples are texts, and which return tokens. Needs `transformers`."""
 
 from typing import Any, ClassVar, Unpack
 
@@ -44,6 +44,16 @@ class TokenizedDataset(StreamingDataset):
 
     def _tokenize(self, text_sample: dict[str, Any]) -> Any:
         return self.tokenizer(text_sample["text"], truncation=True, padding="max_length", max_length=self.max_seq_len)
+
+
+class StreamingC4(TokenizedDataset):
+    """Tokens of the Colossal Cleaned Common Crawl."""
+
+
+class StreamingPile(TokenizedDataset):
+    """Tokens of the Pile, as MosaicML's script writes it."""
+
+    _unknown_group_method: ClassVar[str] = 'Only group_method="truncate" is supported at this time. Found {}.'
 
 
 def _load_tokenizer(name: str) -> Any:

@@ -7,13 +7,11 @@ from smalti.compat.streaming.lazy import lazy_package
 if TYPE_CHECKING:
     from smalti.compat.streaming.vision import ade20k as ade20k
     from smalti.compat.streaming.vision import base as base
-    from smalti.compat.streaming.vision import cifar10 as cifar10
     from smalti.compat.streaming.vision import coco as coco
-    from smalti.compat.streaming.vision import imagenet as imagenet
     from smalti.compat.streaming.vision.ade20k import StreamingADE20K as StreamingADE20K
-    from smalti.compat.streaming.vision.cifar10 import StreamingCIFAR10 as StreamingCIFAR10
+    from smalti.compat.streaming.vision.base import StreamingCIFAR10 as StreamingCIFAR10
+    from smalti.compat.streaming.vision.base import StreamingImageNet as StreamingImageNet
     from smalti.compat.streaming.vision.coco import StreamingCOCO as StreamingCOCO
-    from smalti.compat.streaming.vision.imagenet import StreamingImageNet as StreamingImageNet
 
 __all__ = ["StreamingADE20K", "StreamingCIFAR10", "StreamingCOCO", "StreamingImageNet"]
 
@@ -21,9 +19,9 @@ __getattr__, __dir__ = lazy_package(
     __name__,
     {
         "StreamingADE20K": "ade20k",
-        "StreamingCIFAR10": "cifar10",
+        "StreamingCIFAR10": "base",
         "StreamingCOCO": "coco",
-        "StreamingImageNet": "imagenet",
+        "StreamingImageNet": "base",
     },
-    ("ade20k", "base", "cifar10", "coco", "imagenet"),
+    ("ade20k", "base", "coco"),
 )

@@ -98,3 +98,11 @@ class StreamingVisionDataset(StreamingDataset, VisionDataset):
         """Return the sample of this number: image and label, transformed."""
         sample = super().get_item(idx)
         return self.transforms(sample["x"], sample["y"])
+
+
+class StreamingCIFAR10(StreamingVisionDataset):
+    """Images and labels of CIFAR-10, as MosaicML's script writes them."""
+
+
+class StreamingImageNet(StreamingVisionDataset):
+    """Images and labels of ImageNet, as MosaicML's script writes them."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.dataset import OrderOptions
 from smalti.errors import BadImageError, SchemaError
 from smalti.images import decode_batch
 from smalti.ledger import LedgerWriter
@@ -72,7 +73,7 @@ class RunData:
         config = self.config
         options |= {
             "shuffle_seed": config.seed,
-            "affinity": config.affinity if shuffle else None,
+            "order": OrderOptions(affinity=config.affinity if shuffle else None),
             "transform": _with_marks(self.task.transform(config, training=shuffle)),
             "include_ids": True,
         }

@@ -1,6 +1,6 @@
 """The arrangement of an epoch's samples over nodes, ranks, workers and batches, by batching method.
 
-Each method has a module with one function; the arrangements come from `smalti.order.mosaic`.
+The arrangements come from `smalti.compat.streaming.order`.
 """
 
 from collections.abc import Callable
@@ -9,11 +9,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.batching.device_per_stream import generate_work_device_per_stream_batching
-from smalti.compat.streaming.base.batching.per_stream import generate_work_per_stream_batching
-from smalti.compat.streaming.base.batching.random import generate_work_random_batching
-from smalti.compat.streaming.base.batching.stratified import generate_work_stratified_batching
+from smalti.compat.streaming.base.engine.planning import work_of
 from smalti.compat.streaming.base.world import World
+
+
+def _generated(batching_method: str, dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
+    work = work_of(dataset, world, batching_method)
+    work.warn(epoch, sample_in_epoch)
+    return work.plan(epoch, sample_in_epoch).all_ids()
+
+
+def generate_work_random_batching(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
+    """As `generate_work`, in global batches of all streams mixed."""
+    return _generated("random", dataset, world, epoch, sample_in_epoch)
+
+
+def generate_work_stratified_batching(
+    dataset: Any, world: World, epoch: int, sample_in_epoch: int
+) -> NDArray[np.int64]:
+    """As `generate_work`, in global batches with the same number of samples of each stream."""
+    return _generated("stratified", dataset, world, epoch, sample_in_epoch)
+
+
+def generate_work_per_stream_batching(
+    dataset: Any, world: World, epoch: int, sample_in_epoch: int
+) -> NDArray[np.int64]:
+    """As `generate_work`, in global batches of one stream each."""
+    return _generated("per_stream", dataset, world, epoch, sample_in_epoch)
+
+
+def generate_work_device_per_stream_batching(
+    dataset: Any, world: World, epoch: int, sample_in_epoch: int
+) -> NDArray[np.int64]:
+    """As `generate_work`, in batches of one stream on each rank."""
+    return _generated("device_per_stream", dataset, world, epoch, sample_in_epoch)
+
 
 batching_methods: dict[str, Callable[..., NDArray[np.int64]]] = {
     "random": generate_work_random_batching,

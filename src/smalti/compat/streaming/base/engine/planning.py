@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.partition.orig import warn_of_partition
-from smalti.compat.streaming.base.shuffle.py1e import warn_of_unmixed_shards
+from smalti.compat.streaming.base.partition import warn_of_partition
+from smalti.compat.streaming.base.shuffle import warn_of_unmixed_shards
 from smalti.compat.streaming.base.world import World, engine_world
 from smalti.compat.streaming.errors import BatchSizeError
+from smalti.compat.streaming.order import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch
+from smalti.compat.streaming.order.batching import stream_portions
+from smalti.compat.streaming.order.partition import Partition, make_partition
+from smalti.compat.streaming.order.planning import stream_counts, stream_shape
+from smalti.compat.streaming.order.sampling import Resampled, StreamCounts, resample
 from smalti.cursor import Cursor
 from smalti.dataset.order import OrderOptions, Pass, Planned, Reading
 from smalti.order import Division, StepBatch
-from smalti.order.mosaic import MosaicOptions, MosaicPlan, MosaicStream, WorldShape, plan_mosaic_epoch
-from smalti.order.mosaic.batching import stream_portions
-from smalti.order.mosaic.partition import Partition, make_partition
-from smalti.order.mosaic.planning import stream_counts, stream_shape
-from smalti.order.mosaic.sampling import Resampled, StreamCounts, resample
 
 Ints = NDArray[np.int64]
 
@@ -173,18 +173,23 @@ class WorkReading(Reading):
     @cached_property
     def division(self) -> Division:
         """The positions that this rank takes at each step."""
-        plan = self._mosaic_plan
+        plan = self.plan
         return Division(len(plan), plan.start, self.batch_size, self.this_pass.world, "short")
 
     @cached_property
-    def _mosaic_plan(self) -> MosaicPlan:
+    def plan(self) -> MosaicPlan:
+        """The order of the epoch; memory is O(samples)."""
         start = self.this_pass.start
         return self.work.plan(start.epoch, start.samples)
 
-    def _marked(self, plan: MosaicPlan, step: StepBatch, ids: Ints) -> Planned:
-        del plan
-        kept = (step.positions >= 0) & (ids >= 0)
-        return StepBatch(step.step, step.lookup[kept], step.positions[kept]), ids[kept]
+    def steps(self, first: int, stop: int, stride: int = 1) -> list[Planned]:
+        """Return the steps range(first, stop, stride), up to the epoch's end, each with its sample ids."""
+        return [_without_padding(step, ids) for step, ids in super().steps(first, stop, stride)]
+
+
+def _without_padding(step: StepBatch, ids: Ints) -> Planned:
+    kept = (step.positions >= 0) & (ids >= 0)
+    return StepBatch(step.step, step.lookup[kept], step.positions[kept]), ids[kept]
 
 
 def reading_of(work: Work, world: World, epoch: int, sample_in_epoch: int) -> WorkReading:

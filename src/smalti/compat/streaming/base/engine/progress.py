@@ -14,6 +14,7 @@ from smalti.errors import CursorError
 from smalti.torch.shared_progress import SharedProgress
 
 _KEYS = ("epoch", "sample_in_epoch", "num_canonical_nodes", "shuffle_seed")
+_OF_MIXTURES = ("sampling_method", "sampling_granularity", "batching_method")
 
 
 @dataclass(frozen=True)
@@ -92,3 +93,35 @@ def loaded_position(state: Mapping[str, Any]) -> Position:
             "with `smalti.StreamingDataset`."
         )
     return Position(int(state["epoch"]), int(state["sample_in_epoch"]), dict(state))
+
+
+def check_engine_state(state: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse a state of `smalti.StreamingDataset` that would continue in another order.
+
+    Earlier releases of Smalti had MosaicML's orders in that class, too, and their states say which; MosaicML's own do
+    not. `options` has the dataset's values, by argument.
+
+    Raises:
+        CursorError: the order of the state is not that of the dataset.
+    """
+    own = state.get("smalti")
+    if not isinstance(own, Mapping):
+        return
+    saved = {"shuffle": own.get("shuffle")}
+    if own.get("shuffle"):
+        saved["shuffle_algo"] = own.get("algorithm")
+        if own.get("algorithm") in {"py1e", "py1br"}:  # the others do not use it
+            saved["shuffle_block_size"] = own.get("shuffle_block_size")
+    mixture = own.get("mixture")
+    if isinstance(mixture, Mapping):
+        saved |= {name: mixture.get(name) for name in _OF_MIXTURES}
+    for name, value in saved.items():
+        here = options[name]
+        if value != here and not (name == "shuffle_block_size" and here is None):
+            raise CursorError(
+                f"saved state: it was saved with `{name}={value!r}`, and this dataset has {here!r}: give the former to "
+                "continue that run.",
+                what=name,
+                saved=value,
+                found=here,
+            )

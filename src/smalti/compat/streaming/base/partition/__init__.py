@@ -1,17 +1,106 @@
 """MosaicML's partitions: the sample ids of each node, rank, worker and batch of an epoch, as one array.
 
-`orig` and `relaxed` have a module each, over `smalti.order.mosaic`; read `orig` first. The shuffle that comes next is
-in `smalti.compat.streaming.base.shuffle`.
+The arrays come from `smalti.compat.streaming.order`, which never warns; `warn_of_partition` gives MosaicML's warnings
+about data sets that are too small for a world. The shuffle that comes next is in `base.shuffle`.
 """
 
+import logging
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.partition.orig import get_partitions_orig
-from smalti.compat.streaming.base.partition.relaxed import get_partitions_relaxed
+from smalti.compat.streaming.order import WorldShape
+from smalti.compat.streaming.order.partition import Partition, all_ids, make_partition
 from smalti.errors import CursorError
+
+logger = logging.getLogger("streaming.base.partition.orig")
+
+
+def get_partitions_orig(
+    num_samples: int,
+    num_canonical_nodes: int,
+    num_physical_nodes: int,
+    ranks_per_node: int,
+    workers_per_rank: int,
+    batch_size: int,
+    drop_first: int = 0,
+    initial_physical_nodes: int | None = None,  # noqa: ARG001 - MosaicML's signature
+) -> NDArray[np.int64]:
+    """Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size); -1 is padding.
+
+    Arguments and errors are those of `get_partitions`; `initial_physical_nodes` has no effect.
+    """
+    shape = WorldShape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
+    partition = make_partition("orig", num_samples, shape, canonical_nodes=num_canonical_nodes, start=drop_first)
+    return ids_of(partition, drop_first)
+
+
+def ids_of(partition: Partition, drop_first: int) -> NDArray[np.int64]:
+    """Return the whole array of a partition that was asked for from sample `drop_first` on, with its warnings."""
+    warn_of_partition(partition, drop_first)
+    return all_ids(partition, partition.shape, partition.start, partition.num_steps)
+
+
+def warn_of_partition(partition: Partition, drop_first: int) -> None:
+    """Warn of a start that was rounded, and of too few samples for the canonical nodes or for the ranks of a node."""
+    if partition.start != drop_first:
+        logger.warning(
+            "`drop_first` was not divisible by `num_physical_nodes`. Rounding it down to make it divisible: %d to %d, "
+            "a multiple of %d.",
+            drop_first,
+            partition.start,
+            partition.dealt_as.hosts,
+        )
+    order, ranks = partition.order, partition.dealt_as.ranks_on_host
+    if order.is_tiny:
+        warnings.warn(
+            f"Trying to partition {order.num_samples} samples over {order.canonical_nodes} canonical nodes. This "
+            "will result in many samples being repeated, and depending on your batching method, batches being "
+            "completely dropped. Check if your dataset has the expected number of samples, and consider decreasing "
+            "the number of canonical nodes.",
+            stacklevel=4,
+        )
+    samples = max(0, len(order) - partition.start) // partition.dealt_as.hosts
+    if samples % ranks and 2 * ranks - samples % ranks - 1 > samples:
+        warnings.warn(
+            f"Attempting to partition {samples} samples per physical node over {ranks} gpus. This will result in "
+            "many samples being repeated, and depending on your batching method, batches being completely dropped. "
+            "Check if your dataset has the expected number of samples.",
+            stacklevel=4,
+        )
+
+
+def get_partitions_relaxed(
+    num_samples: int,
+    num_canonical_nodes: int,
+    num_physical_nodes: int,
+    ranks_per_node: int,
+    workers_per_rank: int,
+    batch_size: int,
+    drop_first: int = 0,
+    initial_physical_nodes: int | None = None,
+) -> NDArray[np.int64]:
+    """Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size); -1 is padding.
+
+    It equals that of `orig` where the numbers of nodes divide; elsewhere every global batch is the one of the first
+    nodes, divided anew. Arguments and errors are those of `get_partitions`.
+
+    Raises:
+        ValueError: also if the global batch cannot be divided among the ranks with which the run began.
+    """
+    shape = WorldShape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
+    partition = make_partition(
+        "relaxed",
+        num_samples,
+        shape,
+        canonical_nodes=num_canonical_nodes,
+        start=drop_first,
+        initial_hosts=initial_physical_nodes,
+    )
+    return ids_of(partition, drop_first)
+
 
 algos: dict[str, Callable[..., NDArray[np.int64]]] = {
     "orig": get_partitions_orig,

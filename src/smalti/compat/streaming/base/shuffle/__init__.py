@@ -1,19 +1,148 @@
 """MosaicML's shuffles of the sample ids of an epoch: `py1e` (its default), `py1br`, `py1s`, `py2s` and `naive`.
 
-Each has a module with one function, over `smalti.order.mosaic`; read `py1s` first. The partition that comes before is
-in `smalti.compat.streaming.base.partition`.
+The ids come from `smalti.compat.streaming.order`, which never warns; `warn_of_unmixed_shards` gives the warning of
+`py1e`. The partition that comes before is in `smalti.compat.streaming.base.partition`.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.compat.streaming.base.shuffle.naive import get_shuffle_naive
-from smalti.compat.streaming.base.shuffle.py1br import get_shuffle_py1br
-from smalti.compat.streaming.base.shuffle.py1e import get_shuffle_py1e
-from smalti.compat.streaming.base.shuffle.py1s import get_shuffle_py1s
-from smalti.compat.streaming.base.shuffle.py2s import get_shuffle_py2s
+from smalti.compat.streaming.order.shuffles import cut_at_nodes, shuffled_ids
+
+
+def divide_spans(
+    spans: list[tuple[int, int]], num_samples: int, num_parts: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return spans cut so that each part has equally many samples, and the range of spans of every part.
+
+    Args:
+        spans: Beginning and end of each span, in the order in which they are laid out. Unlike MosaicML's function this
+            one leaves the list unchanged.
+        num_samples: Samples of all spans together.
+        num_parts: Parts to divide them into.
+
+    Raises:
+        ValueError: the spans hold another number of samples.
+    """
+    bounds = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    sizes = bounds[:, 1] - bounds[:, 0]
+    if int(sizes.sum()) != num_samples:
+        raise ValueError(f"`num_samples` must be that of the spans, {int(sizes.sum())}, found {num_samples}.")
+    cut = cut_at_nodes(bounds[:, 0], sizes, num_parts)
+    return list(zip(cut.starts.tolist(), (cut.starts + cut.sizes).tolist(), strict=True)), list(pairwise(cut.bounds))
+
+
+def shuffled(
+    algo: str,
+    shard_sizes: NDArray[np.int64] | Sequence[int],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int,
+) -> NDArray[np.int64]:
+    """Return the engine's shuffle with MosaicML's dtype, int64; arguments and errors are those of `get_shuffle`."""
+    ids = shuffled_ids(
+        algo, shard_sizes, canonical_nodes=num_canonical_nodes, seed=seed, epoch=epoch, block_size=block_size
+    )
+    return ids.astype(np.int64, copy=False)
+
+
+def get_shuffle_py1e(
+    shard_sizes: NDArray[np.int64],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> NDArray[np.int64]:
+    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
+
+    The samples of a shard spread over at most 0.75 to 1.25 `block_size` places; a larger shard is mixed by itself
+    alone, with a warning.
+    """
+    ids = shuffled("py1e", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+    warn_of_unmixed_shards(shard_sizes, num_canonical_nodes, seed, block_size)
+    return ids
+
+
+def get_shuffle_py1br(
+    shard_sizes: NDArray[np.int64],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> NDArray[np.int64]:
+    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
+
+    Blocks hold 0.75 to 1.25 `block_size` samples.
+    """
+    return shuffled("py1br", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+def get_shuffle_py1s(
+    shard_sizes: NDArray[np.int64],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> NDArray[np.int64]:
+    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
+
+    `block_size` has no effect: samples move within their shard.
+    """
+    return shuffled("py1s", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+def get_shuffle_py2s(
+    shard_sizes: NDArray[np.int64],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> NDArray[np.int64]:
+    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
+
+    `block_size` has no effect: samples move within their shard.
+    """
+    return shuffled("py2s", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+def get_shuffle_naive(
+    shard_sizes: NDArray[np.int64],
+    num_canonical_nodes: int,
+    seed: int,
+    epoch: int,
+    block_size: int = 1 << 18,
+) -> NDArray[np.int64]:
+    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
+
+    `num_canonical_nodes` and `block_size` have no effect.
+    """
+    return shuffled("naive", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+def warn_of_unmixed_shards(
+    shard_sizes: NDArray[np.int64] | Sequence[int], num_canonical_nodes: int, seed: int, block_size: int
+) -> None:
+    """Warn if a shard, as cut at canonical nodes, is larger than `block_size`, so that it is mixed by itself alone.
+
+    MosaicML compares it with a block of 0.75 to 1.25 `block_size`, drawn for every epoch; this compares it with the
+    mean, so that all epochs give the same warning.
+    """
+    sizes = np.asarray(shard_sizes, dtype=np.int64)
+    laid_out = sizes[np.random.default_rng(seed).permutation(sizes.size)]
+    spans = cut_at_nodes(np.zeros_like(laid_out), laid_out, num_canonical_nodes).sizes
+    if spans.size and spans.max() > block_size:
+        warnings.warn(
+            "Shuffle block size was smaller than shard size for some shards. This will result in these shards not "
+            "being shuffled with other shards. Set shuffle_block_size to a larger value for a higher quality shuffle; "
+            f"found a block of {block_size} and a shard of {spans.max()} samples.",
+            stacklevel=3,
+        )
+
 
 algos: dict[str, Callable[..., NDArray[np.int64]]] = {
     "py1br": get_shuffle_py1br,

@@ -9,21 +9,17 @@ All of it is O(N), and uses methods of numpy's `Generator` whose results numpy d
 runs should use `smalti.order.plan_epoch`, which has neither limit.
 """
 
-from smalti.order.mosaic.batching import BATCHINGS
-from smalti.order.mosaic.partition import PARTITIONS, WorldShape, partition_ids
-from smalti.order.mosaic.planning import MosaicOptions, MosaicPlan, default_mosaic_nodes, plan_mosaic_epoch
-from smalti.order.mosaic.sampling import SAMPLINGS, MosaicStream, StreamWeight, sample_counts, weigh_streams
-from smalti.order.mosaic.shuffles import SHUFFLES, shuffled_ids
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape, partition_ids
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan, default_mosaic_nodes, plan_mosaic_epoch
+from smalti.compat.streaming.order.sampling import MosaicStream, sample_counts, weigh_streams
+from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 
 __all__ = [
-    "BATCHINGS",
     "PARTITIONS",
-    "SAMPLINGS",
     "SHUFFLES",
     "MosaicOptions",
     "MosaicPlan",
     "MosaicStream",
-    "StreamWeight",
     "WorldShape",
     "default_mosaic_nodes",
     "partition_ids",

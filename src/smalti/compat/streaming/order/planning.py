@@ -11,17 +11,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import ArgumentError, CursorError, SampleIndexError, WorldMismatch
-from smalti.order.mosaic.batching import (
-    BATCHINGS,
+from smalti.compat.streaming.order.batching import (
     device_per_stream_rows,
     in_position_order,
     per_stream_places,
     stratified_rows,
 )
-from smalti.order.mosaic.partition import PARTITIONS, Partition, WorldShape, all_ids, make_partition, worker_ids
-from smalti.order.mosaic.sampling import SAMPLINGS, MosaicStream, Resampled, StreamCounts, resample, sample_counts
-from smalti.order.mosaic.shuffles import MIN_BLOCK_SIZES, SHUFFLES, Ids, Ints, shuffled_ids
+from smalti.compat.streaming.order.partition import (
+    PARTITIONS,
+    Partition,
+    WorldShape,
+    all_ids,
+    make_partition,
+    worker_ids,
+)
+from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, resample, sample_counts
+from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, SHUFFLES, Ids, Ints, shuffled_ids
+from smalti.errors import ArgumentError, CursorError, SampleIndexError, WorldMismatch
+from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.order.window import GlobalOrder
 
 _MIXED_SAMPLES = 4_000_000  # MosaicML's default: samples in the blocks of all canonical nodes together

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from smalti.order.mosaic import (
+from smalti.compat.streaming.order import (
     SHUFFLES,
     MosaicOptions,
     WorldShape,

@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from smalti.order.mosaic import BATCHINGS, PARTITIONS, SHUFFLES, MosaicOptions, StreamWeight, WorldShape, weigh_streams
+from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, MosaicOptions, WorldShape, weigh_streams
+from smalti.order.mixture import BATCHINGS, StreamWeight
 from smalti.world import World
 
 shapes = st.builds(

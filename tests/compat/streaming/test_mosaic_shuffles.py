@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smalti.compat.streaming.order import SHUFFLES, shuffled_ids
+from smalti.compat.streaming.order.shuffles import cut_at_nodes, expand, narrow_dtype
 from smalti.errors import WorldMismatch
-from smalti.order.mosaic import SHUFFLES, shuffled_ids
-from smalti.order.mosaic.shuffles import cut_at_nodes, expand, narrow_dtype
 
 sizes = st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(lambda s: sum(s) >= 12)
 

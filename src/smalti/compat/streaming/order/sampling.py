@@ -8,7 +8,8 @@ part of its shards. Partition and shuffle treat every copy of a shard, or part o
 
     shard of 4, 10 chosen      ids 0 1 2 3 | 0 1 2 3 | 1 3      units 4, 4, 2
 
-As in `smalti.order.mosaic.shuffles`, draws use numpy's `Generator`, whose results may change between numpy versions.
+As in `smalti.compat.streaming.order.shuffles`, draws use numpy's `Generator`, whose results may change between numpy
+versions.
 """
 
 from collections.abc import Sequence
@@ -18,33 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.streaming.order.shuffles import Ids, Ints, expand, narrow_dtype
 from smalti.errors import ArgumentError
-from smalti.order.mosaic.shuffles import Ids, Ints, expand, narrow_dtype
-
-_NAMES = ("proportion", "repeat", "choose")
-SAMPLINGS = ("balanced", "fixed")
-
-
-@dataclass(frozen=True)
-class StreamWeight:
-    """The weight of one stream, as given by the user: one of the fields, or none."""
-
-    proportion: float | None = None
-    """Share of the epoch, from 0; all streams have one or none has. They need not sum to 1."""
-    repeat: float | None = None
-    """Times that the stream is read, from 0."""
-    choose: int | None = None
-    """Samples that are read, from 0."""
-
-    def __post_init__(self) -> None:
-        given = [name for name in _NAMES if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ArgumentError(
-                f"at most one of {', '.join(_NAMES)} may be given for a stream, found {', '.join(given)}."
-            )
-        for name in given:
-            if not getattr(self, name) >= 0:
-                raise ArgumentError(f"`{name}` must be at least 0, found {getattr(self, name)}.")
+from smalti.order.mixture import SAMPLINGS, StreamWeight, are_relative
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,21 +76,6 @@ def weigh_streams(
         MosaicStream(stream, int(count), float(part))
         for stream, count, part in zip(sizes, choose, proportions, strict=True)
     ]
-
-
-def are_relative(weights: Sequence[StreamWeight]) -> bool:
-    """Return whether the weights are proportions.
-
-    Raises:
-        ValueError: some are and some are not.
-    """
-    relative = [weight.proportion is not None for weight in weights]
-    if any(relative) and not all(relative):
-        raise ArgumentError(
-            "`proportion` must be given for all streams or for none: it is relative, `repeat` and `choose` are "
-            f"absolute; found it for {sum(relative)} of {len(relative)} streams."
-        )
-    return all(relative)
 
 
 def _taken(weight: StreamWeight, samples: int) -> int:

@@ -40,8 +40,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.streaming.order.shuffles import Ids, Ints
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
-from smalti.order.mosaic.shuffles import Ids, Ints
 from smalti.world import World
 
 RowT = TypeVar("RowT", int, Ints)

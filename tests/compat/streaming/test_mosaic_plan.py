@@ -5,17 +5,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smalti.errors import CursorError, WorldMismatch
-from smalti.order import Division
-from smalti.order.mosaic import (
+from smalti.compat.streaming.order import (
     MosaicOptions,
-    StreamWeight,
     WorldShape,
     default_mosaic_nodes,
     plan_mosaic_epoch,
     weigh_streams,
 )
-from tests.order.mosaic_worlds import mosaic_cases, rank_of, shapes
+from smalti.errors import CursorError, WorldMismatch
+from smalti.order import Division
+from smalti.order.mixture import StreamWeight
+from tests.compat.streaming.mosaic_worlds import mosaic_cases, rank_of, shapes
 
 
 def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B008 (frozen)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from smalti.compat.streaming.order import PARTITIONS, WorldShape, partition_ids
+from smalti.compat.streaming.order.partition import CanonicalOrder
 from smalti.errors import CursorError, WorldMismatch
-from smalti.order.mosaic import PARTITIONS, WorldShape, partition_ids
-from smalti.order.mosaic.partition import CanonicalOrder
 from smalti.world import World
-from tests.order.mosaic_worlds import shapes
+from tests.compat.streaming.mosaic_worlds import shapes
 
 
 def canonical(num_samples, nodes, hosts=1):

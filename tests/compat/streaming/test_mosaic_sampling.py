@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.order.mosaic import StreamWeight, sample_counts, weigh_streams
-from smalti.order.mosaic.sampling import StreamCounts, resample
+from smalti.compat.streaming.order import sample_counts, weigh_streams
+from smalti.compat.streaming.order.sampling import StreamCounts, resample
+from smalti.order.mixture import StreamWeight
 
 sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 

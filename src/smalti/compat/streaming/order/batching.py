@@ -18,11 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.streaming.order.partition import WorldShape
+from smalti.compat.streaming.order.shuffles import Ints
 from smalti.errors import WorldMismatch
-from smalti.order.mosaic.partition import WorldShape
-from smalti.order.mosaic.shuffles import Ints
-
-BATCHINGS = ("random", "stratified", "per_stream", "device_per_stream")
 
 
 def in_position_order(rows: Ints, shape: WorldShape) -> Ints:
