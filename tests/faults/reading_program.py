@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.reading_options import grouped
 
 ROOT = Path(__file__).parents[2]
 REFERENCED: list[Any] = []
@@ -98,7 +99,7 @@ def run(options: dict[str, Any]) -> None:
         remote=options["root"],
         shuffle=True,
         transform=TRANSFORMS[options.get("transform", "none")],
-        **options.get("dataset", {}),
+        **grouped(**options.get("dataset", {})),
     )
     loader = StreamingDataLoader(dataset, options.get("batch", 4), **options["way"])
     batches = iter(loader)

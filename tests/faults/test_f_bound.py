@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import inspect
+from smalti.cache import CacheOptions, inspect
 from smalti.errors import SmaltiError, StoreError
 from smalti.writer import MDSWriter
 from tests.faults.cached_sets import SAMPLES, Watch, copies, read_all, reader, remote_set, shard_bytes
@@ -41,14 +41,16 @@ print(json.dumps([found, left]))
 EPOCHS_ON_SMALL_DISK = """
 import json, subprocess, sys
 from pathlib import Path
+from smalti import CacheOptions, OrderOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 local.mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
 found = []
 for epoch in range(8):
-    options = {"shuffle": bool(epoch % 2), "shuffle_block_size": 40, "shuffle_seed": epoch}
-    dataset = StreamingDataset(remote=str(remote), batch_size=8, **grouped(local=str(local), **options))
+    options = {"shuffle": bool(epoch % 2), "shuffle_seed": epoch, "order": OrderOptions(shuffle_block_size=40)}
+    cache = CacheOptions(local=str(local))
+    dataset = StreamingDataset(remote=str(remote), batch_size=8, cache=cache, **options)
     try:
         loader = StreamingDataLoader(dataset, num_workers=epoch // 2 % 2 * 2)
         found.append(len({number for batch in loader for number in batch["id"].tolist()}))
@@ -177,7 +179,8 @@ def test_f4_data_without_a_remote_are_never_removed(tmp_path):
     root = Path(write_set(tmp_path / "set", SAMPLES))
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     dataset = reader(root, tmp_path / "cache")
-    dataset = type(dataset)(local=str(root), batch_size=8, shuffle=True, cache_limit=max(shard_bytes(dataset)))
+    cache = CacheOptions(cache_limit=max(shard_bytes(dataset)))
+    dataset = type(dataset)(remote=str(root), batch_size=8, shuffle=True, cache=cache)
     assert read_all(dataset) == ALL
     assert dataset.stats().evictions == 0
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.order.test_mosaic_golden import BY_SHUFFLE
 
+from tests.compat.streaming.test_mosaic_golden import BY_SHUFFLE
 from tests.faults.world_sets import FIRST_EPOCH, SECOND_EPOCH, write_known_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 OTHER = "1.26.4" if int(np.__version__.split(".")[0]) >= 2 else "2.2.6"
-GOLDEN = ("tests/order/test_window.py", "tests/order/test_mosaic_golden.py", "tests/order/test_mixture.py")
+GOLDEN = ("tests/order/test_window.py", "tests/compat/streaming/test_mosaic_golden.py", "tests/order/test_mixture.py")
 
 
 @pytest.fixture(scope="module")

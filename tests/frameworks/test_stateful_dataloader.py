@@ -89,10 +89,10 @@ def test_a_state_between_snapshots_is_exact_too(root):
 
 
 @pytest.mark.slow
-def test_two_ranks_read_every_sample_once_over_both_lives(root, order):
+def test_two_ranks_read_every_sample_once_over_both_lives(root):
     lives = []
     for rank in range(2):
-        options = {"world": World.flat(rank, 2), "order": order, "epoch": 1}
+        options = {"world": World.flat(rank, 2), "epoch": 1}
         first = loader_of(root, 2, **options)
         batches = iter(first)
         before = [next(batches) for _ in range(3)]

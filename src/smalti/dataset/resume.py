@@ -108,9 +108,9 @@ def check_own_order(state: Any) -> None:
         return
     wrote = "MosaicML Streaming or something else wrote it" if algorithm is None else f"its order is {algorithm!r}"
     raise CursorError(
-        f"cannot resume from this state: {wrote}, and this dataset has Smalti's `window` order only. A run in one of "
+        f"saved state: {wrote}, and this dataset has Smalti's `window` order only. A run in one of "
         "MosaicML's orders continues under `from smalti.compat.streaming import StreamingDataset`, bit for bit: open "
-        "the data set there with the options of the run (`shuffle_algo`, `shuffle_block_size`, `partition_algo`, ...), "
+        "the data set there with the options of the run (`shuffle_algo`, `shuffle_block_size`, `partition_algo`), "
         "and load this state. To begin its epoch anew in the `window` order, call `set_epoch` instead.",
         what="order",
         saved=algorithm,

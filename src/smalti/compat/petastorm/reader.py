@@ -181,7 +181,7 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         seed=DEFAULT_SEED if seed is None else seed,
         num_canonical_nodes=num_canonical_nodes,
         shuffle_block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
-        tail=tail or "pad",
+        tail=tail or ("pad" if num_epochs is None else "short"),
     )
     return BatchReader(
         rows,

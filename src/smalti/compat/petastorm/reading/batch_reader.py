@@ -125,7 +125,7 @@ class ReaderOptions:
     """Options for ordering, dividing and reading rows."""
 
     order: RunOrder
-    """The user's choices; `tail` None for the default."""
+    """The user's choices."""
     world: World
     batch_size: int
     num_epochs: int | None
@@ -386,10 +386,7 @@ class BatchReader:
     # ------------------------------------------------------------------ reading
 
     def _reading(self, start: Cursor) -> Reading:
-        options = self._options
-        tail = options.order.tail or ("pad" if options.num_epochs is None else "short")
-        order = replace(options.order, tail=tail)
-        return Reading(Pass(start, self.world), [self._rows.sizes], self.batch_size, order)
+        return Reading(Pass(start, self.world), [self._rows.sizes], self.batch_size, self._options.order)
 
     def _planned(self) -> Iterator[_StepGroup]:
         start = self._start()
