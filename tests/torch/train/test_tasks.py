@@ -305,6 +305,12 @@ def test_another_task_does_not_go_on_with_a_run(configured):
         ({"task": "tabular-regression"}, SchemaError, "missing 2 required positional arguments"),
         ({**TABULAR, "task_options": {"features": ["z"], "target": "y"}}, SchemaError, "reads the column 'z'"),
         ({**LANGUAGE, "task_options": {"vocabulary": 0}}, SchemaError, "number of different tokens"),
+        (
+            {**LANGUAGE, "task_options": {"vocabulary": "7"}},
+            SchemaError,
+            "`vocabulary` must be a whole number, not '7'",
+        ),
+        ({**LANGUAGE, "task_options": {"layer": 2}}, SchemaError, "unknown fields \\['layer'\\]"),
         ({**LANGUAGE, "task_options": {**LANGUAGE["task_options"], "vocabulary": 6}}, SchemaError, "the token 6"),
         ({**LANGUAGE, "task_options": {"column": "a", "vocabulary": 7}}, SchemaError, "blocks of equally many"),
     ],
