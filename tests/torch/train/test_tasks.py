@@ -302,7 +302,7 @@ def test_another_task_does_not_go_on_with_a_run(configured):
         ({**TABULAR, "schedule": "math:log", "warmup": 0.0}, (SchemaError, ValueError), "returned|domain|expected"),
         ({**TABULAR, "freeze": ("layers.*",)}, SchemaError, r"`freeze` 'layers\.\*' is no parameter .*1\.weight"),
         ({**TABULAR, "freeze": ("*",)}, SchemaError, "leaves no parameter"),
-        ({"task": "tabular-regression"}, SchemaError, "missing 2 required positional arguments"),
+        ({"task": "tabular-regression"}, SchemaError, r"missing fields \['features', 'target'\]"),
         ({**TABULAR, "task_options": {"features": ["z"], "target": "y"}}, SchemaError, "reads the column 'z'"),
         ({**LANGUAGE, "task_options": {"vocabulary": 0}}, SchemaError, "number of different tokens"),
         (
