@@ -53,7 +53,7 @@ def test_a_function_is_trained_by_the_asset_and_a_step_that_is_retried_resumes(
     facts = facts_of(record)
     assert (facts["steps"], facts["resumed_at_step"]) == (6, 2)
     run_dir = tmp_path / "runs" / "flowers" / done.run_id
-    assert facts["checkpoint"] == str(run_dir / "checkpoints" / "step-00000006-00001")
+    assert facts["checkpoint"] == str(run_dir / "checkpoints" / "step-00000006-00001-1")  # saved twice
     assert (facts["shards_version"], facts["shards_digest"]) == (1, manifest.digest)
 
 

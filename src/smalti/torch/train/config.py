@@ -214,7 +214,8 @@ def _hidden(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(HiddenOptions(value))
 
 
-def _as_tuple(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """Return a list as a tuple, anything else as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -259,7 +260,7 @@ Number = Annotated[float, BeforeValidator(_plain_number), Strict(), Field(allow_
 Flag = Annotated[bool, Strict()]
 MaybeEmpty = Annotated[str, Strict(), AfterValidator(_checked_text)]
 Text = Annotated[MaybeEmpty, _checked(bool, _TEXT)]
-Texts = Annotated[tuple[MaybeEmpty, ...], BeforeValidator(_as_tuple)]
+Texts = Annotated[tuple[MaybeEmpty, ...], BeforeValidator(as_tuple)]
 Options = Annotated[Mapping[str, Any], _checked(_is_json, _OPTIONS), AfterValidator(_frozen)]
 Secrets = Annotated[Mapping[str, Any], AfterValidator(_hidden)]
 Best = Annotated[Text, _checked(_BEST.fullmatch, "`min` or `max`, a space and the name of a figure")]
@@ -267,7 +268,7 @@ Count = Annotated[Whole, Field(ge=1, le=_MAX_COUNT)]
 Seconds = Annotated[Number, Field(gt=0, le=_MAX_SECONDS)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Fractions = Annotated[
-    tuple[Number, ...], BeforeValidator(_as_tuple), _checked(_are_fractions, "a list, each a fraction in (0, 1)")
+    tuple[Number, ...], BeforeValidator(as_tuple), _checked(_are_fractions, "a list, each a fraction in (0, 1)")
 ]
 
 
@@ -297,9 +298,8 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
     missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing")
     if unknown or missing:
         return SchemaError(
-            f"not a training configuration: unknown fields {unknown}, missing fields {missing}. The "
-            f"fields are those of {kind.__name__}: correct the names, or if another version of Smalti wrote them, "
-            "read them with that version.",
+            f"these are not the fields of {kind.__name__}: unknown fields {unknown}, missing fields {missing}. Correct "
+            "the names, or if another version of Smalti wrote them, read them with that version.",
             unknown=tuple(unknown),
             missing=tuple(missing),
         )

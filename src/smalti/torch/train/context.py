@@ -58,26 +58,16 @@ class Context:
         self._stopped = False
         self._saved: str | None = None
         self._saves = Saves(life, run, _check_state)
-        self._resumed = self._saves.find()
         self._files: dict[tuple[str, ...], Path | None] = {}
         self._state: Any = None
         self._cursors: Mapping[str, Any] = {}
-        if self._resumed is not None:
-            snapshot = self._saves.load(str(self._resumed["checkpoint"]))
+        if (snapshot := self._saves.resume()) is not None:
             self._state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
             self._cursors = snapshot.state["cursors"]
             self._data.pins = {
                 address: (version, digest) for address, (version, digest) in snapshot.state["data"].items()
             }
-        life.events.emit(
-            "start",
-            life=life.number,
-            step=0 if self._resumed is None else self._resumed["step"],
-            num_ranks=self.world.num_ranks,
-            num_hosts=self.world.num_hosts,
-            device=str(self.device),
-            resumed_from=self._resumed,
-        )
+        self._saves.emit_start()
 
     @property
     def world(self) -> World:
@@ -117,12 +107,13 @@ class Context:
             CheckpointError: a file was changed since the checkpoint was verified.
             StoreError: the store cannot be read.
         """
-        if self._resumed is None:
+        resumed = self._saves.resumed_from
+        if resumed is None:
             return None
-        address, patterns = str(self._resumed["checkpoint"]), tuple(files)
+        address, patterns = str(resumed["checkpoint"]), tuple(files)
         if patterns not in self._files:
             self._files[patterns] = self._saves.files(address, patterns)
-        return Checkpoint(int(self._resumed["step"]), self._state, address, self._files[patterns])
+        return Checkpoint(int(resumed["step"]), self._state, address, self._files[patterns])
 
     def dataloader(
         self,
@@ -271,19 +262,10 @@ class Context:
 
     def end(self, value: Any) -> dict[str, Any]:
         """Write the result of the function; return it, that of rank 0 on all ranks. Collective."""
-        self._saves.finish()
         if self._stopped:
-            raise TrainingError(
-                f"{self._saves.stop_cause}; "
-                + (f"the newest checkpoint is {self._saved}" if self._saved else "no checkpoint was saved in this life")
-                + ": start the run again with the same `run_dir` to resume.",
-                checkpoint=self._saved or "",
-                **self._saves.stop_facts,
-            )
-        result = self._ranks.run_on_first(lambda: self._write(value), "write the result")
-        self._life.events.emit("end", life=self._life.number)
-        self._ranks.run_on_all(self._life.put_logs, "write the logs")
-        return result
+            self._saves.finish()
+            raise self._saves.stopped(self._saved or "")
+        return self._saves.end(lambda: self._write(value), "write the result")
 
     def _write(self, value: Any) -> dict[str, Any]:
         try:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -48,6 +48,7 @@ from smalti.torch.train.run.files import (
 )
 from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
+T = TypeVar("T")
 BY_FUNCTION = "`request_stop`"
 STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION)
 """Causes of a stop, as errors name them; of several at once, the first is named."""
@@ -213,6 +214,8 @@ class Saves:
         self._last: _Write | None = None
         self._last_step = 0
         """Of the newest checkpoint: the step that the life resumed at, or saved last."""
+        self.resumed_from: dict[str, Any] | None = None
+        """The checkpoint that the life resumed from, as JSON values."""
         self.stop_cause = ""
         self.stop_facts: Mapping[str, Any] = {}
         """The reason why `should_stop` was true, and the facts of the error that gives it."""
@@ -228,6 +231,54 @@ class Saves:
         found = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
         self._last_step = 0 if found is None else int(found["step"])
         return found
+
+    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
+        """Find the newest checkpoint as `find` does, and return its state; None if there is none. Collective."""
+        self.resumed_from = self.find(facts)
+        return None if self.resumed_from is None else self.load(str(self.resumed_from["checkpoint"]))
+
+    def emit_start(self, **facts: Any) -> None:
+        """Record that the life begins, at the step of the checkpoint that it resumes from."""
+        self._events.emit(
+            "start",
+            life=self._life.number,
+            step=self._last_step,
+            num_ranks=self._ranks.num_ranks,
+            num_hosts=self._ranks.world.num_hosts,
+            device=str(self._ranks.device),
+            **facts,
+            resumed_from=self.resumed_from,
+        )
+
+    def end(self, write: Callable[[], T], what: str, **facts: Any) -> T:
+        """Publish the result of the run and the logs, and return what `write` returns on rank 0. Collective.
+
+        Args:
+            write: writes the result; called on rank 0, and may take longer than one wait of the ranks.
+            what: what it does.
+            facts: further facts of the event `end`.
+        """
+        self.finish()
+        result = self._ranks.run_long_on_first(write, what)
+        self._events.emit("end", life=self._life.number, **facts)
+        self._ranks.run_on_all(self._life.put_logs, "write the logs")
+        return result
+
+    def stopped(self, checkpoint: str, where: str = "", **facts: Any) -> TrainingError:
+        """Return the error of a life that was stopped.
+
+        Args:
+            checkpoint: address of the newest one; empty: none was saved in this life.
+            where: what the message says after the cause.
+            facts: further facts of the error.
+        """
+        newest = f"the newest checkpoint is {checkpoint}" if checkpoint else "no checkpoint was saved in this life"
+        return TrainingError(
+            f"{self.stop_cause}{where}; {newest}: start the run again with the same `run_dir` to resume.",
+            checkpoint=checkpoint,
+            **facts,
+            **self.stop_facts,
+        )
 
     def find_best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""

@@ -9,15 +9,26 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BeforeValidator, Field
 from torch import nn
 from torch.nn import functional
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.config import (
+    Count,
+    Fraction,
+    Number,
+    Text,
+    Texts,
+    TrainConfig,
+    Whole,
+    as_tuple,
+    configuration,
+)
 from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
 from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, whole_numbers
 
@@ -72,7 +83,7 @@ _NOT_A_TARGET = -100
 _LARGEST = 700.0  # exponent of a double
 
 
-@dataclass(frozen=True)
+@configuration
 class LanguageModel(ColumnsTask):
     """The next token, of blocks of equally many tokens.
 
@@ -80,16 +91,16 @@ class LanguageModel(ColumnsTask):
     model of transformers; or that of `TrainConfig.model` if it is `module:function`.
     """
 
-    column: str = "tokens"
-    vocabulary: int = 0
+    column: Text = "tokens"
+    vocabulary: Annotated[Whole, Field(ge=0)] = 0
     """Number of different tokens, counted from 0; not of pretrained weights, which have their own."""
-    block: int = 1024
+    block: Count = 1024
     """Longest block that the model can take."""
-    layers: int = 4
-    heads: int = 4
-    width: int = 128
-    dropout: float = 0.1
-    ignore: int | None = None
+    layers: Count = 4
+    heads: Count = 4
+    width: Count = 128
+    dropout: Fraction = 0.1
+    ignore: Whole | None = None
     """A token that need not be predicted, such as padding."""
 
     main_metric = "perplexity"
@@ -199,7 +210,7 @@ class LanguageModel(ColumnsTask):
 # ------------------------------------------------------------ tables
 
 
-@dataclass(frozen=True)
+@configuration
 class TabularRegression(ColumnsTask):
     """A column of numbers from others. The model has layers of `hidden` units, or is that of `module:function`.
 
@@ -207,12 +218,12 @@ class TabularRegression(ColumnsTask):
     `target_scale`, in whose units the loss is. The figures are in the units of the target.
     """
 
-    features: tuple[str, ...]
-    target: str
-    hidden: tuple[int, ...] = (64, 64)
-    dropout: float = 0.0
-    target_mean: float = 0.0
-    target_scale: float = 1.0
+    features: Texts
+    target: Text
+    hidden: Annotated[tuple[Count, ...], BeforeValidator(as_tuple)] = (64, 64)
+    dropout: Fraction = 0.0
+    target_mean: Number = 0.0
+    target_scale: Annotated[Number, Field(gt=0)] = 1.0
 
     main_metric = "mean_squared_error"
 
@@ -222,12 +233,10 @@ class TabularRegression(ColumnsTask):
         return (*self.features, self.target)
 
     def __post_init__(self) -> None:
-        for name in ("features", "hidden"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.features or self.target in self.features or self.target_scale <= 0:
+        if not self.features or self.target in self.features:
             raise SchemaError(
-                f"a regression needs `features`, of which `target` is none, and a `target_scale` above 0; found "
-                f"{list(self.features)}, '{self.target}' and {self.target_scale}."
+                f"a regression needs `features`, of which `target` is none; found {list(self.features)} and "
+                f"'{self.target}'."
             )
 
     def build_model(self, config: TrainConfig) -> nn.Module:

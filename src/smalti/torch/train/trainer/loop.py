@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smalti.errors import TrainingError
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.life import Life, Saves
 from smalti.torch.train.ranks import memory_figures, pace_figures
@@ -48,9 +48,9 @@ class TrainingRun:
         self.began = time.monotonic()
         self.state = RunState()
         self.saves = Saves(life, config, check_state)
-        self.resumed_from = self.saves.find(lambda snapshot: {"epoch": snapshot.state["epoch"]})
+        snapshot = self.saves.resume(lambda snapshot: {"epoch": snapshot.state["epoch"]})
+        self.resumed_from = self.saves.resumed_from
         self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
-        snapshot = self.saves.load(self.checkpoint) if self.checkpoint else None
         if snapshot is not None:
             check_same_run(config, snapshot.state)
         # A run keeps the version that it began with, even if a newer one has been published since.
@@ -61,22 +61,24 @@ class TrainingRun:
         self.learner = Learner(config, self.ranks, task)
         if snapshot is not None:
             self._restore(snapshot)
-        self._emit_start()
+        self.saves.emit_start(
+            epoch=self.state.epoch,
+            version=self.data.version,
+            digest=self.data.digest,
+            train_samples=self.data.train.size,
+            eval_samples=0 if self.data.evaluation is None else self.data.evaluation.size,
+            steps_per_epoch=len(self.loader),
+        )
 
     def train(self) -> TrainResult:
         """Train the remaining epochs, write the model and return the result."""
         while self.state.epoch < self.config.epochs:
             self._train_epoch()
             self._end_epoch()
-        self.saves.finish()
         result = self._result()
-        self.ranks.run_long_on_first(
-            lambda: self.run.write_result(result, self._save_model),
-            "write the model and the result",
-        )
         figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
-        self.life.events.emit("end", life=self.life.number, **figures)
-        self.ranks.run_on_all(self.life.put_logs, "write the logs")
+        write = partial(self.run.write_result, result, self._save_model)
+        self.saves.end(write, "write the model and the result", **figures)
         return result
 
     # ------------------------------------------------------------ start
@@ -91,23 +93,6 @@ class TrainingRun:
             check_same_rate(self.config, state["config"])
             self.learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
         self.loader.load_state_dict(state["cursor"])
-
-    def _emit_start(self) -> None:
-        self.life.events.emit(
-            "start",
-            life=self.life.number,
-            step=self.state.step,
-            epoch=self.state.epoch,
-            num_ranks=self.ranks.num_ranks,
-            num_hosts=self.ranks.world.num_hosts,
-            device=str(self.ranks.device),
-            version=self.data.version,
-            digest=self.data.digest,
-            train_samples=self.data.train.size,
-            eval_samples=0 if self.data.evaluation is None else self.data.evaluation.size,
-            steps_per_epoch=len(self.loader),
-            resumed_from=self.resumed_from,
-        )
 
     # ------------------------------------------------------------ an epoch
 
@@ -146,13 +131,7 @@ class TrainingRun:
     def _after_step(self, *, is_last: bool) -> None:
         if self.saves.should_stop():
             self._save(wait=True)
-            raise TrainingError(
-                f"{self.saves.stop_cause} after step {self.state.step}; the checkpoint {self.checkpoint} was "
-                "saved: start the run again with the same `run_dir` to resume.",
-                step=self.state.step,
-                checkpoint=self.checkpoint,
-                **self.saves.stop_facts,
-            )
+            raise self.saves.stopped(self.checkpoint, f" after step {self.state.step}", step=self.state.step)
         if self.state.step % self.config.checkpoint_every == 0 and not is_last:
             self._save()
 

@@ -278,19 +278,19 @@ def task_of(config: TrainConfig, task: Task | None = None) -> Task:
     shipped = TASKS.get(config.task)
     factory = find_named(shipped.factory if shipped else config.task, field="task")
     try:
-        made = factory(**config.task_options)
-    except TypeError as error:
+        own = factory(**config.task_options)
+    except (TypeError, SchemaError) as error:
         raise SchemaError(
             f"`task` '{config.task}' cannot be made with the options {dict(config.task_options)}: {error}",
             task=config.task,
         ) from error
-    if not isinstance(made, Task):
+    if not isinstance(own, Task):
         raise SchemaError(
-            f"`task` '{config.task}' is {type(made).__name__}; expected a subclass of smalti.torch.train.Task, or a "
+            f"`task` '{config.task}' is {type(own).__name__}; expected a subclass of smalti.torch.train.Task, or a "
             "function that returns one.",
             task=config.task,
         )
-    return made
+    return own
 
 
 def name_of(task: Task) -> str:
