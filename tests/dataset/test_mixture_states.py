@@ -125,7 +125,7 @@ def test_a_state_of_another_mixture_is_refused_with_the_remedy(roots, change, me
 
 def test_other_more_or_reordered_streams_are_refused_by_number(roots, tmp_path):
     _, state, _ = read_steps(roots)
-    other = str(write_set(tmp_path / "other", 15))
+    other = str(write_set(tmp_path / "other", 15, size_limit=300))
     with pytest.raises(CursorError, match="digest of stream 2"):
         resumed(state, [*roots[:2], other])
     with pytest.raises(CursorError, match="digest of stream 0"):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import eq
 from typing import Any
 
+from smalti.catalog.digest import digest_of_shards
 from smalti.catalog.manifest import Annotations, Manifest, stored_bytes
 from smalti.catalog.reading import load_manifest
 from smalti.catalog.sidecars import load_sources, sources_of
@@ -40,7 +40,7 @@ class VersionDiff:
     same_rows: bool | None
     """True if both have the same samples, in any order and shards; None if a version has no row hash."""
     is_equal: bool
-    """True if both have the same columns, and the same shards in the same order."""
+    """True if both have the same columns, and shards with the same content in the same order."""
 
     @property
     def rows_added(self) -> int:
@@ -139,10 +139,12 @@ def _columns(manifest: Manifest) -> dict[str, str]:
 
 
 def _has_equal_shards(a: Manifest, b: Manifest) -> bool:
-    """Return whether both have the same shards in the same order; digests of different schemes cannot be compared."""
+    """Return whether both have shards with the same content in the same order."""
     if a.digest_scheme == b.digest_scheme:
         return a.digest == b.digest
-    return a.rows == b.rows and len(a.shards) == len(b.shards) and all(map(eq, a.shards, b.shards))
+    # Digests of different schemes cannot be compared.
+    has_equal_types = a.rows == b.rows and dict(a.logical) == dict(b.logical)
+    return has_equal_types and digest_of_shards(a.shards) == digest_of_shards(b.shards)
 
 
 def _same_rows(a: Manifest, b: Manifest) -> bool | None:

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from smalti.catalog.digest import digest_of_shards, is_content, version_digest
 from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFacts, VersionInfo, shared_fields
 from smalti.catalog.table.arrow import load_table
 from smalti.catalog.table.segment_list import segment_shards_of
-from smalti.catalog.table.segments import load_segments, segments_in
-from smalti.catalog.table.shard_table import ShardTable, digest_of
+from smalti.catalog.table.segments import SegmentedContent, load_segments, segments_in
+from smalti.catalog.table.shard_table import ShardTable, content_digest, digest_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -22,7 +23,9 @@ FOLDER = "_versions"
 INDEX = "index.json"
 HEADER_FORMAT = 1
 SEGMENTED_FORMAT = 2
-"""Of versions in segments, so that a reader that is older than these refuses them."""
+"""Of earlier versions in segments, so that a reader that is older than these refuses them."""
+CONTENT_FORMAT = 3
+"""Of versions whose digest is of their content."""
 MAX_HEADER_BYTES = 16 << 20
 """Far above any real header: the shards are in a table of their own."""
 MAX_REMEMBERED_WRITES = 256
@@ -55,8 +58,17 @@ class Header(Annotations, VersionFacts):
         """Return the header as JSON bytes; optional fields are left out where they are empty."""
         values = {name: getattr(self, name) for name in _CODEC}
         kept = {name: value for name, value in values.items() if value or not _CODEC[name].is_optional}
-        header_format = SEGMENTED_FORMAT if self.digest_scheme else HEADER_FORMAT
-        return json.dumps({"smalti": header_format, **kept}, indent=1, sort_keys=True, allow_nan=False).encode()
+        top = {"smalti": _format_of(self.digest_scheme), **kept}
+        return json.dumps(top, indent=1, sort_keys=True, allow_nan=False).encode()
+
+    @property
+    def is_segmented(self) -> bool:
+        """True if the shard table is in segments."""
+        return segment_shards_of(self.digest_scheme) is not None
+
+    def has_files_of(self, other: "Header") -> bool:
+        """Return whether the other version has the same files, not only the same content."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("table_sha256", "sidecars", "logical"))
 
     def info(self, *, is_expired: bool = False) -> VersionInfo:
         """Return the entry of the history."""
@@ -124,9 +136,9 @@ def parse_header(data: bytes, *, where: str) -> Header:
     if len(data) > MAX_HEADER_BYTES:
         raise IndexFileError(f"version header {where} is larger than {MAX_HEADER_BYTES} bytes", key=where)
     found = parse_json(data, where=where)
-    if found.get("smalti") not in (HEADER_FORMAT, SEGMENTED_FORMAT) or isinstance(found.get("smalti"), bool):
+    if found.get("smalti") not in (HEADER_FORMAT, SEGMENTED_FORMAT, CONTENT_FORMAT) or found["smalti"] is True:
         raise IndexFileError(
-            f"version header {where} has format {found.get('smalti')!r:.40}, this reader knows {SEGMENTED_FORMAT}: "
+            f"version header {where} has format {found.get('smalti')!r:.40}, this reader knows {CONTENT_FORMAT}: "
             "update smalti",
             key=where,
         )
@@ -140,10 +152,7 @@ def parse_header(data: bytes, *, where: str) -> Header:
             raise IndexFileError(f"version header {where}: field {name!r} {fault} ({value!r:.80})", key=where)
         values[name] = tuple(value) if isinstance(value, list) else value
     header = Header(**values)
-    is_segmented = found["smalti"] == SEGMENTED_FORMAT
-    if is_segmented != (segment_shards_of(header.digest_scheme) is not None) or (
-        not is_segmented and header.digest_scheme
-    ):
+    if found["smalti"] != _format_of(header.digest_scheme):
         raise IndexFileError(
             f"version header {where} of format {found['smalti']} has the digest scheme {header.digest_scheme!r:.40}: "
             "update smalti",
@@ -151,6 +160,15 @@ def parse_header(data: bytes, *, where: str) -> Header:
         )
     _check_numbers(header, where)
     return header
+
+
+def _format_of(digest_scheme: str) -> int | None:
+    """Return the format of headers with this scheme; None for a scheme that is not known."""
+    if is_content(digest_scheme):
+        return CONTENT_FORMAT
+    if segment_shards_of(digest_scheme) is not None:
+        return SEGMENTED_FORMAT
+    return None if digest_scheme else HEADER_FORMAT
 
 
 def _check_numbers(header: Header, where: str) -> None:
@@ -199,10 +217,10 @@ def read_header(store: Store, version: int) -> Header:
 def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Manifest:
     """Read the shard table that a header names, and return the complete version.
 
-    With `recount`, as publishers and `verify` do, the digest of the content is recomputed, which creates every shard of
-    the table. Readers skip it: the SHA-256 in the header pins every byte of the table, and the publisher that created
-    the header computed the digest. A wrong digest in a header has no effect on what is read: cached files are verified
-    by the hashes in the table, or are kept apart by address.
+    With `recount`, as publishers and `verify` do, the digest is recomputed, which reads the whole table. Readers skip
+    it: the SHA-256 in the header pins every byte of the table, and the publisher that created the header computed the
+    digest. A wrong digest in a header has no effect on what is read: cached files are verified by the hashes in the
+    table, or are kept apart by address.
 
     Of a version in segments only their list is read, over which the digest is computed; the segments are loaded on
     demand, and compared with the list then.
@@ -211,9 +229,9 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
         IndexFileError: the shard table is missing, was changed, or contradicts the header.
     """
     shards = _read_table(store, header)
-    content = segments_in(shards)
-    rows = shards.num_samples
-    digest = content.listed.digest if content is not None else digest_of(shards) if recount else header.digest
+    rows, digest = shards.num_samples, header.digest
+    if recount or header.is_segmented:
+        digest = digest_by(header.digest_scheme, shards, header.logical)
     if (digest, rows, len(shards)) != (header.digest, header.rows, header.num_shards):
         raise IndexFileError(
             f"version {header.version} of {store.url}: header says {header.num_shards} shards, {header.rows} "
@@ -224,20 +242,44 @@ def read_manifest(store: Store, header: Header, *, recount: bool = True) -> Mani
     return make_manifest(header, shards)
 
 
+def digest_by(scheme: str, shards: Sequence[ShardInfo], logical: Mapping[str, Any]) -> str:
+    """Return the digest of a version's shards by a scheme; of segments, it is computed over the digests in the list."""
+    content = segments_in(shards)
+    if not is_content(scheme):
+        return digest_of(shards) if content is None else content.listed.digest
+    parts = [digest_of_shards(shards)] if content is None else [file.facts.digest for file in content.files]
+    return version_digest(parts, logical, scheme)
+
+
+def check_segment_digests(content: SegmentedContent, scheme: str) -> None:
+    """Compute the digests of all segments anew.
+
+    Raises:
+        IndexFileError: one is not that of the list.
+    """
+    for facts, loaded in ((file.facts, file.load()) for file in content.files):
+        found = digest_of_shards(ShardTable(loaded)) if is_content(scheme) else content_digest(loaded)
+        if found != facts.digest:
+            raise IndexFileError(
+                f"segment {facts.key} has the digest {found[:12]}, the list of segments says {facts.digest[:12]}",
+                key=facts.key,
+            )
+
+
 def segment_keys(store: Store, header: Header) -> dict[str, str]:
     """Return the keys of the segments of a version by their SHA-256; none for a version with a single table.
 
     Raises:
         IndexFileError: the list of segments is missing or damaged.
     """
-    content = segments_in(_read_table(store, header)) if header.digest_scheme else None
+    content = segments_in(_read_table(store, header)) if header.is_segmented else None
     return {} if content is None else {file.facts.sha256: file.facts.key for file in content.files}
 
 
 def _read_table(store: Store, header: Header) -> ShardTable:
     key, sha256, scheme = header.table_key, header.table_sha256, header.digest_scheme
     try:
-        if scheme:
+        if header.is_segmented:
             return load_segments(store, key, sha256=sha256, scheme=scheme, columns=header.columns)
         return load_table(store, key, sha256=sha256)
     except StoreNotFound as error:

@@ -15,7 +15,8 @@ On other stores the file is replaced unconditionally, and the publisher then loo
 Smalti's facts are below a key of its own, `smalti`, which other readers ignore. They contain the places of the shards'
 block lists (`smalti.format.blocks`), because other readers refuse unknown fields in a shard's entry. The digest does
 not cover these; it covers the hashes of the whole files. Hashes that a writer keeps out of the entries
-(`ShardOptions.unlisted_hashes`) are there too.
+(`ShardOptions.unlisted_hashes`) are there too, and of a small set a sum of all entries with the names of files, which
+shows that no other program has changed them.
 
 Of a version with more than `MAX_LISTED_SHARDS` shards, the index file has Smalti's facts and no shards: to list a
 million takes a minute and 600 MB with every version, whatever it adds. The same holds if the entries would take more
@@ -50,7 +51,7 @@ from smalti.catalog.manifest import Manifest
 from smalti.catalog.sidecars import columns_of
 from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.segments import samples_of_split
-from smalti.catalog.table.shard_table import samples_of
+from smalti.catalog.table.shard_table import digest_of, samples_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
 from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
 from smalti.format.index import MAX_STORED_BYTES
@@ -70,6 +71,8 @@ BLOCK_LISTS = "block_lists"
 """The name below Smalti's key of the files with block hashes, and of the place of each shard's list in them."""
 UNLISTED_HASHES = "unlisted_hashes"
 """The name below Smalti's key of hashes that a writer keeps out of the shards and their entries."""
+LISTED = "listed"
+"""The name below Smalti's key of the sum over the entries of a small set, with unlisted hashes (`digest_of`)."""
 INDEX_FORMAT = 1
 MAX_ROUNDS = 100
 """Rounds of writing index files while other publishers keep overtaking; after that the last of them does it."""
@@ -352,7 +355,8 @@ def _hashes(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:
     """Return the hashes below Smalti's key of a small set; larger sets are opened by their shard table."""
     if len(shards) >= MANY_SHARDS:
         return {}
-    return encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
+    beside = encode_block_lists(shards, folder) | encode_unlisted_hashes(shards)
+    return beside if folder else beside | {LISTED: digest_of(shards)}
 
 
 def _remove_older(store: Store, key: str, version: int) -> None:

@@ -39,9 +39,10 @@ class VersionFacts:
     write_id: str = ""
     """Name of the write that published the version; empty for a plain MDS set."""
     digest: str
-    """SHA-256, hex, over schema and shard table: equal content, equal digest."""
+    """SHA-256, hex, of the content (`smalti.catalog.digest`): equal content, equal digest."""
     digest_scheme: str = ""
-    """Scheme of the digest of a version in segments, such as `segments-8192`; empty for the digest of all shards."""
+    """Scheme of the digest: `content`, or `content-segments-8192` for a version in segments; of earlier versions, whose
+    digests cover the names of files, empty or `segments-8192`."""
     rows: int
     """Samples in all shards."""
     operation: str = ""

@@ -25,23 +25,24 @@ from itertools import chain
 from typing import Any
 
 from smalti.catalog.commit import PublishingClock, put_and_check
+from smalti.catalog.digest import content_scheme, digest_of_shards, is_content
 from smalti.catalog.erasures import joined_erasures
 from smalti.catalog.header import (
     FOLDER,
     MAX_REMEMBERED_WRITES,
     SEGMENT_LIST_SUFFIX,
     Header,
+    digest_by,
     read_manifest,
-    segment_keys,
 )
 from smalti.catalog.index import MANY_SHARDS
 from smalti.catalog.manifest import Draft, Manifest, add_row_hashes, num_bytes_of, partitions_of, shared_fields
 from smalti.catalog.sidecars import check_no_added_columns, sidecars_after
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_content, emit_table, parse_table, table_of
-from smalti.catalog.table.segment_list import scheme_of, segment_shards_of
+from smalti.catalog.table.segment_list import Segment, segment_shards_of
 from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
-from smalti.catalog.table.shard_table import ShardTable, check_shards, digest_of, samples_of
+from smalti.catalog.table.shard_table import ShardTable, check_shards, samples_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
@@ -63,7 +64,7 @@ class VersionStep:
     erased: tuple[Mapping[str, Any], ...] = ()
     """Deletions that this step makes, or that a copied version records; the version's number is added to each."""
     digest_scheme: str | None = None
-    """Of a copy: the scheme of the source's digest; None for the scheme of the number of shards."""
+    """Of a copy: the scheme of the source's digest; None for that of new versions."""
 
 
 def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Header, Sequence[ShardInfo]]:
@@ -74,7 +75,7 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
         CatalogError: there are so many splits that readers would refuse the list of segments.
     """
     before = read_manifest(store, step.parent) if step.operation == "append" and step.parent is not None else None
-    shards = _in_scheme(_shards(store, before, draft), step.digest_scheme)
+    shards = _in_form(_shards(store, before, draft), step.digest_scheme)
     rows = samples_of(shards)
     facts = shared_fields(draft, Header) | {
         "logical": _logical(store, before, draft),
@@ -93,27 +94,48 @@ def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Head
         table_key="",
         table_sha256="",
     )
-    segments = segments_in(shards)
+    segments, scheme = segments_in(shards), _scheme(shards, step)
     if segments is None:
-        content, table = replace(content, digest=digest_of(shards)), emit_table(shards)
+        table = emit_table(shards)
         if not isinstance(shards, ShardTable) or shards.emitted is None:  # else it was read when it was made
-            _check_table(store, content, table)
+            _check_table(store, shards, table)
         content = _with_table(store, content, table, step.parent)
     else:
-        content, shards = _with_segments(store, content, segments, step.parent)
+        computes = is_content(scheme) and step.digest_scheme is None
+        content, shards = _with_segments(store, content, segments, step.parent, computes=computes)
+    content = replace(content, digest=digest_by(scheme, shards, content.logical), digest_scheme=scheme)
     return next_header(content, draft.write_id, step), shards
 
 
-def _in_scheme(shards: Sequence[ShardInfo], scheme: str | None) -> Sequence[ShardInfo]:
-    """Return the shards in the form of the digest scheme: in segments or not."""
+def _in_form(shards: Sequence[ShardInfo], scheme: str | None) -> Sequence[ShardInfo]:
+    """Return the shards in the form of the digest scheme, by default that of their number: in segments or not."""
     found = segments_in(shards)
-    if scheme is None and len(shards) > tables.MAX_TABLE_SHARDS:
-        scheme = scheme_of(tables.SEGMENT_SHARDS if found is None else found.segment_shards)
-    scheme = scheme or ""
-    if (scheme_of(found.segment_shards) if found is not None else "") == scheme:
+    if scheme is not None:
+        size = segment_shards_of(scheme)
+    elif len(shards) > tables.MAX_TABLE_SHARDS:
+        size = tables.SEGMENT_SHARDS if found is None else found.segment_shards
+    else:
+        size = None
+    if (None if found is None else found.segment_shards) == size:
         return shards
-    size = segment_shards_of(scheme)
     return segmented([shards], size=size) if size else table_of(shards)
+
+
+def _scheme(shards: Sequence[ShardInfo], step: VersionStep) -> str:
+    """Return the scheme of the version's digest: that of its content, unless it keeps the digest of an earlier version.
+
+    A copy keeps that of its source; a version with the shards of its parent, such as one with added columns, that of
+    the parent.
+    """
+    if step.digest_scheme is not None:
+        return step.digest_scheme
+    found, parent = segments_in(shards), step.parent
+    scheme = content_scheme(None if found is None else found.segment_shards)
+    if parent is None or is_content(parent.digest_scheme) or len(shards) != parent.num_shards:
+        return scheme
+    has_form_of_parent = segment_shards_of(parent.digest_scheme) == segment_shards_of(scheme)
+    is_kept = has_form_of_parent and digest_by(parent.digest_scheme, shards, {}) == parent.digest
+    return parent.digest_scheme if is_kept else scheme
 
 
 def check_append(store: Store, parent: Header, schema: Schema) -> None:
@@ -150,7 +172,7 @@ def next_header(content: Header, write_id: str, step: VersionStep) -> Header:
     )
 
 
-def _check_table(store: Store, content: Header, table: bytes) -> None:
+def _check_table(store: Store, shards: Sequence[ShardInfo], table: bytes) -> None:
     """Check that readers get the same shards from the file of the table, before it is put.
 
     Raises:
@@ -160,9 +182,9 @@ def _check_table(store: Store, content: Header, table: bytes) -> None:
         found = parse_table(table, sha256=hashlib.sha256(table).hexdigest(), where=f"of the new version of {store.url}")
     except IndexFileError as error:
         raise CatalogError(f"the shards could not be read back, so nothing was published: {error.message}") from error
-    if digest_of(found) != content.digest:
+    if found != tuple(shards):
         raise CatalogError(
-            f"{store.url}: the table of the {content.num_shards} shards is read back as another one, so nothing was "
+            f"{store.url}: the table of the {len(shards)} shards is read back as another one, so nothing was "
             "published; report this, with the names of the columns and splits"
         )
 
@@ -184,19 +206,30 @@ def _put_table(store: Store, data: bytes, parent: Header | None, suffix: str = "
 
 
 def _with_segments(
-    store: Store, content: Header, segments: SegmentedContent, parent: Header | None
+    store: Store, content: Header, segments: SegmentedContent, parent: Header | None, *, computes: bool
 ) -> tuple[Header, ShardTable]:
-    """Put the segments that the parent does not have, and their list, and name it in the header."""
-    known: dict[str, str] = {}
-    if parent is not None:
+    """Put the segments that the parent does not have, and their list, and name it in the header.
+
+    With `computes`, the digests in the list are computed of the content of the segments, unless the parent has them;
+    without it, they stay as they are.
+    """
+    known: dict[str, Segment] = {}
+    has_digests = parent is not None and is_content(parent.digest_scheme)
+    if parent is not None and parent.is_segmented:
         with suppress(IndexFileError):  # an append has read the list; what replaces a damaged version needs none of it
-            known = segment_keys(store, parent)
+            before = segments_in(read_manifest(store, parent, recount=False).shards)
+            known = {} if before is None else {file.facts.sha256: file.facts for file in before.files}
 
     def stored(file: SegmentFile) -> SegmentFile:
-        facts = file.facts
-        if facts.sha256 in known:
-            return SegmentFile(replace(facts, key=known[facts.sha256]), store, file.loaded)
+        facts, same = file.facts, known.get(file.facts.sha256)
+        if same is not None and (has_digests or not computes):
+            digest = same.digest if computes else facts.digest
+            return SegmentFile(replace(facts, key=same.key, digest=digest), store, file.loaded)
         content = file.load()
+        if computes:
+            facts = replace(facts, digest=digest_of_shards(ShardTable(content)))
+        if same is not None:
+            return SegmentFile(replace(facts, key=same.key), store, file.loaded)
         data = emit_content(content)
         content.release()
         key, sha256 = _put_table(store, data, parent)
@@ -217,9 +250,7 @@ def _with_segments(
             f"for {content.num_shards} shards. Nothing was published",
         )
     key, sha256 = _put_table(store, data, parent, SEGMENT_LIST_SUFFIX)
-    scheme = scheme_of(listed.segment_shards)
-    header = replace(content, digest=listed.digest, digest_scheme=scheme, table_key=key, table_sha256=sha256)
-    return header, ShardTable(found)
+    return replace(content, table_key=key, table_sha256=sha256), ShardTable(found)
 
 
 def _shards(store: Store, before: Manifest | None, draft: Draft) -> Sequence[ShardInfo]:

@@ -169,8 +169,7 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
     if write_id is not None and write_id in newest.writes:
         return _finish(store, _header_of_write(store, newest, newest.writes[write_id]))
     target = _target(store, newest, version)
-    is_newest = (target.digest, target.sidecars, target.logical) == (newest.digest, newest.sidecars, newest.logical)
-    if is_newest and found.unreadable is None:
+    if target.has_files_of(newest) and found.unreadable is None:
         return _finish(store, newest)
     _check_rolled_back(store, newest, target)
     if found.unreadable is not None:
@@ -193,7 +192,7 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
 def _check_rolled_back(store: Store, newest: Header, target: Header) -> None:
     """Check that the shards of the target are stored; of versions in segments, those that the newest does not have."""
     shards = read_manifest(store, target).shards
-    if not (target.digest_scheme and newest.digest_scheme):
+    if not (target.is_segmented and newest.is_segmented):
         check_stored(store, shards, target.write_id)
         return
     missing = shards_only_in(shards, read_manifest(store, newest).shards)

@@ -7,9 +7,20 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from smalti.catalog.header import INDEX, Header, header_key, make_manifest, read_header, read_manifest
+from smalti.catalog.digest import CONTENT
+from smalti.catalog.header import (
+    INDEX,
+    Header,
+    check_segment_digests,
+    digest_by,
+    header_key,
+    make_manifest,
+    read_header,
+    read_manifest,
+)
 from smalti.catalog.index import (
     EXTRA,
+    LISTED,
     IndexSummary,
     decode_block_lists,
     decode_unlisted_hashes,
@@ -206,7 +217,7 @@ def _read_once(
             if named is None:
                 raise
         else:
-            if named is None or named.get("digest", found.digest) == found.digest:
+            if named is None or all(named.get(name) in (None, getattr(found, name)) for name in ("digest", "write_id")):
                 return found
     return read_header(store, version)
 
@@ -261,7 +272,7 @@ def load_from_table(store: Store, version: int | None) -> Manifest:
     found = _load(store, version, by_index=False)
     segments = segments_in(found.shards)
     if segments is not None:
-        segments.check_digests()
+        check_segment_digests(segments, found.digest_scheme)
     return found
 
 
@@ -360,27 +371,23 @@ def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
 def _from_index(newest: Newest, store: Store) -> Manifest | None:
     """Return the newest version from the index file, which was read already; None if the file is not sufficient.
 
-    The digest covers all information about shards, so an index file with the right digest is equivalent to the shard
-    table. Opening a small set this way saves two requests and the import of Arrow.
+    An index file is equivalent to the shard table of the version that it shows if its entries have the sum that it
+    names: that covers all information about shards. Opening a small set this way saves two requests and the import of
+    Arrow.
     """
-    header, index = newest.header, newest.index
-    if (
-        header is None
-        or index is None
-        or index.top is None
-        or header.digest_scheme
-        or (newest.extra or {}).get("digest") != header.digest
-    ):
+    header, index, extra = newest.header, newest.index, newest.extra or {}
+    if header is None or index is None or index.top is None or header.is_segmented:
+        return None
+    if any(extra.get(name) != getattr(header, name) for name in ("digest", "version", "write_id")):
         return None
     try:
-        shards = decode_unlisted_hashes(shards_of(index.top, where=store.locate(INDEX))[0], newest.extra or {})
+        shards = decode_unlisted_hashes(shards_of(index.top, where=store.locate(INDEX))[0], extra)
     except IndexFileError:
         return None  # the index file is only a copy; the shard table decides
     found = tuple(replace(shard, partition=_split_of(shard, header)) for shard in shards)
     is_whole = (sum(shard.samples for shard in found), len(found)) == (header.rows, header.num_shards)
-    if not is_whole or digest_of(found) != header.digest:
+    if not is_whole or digest_of(found) != (extra.get(LISTED) if header.digest_scheme else header.digest):
         return None
-    extra = newest.extra or {}
     return make_manifest(header, decode_block_lists(found, extra))
 
 
@@ -404,8 +411,7 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
                 f"split={(newest.extra or {}).get('split')!r}",
                 key=INDEX,
             )
-        shards = _with_hashes(shards_of(top, where=where)[0], newest)
-        digest = digest_of(shards)
+        shards, digest = _plain_shards(shards_of(top, where=where)[0], newest)
     extra = newest.extra or {}
     return Manifest(
         version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
@@ -416,20 +422,26 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
     )
 
 
-def _with_hashes(shards: Sequence[ShardInfo], newest: Newest) -> Sequence[ShardInfo]:
-    """Return the shards of an index file with what stands below Smalti's key.
+def _plain_shards(shards: Sequence[ShardInfo], newest: Newest) -> tuple[Sequence[ShardInfo], str]:
+    """Return the shards of an index file with what stands below Smalti's key, and their digest.
 
-    Of a set without versions, only hashes of whole files that the digest confirms: another program may have changed the
-    entries beside them, and a copy need not have the files of block lists.
+    Of a set without versions, only hashes of whole files that the sum of the entries confirms: another program may have
+    changed the entries, and a copy need not have the files of block lists. The copy of a version has the digest of the
+    version, if that is of the content; other sets have one over the names, sizes and hashes of their files.
     """
     extra = newest.extra or {}
     if newest.is_split_folder:
-        return decode_block_lists(decode_unlisted_hashes(shards, extra), extra)
+        listed = decode_block_lists(decode_unlisted_hashes(shards, extra), extra)
+        return listed, digest_of(listed)
     with suppress(IndexFileError):
         hashed = decode_unlisted_hashes(shards, extra)
-        if "digest" in extra and digest_of(hashed) == extra["digest"]:
-            return hashed
-    return tuple(shards)
+        listed = digest_of(hashed)
+        if listed == extra.get(LISTED) and isinstance(logical := extra.get("logical", {}), dict):
+            content = digest_by(CONTENT, hashed, logical)
+            return hashed, content if content == extra.get("digest") else listed
+        if listed == extra.get("digest"):
+            return hashed, listed
+    return tuple(shards), digest_of(shards)
 
 
 def _version_of(extra: dict[str, Any], store: Store) -> int:

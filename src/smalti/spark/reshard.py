@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from smalti.catalog import Draft, Manifest, load_manifest, new_write_id, publish
 from smalti.catalog.erasures import erased_paths
-from smalti.catalog.header import Header
+from smalti.catalog.header import Header, read_header
 from smalti.catalog.manifest import check_json, row_hash_text
 from smalti.catalog.publishing import check_target, replace_content
 from smalti.catalog.retention import markers
@@ -581,16 +581,16 @@ def _unpack_runs(text: str) -> Iterator[SampleRun]:
 
 
 def publish_from(store: Store, base: Manifest, draft: Draft, *, operation: str) -> Manifest:
-    """Publish the draft, which is based on `base`, if the newest version has the same content as `base`.
+    """Publish the draft, which is based on `base`, if the newest version has the files of `base`.
 
-    Versions with equal content, such as those of a vacuum, may have been published in between.
+    Versions with the same files, such as those of a vacuum, may have been published in between.
 
     Raises:
-        CommitConflict: The newest version has other content; nothing was published.
+        CommitConflict: The newest version has other files; nothing was published.
         Otherwise: As for `catalog.publish`.
     """
     newest = check_target(store, "overwrite", write_id=draft.write_id).header
-    shown = (base.digest, list(base.sidecars), dict(base.logical))
-    same = newest is not None and (newest.digest, list(newest.sidecars), dict(newest.logical)) == shown
-    based_on = newest.version if newest is not None and same else base.version
+    based_on = base.version
+    if newest is not None and newest.version != based_on and newest.has_files_of(read_header(store, based_on)):
+        based_on = newest.version
     return replace_content(store, draft, based_on=based_on, operation=operation)

@@ -5,6 +5,7 @@ The limits are small here: a version of more than eight shards is in segments of
 
 import json
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
@@ -86,20 +87,19 @@ def test_a_version_is_in_segments_above_the_limit_and_opens_with_its_shards(stor
     assert list(opened.shards) == list(made.shards) == list(draft.shards)
     assert (opened.rows, opened.num_bytes, opened.digest) == (made.rows, made.num_bytes, header.digest)
     form = json.loads(store.get(header_key(1)))["smalti"]
-    assert (form, header.digest_scheme) == ((2, "segments-4") if count > 8 else (1, ""))
-    assert (header.digest == digest_of(draft.shards)) == (count <= 8)
+    assert (form, header.digest_scheme) == (3, "content-segments-4" if count > 8 else "content")
     assert verify(store).ok
 
 
 def test_an_older_reader_says_that_smalti_must_be_updated(make_shards):
     store = MemoryStore()
     published(store, make_shards)
-    newer = store.get(header_key(1)).replace(b'"smalti": 2', b'"smalti": 3')
+    newer = store.get(header_key(1)).replace(b'"smalti": 3', b'"smalti": 4')
     with pytest.raises(IndexFileError, match="update smalti"):
         parse_header(newer, where="header")
-    for changed in (b'"smalti": 1', b'"smalti": true'):
+    for changed in (b'"smalti": 1', b'"smalti": 2', b'"smalti": true'):
         with pytest.raises(IndexFileError, match="update smalti"):
-            parse_header(store.get(header_key(1)).replace(b'"smalti": 2', changed), where="header")
+            parse_header(store.get(header_key(1)).replace(b'"smalti": 3', changed), where="header")
 
 
 def test_an_append_puts_the_last_segment_and_the_list_alone(store, make_shards):
@@ -153,7 +153,7 @@ def test_many_appends_are_the_version_that_is_published_at_once(make_shards):
         other.put(key, store.get(key))
     at_once = publish(other, draft)
     assert at_once.digest == made[-1].digest
-    assert [each.digest_scheme for each in made] == ["", "", "", *["segments-4"] * 3]
+    assert [each.digest_scheme for each in made] == [*["content"] * 3, *["content-segments-4"] * 3]
 
 
 def test_splits_of_a_version_in_segments_are_opened_alone(store, make_draft):
@@ -168,14 +168,14 @@ def test_splits_of_a_version_in_segments_are_opened_alone(store, make_draft):
 def test_a_set_of_one_table_that_grows_is_put_into_segments_and_goes_back(store, make_shards, monkeypatch):
     monkeypatch.setattr(tables, "MAX_TABLE_SHARDS", 100)
     first = publish(store, make_shards(store, 20))
-    assert first.digest_scheme == ""
+    assert first.digest_scheme == "content"
     monkeypatch.setattr(tables, "MAX_TABLE_SHARDS", 8)
-    assert load_manifest(store).digest == first.digest == digest_of(first.shards)
+    assert load_manifest(store).digest == first.digest
     grown = publish(store, make_shards(store, 1), mode="append")
-    assert (grown.digest_scheme, len(grown.shards)) == ("segments-4", 21)
+    assert (grown.digest_scheme, len(grown.shards)) == ("content-segments-4", 21)
     assert list(grown.shards[:20]) == list(first.shards)
     back = rollback(store, 1)
-    assert (back.digest, back.digest_scheme, list(back.shards)) == (first.digest, "", list(first.shards))
+    assert (back.digest, back.digest_scheme, list(back.shards)) == (first.digest, "content", list(first.shards))
     assert diff(store, 1, 2).num_kept == 20
     assert verify(store, version=2).ok
 
@@ -183,11 +183,11 @@ def test_a_set_of_one_table_that_grows_is_put_into_segments_and_goes_back(store,
 def test_a_rollback_below_the_limit_and_appends_after_it_work(store, make_shards):
     small, large = published(store, make_shards, 3, 9)
     back = rollback(store, 1)
-    assert (back.digest, back.digest_scheme) == (small.digest, "")
+    assert (back.digest, back.digest_scheme) == (small.digest, "content")
     assert rollback(store, 2).digest == large.digest
     rollback(store, 1)
     again = publish(store, make_shards(store, 2), mode="append")
-    assert (len(again.shards), again.digest_scheme) == (5, "")
+    assert (len(again.shards), again.digest_scheme) == (5, "content")
 
 
 def test_versions_of_both_schemes_with_the_same_shards_are_equal(make_shards, monkeypatch):
@@ -285,8 +285,6 @@ def test_a_version_with_a_damaged_list_can_be_replaced(make_shards):
 
 def with_segments(store, facts):
     """Replace the list of version 1, and its SHA-256 in the header, as a faulty writer might."""
-    from hashlib import sha256
-
     header, data = read_header(store, 1), SegmentList(4, tuple(facts)).emit()
     store.put(header.table_key, data)
     store.put(header_key(1), replace(header, table_sha256=sha256(data).hexdigest()).emit())
@@ -298,8 +296,8 @@ def facts_in(store, version):
 
 def test_segments_of_two_versions_mixed_are_an_error(make_shards):
     store = MemoryStore()
-    publish(store, make_shards(store, 12))
-    publish(store, make_shards(store, 12), mode="overwrite")
+    publish(store, make_shards(store, 12, first=1000))
+    publish(store, make_shards(store, 12, first=2000), mode="overwrite")
     one, two = facts_in(store, 1), facts_in(store, 2)
     with_segments(store, [one[0], two[1], one[2]])
     with pytest.raises(IndexFileError, match="its table has"):
@@ -486,3 +484,47 @@ def test_a_copy_has_the_digest_and_the_scheme_of_its_source(make_shards, tmp_pat
         assert (copied.digest, copied.digest_scheme) == (version.digest, version.digest_scheme)
         assert list(copied.shards) == list(version.shards)
     assert verify(target).ok
+
+
+# ---------------------------------------------------------------------- versions of earlier releases
+
+
+def as_earlier(store, version=1):
+    """Give a version in segments the list and the header that an earlier release wrote."""
+    shards = load_manifest(store, version=version).shards
+    facts = segments_in(shards).listed.segments
+    old = [replace(each, digest=digest_of(shards[4 * place : 4 * place + 4])) for place, each in enumerate(facts)]
+    with_segments(store, old)
+    header = read_header(store, version)
+    digest = sha256(f"smalti-manifest-2 4\n{''.join(each.digest + chr(10) for each in old)}".encode()).hexdigest()
+    store.put(header_key(version), replace(header, digest=digest, digest_scheme="segments-4").emit())
+    return digest
+
+
+def test_a_version_in_segments_of_an_earlier_release_opens_and_the_next_one_has_the_new_digest(make_shards):
+    store, other = MemoryStore(), MemoryStore()
+    added = published(store, make_shards, 12)[0], make_shards(store, 2)
+    digest = as_earlier(store)
+    assert json.loads(store.get(header_key(1)))["smalti"] == 2
+    assert (load_manifest(store).digest, verify(store).ok) == (digest, True)
+    before = tables_of(store)
+    grown = publish(store, added[1], mode="append")
+    assert len(tables_of(store) - before) == 2  # the full segments stay as they are
+    for key, data in list(store.objects.items()):
+        if not key.startswith(("_versions/", "index.json")):
+            other.put(key, data)
+    at_once = publish(other, Draft(new_write_id(), grown.schema, tuple(grown.shards)))
+    assert (grown.digest_scheme, grown.digest) == ("content-segments-4", at_once.digest)
+    assert verify(store).ok
+    assert rollback(store, 1).digest == digest
+
+
+def test_added_columns_and_copies_keep_the_digest_of_a_version_in_segments_of_an_earlier_release(make_shards):
+    store, target = MemoryStore(), MemoryStore("memory-store://other")
+    published(store, make_shards, 12)
+    digest = as_earlier(store)
+    copy_version(store, target)
+    draft = load_manifest(store).redraft(new_write_id(), sidecars=({"kind": "sources", "key": "x"},))
+    added = replace_content(store, draft, based_on=1)
+    for version in (added, load_manifest(target)):
+        assert (version.digest, version.digest_scheme) == (digest, "segments-4")

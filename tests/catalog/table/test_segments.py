@@ -166,7 +166,10 @@ def test_a_small_number_of_shards_is_one_table_and_a_large_one_is_not(monkeypatc
 
 def listed():
     facts = segments_in(in_segments(shards_in_two_splits(10))).listed
-    return SegmentList(facts.segment_shards, tuple(replace(each, key=f"k/{each.sha256}") for each in facts.segments))
+    return SegmentList(
+        facts.segment_shards,
+        tuple(replace(each, key=f"k/{each.sha256}", digest=each.sha256) for each in facts.segments),
+    )
 
 
 def test_a_list_is_read_as_it_was_written():
@@ -185,13 +188,10 @@ def test_a_digest_changes_with_any_segment_their_order_and_their_size():
     assert len({one.digest, *(each.digest for each in changed)}) == 5
 
 
-def test_a_digest_is_the_sha256_of_the_digests_of_the_segments():
+def test_the_digest_of_an_earlier_version_is_the_sha256_of_the_digests_of_the_segments():
     one = listed()
     text = "smalti-manifest-2 4\n" + "".join(f"{each.digest}\n" for each in one.segments)
     assert one.digest == sha256(text.encode()).hexdigest()
-    assert [each.digest for each in one.segments] == [
-        digest_of(shards_in_two_splits(10)[begin : begin + 4]) for begin in (0, 4, 8)
-    ]
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ from smalti.format import load_strict
 from smalti.format.index import check_basename
 
 LIST_FORMAT = 1
-_SCHEME = re.compile(r"segments-([1-9][0-9]{0,8})")
+_SCHEME = re.compile(r"(?:content-)?segments-([1-9][0-9]{0,8})")
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def scheme_of(segment_shards: int) -> str:
-    """Return the name of the digest scheme with segments of this size."""
+    """Return the name of the digest scheme of earlier versions in segments of this size."""
     return f"segments-{segment_shards}"
 
 
 def segment_shards_of(scheme: str) -> int | None:
-    """Return the number of shards of a segment; None if this is not the name of such a scheme."""
+    """Return the number of shards of a segment; None if this is not the name of a scheme of versions in segments."""
     match = _SCHEME.fullmatch(scheme)
     return int(match[1]) if match else None
 
@@ -51,7 +51,7 @@ class Segment:
     file_bytes: int
     """Bytes of the segment's own file."""
     digest: str
-    """Digest of its shards by the first scheme (`digest_of`)."""
+    """Digest of its shards: by the scheme of the version, `digest_of_shards` or `digest_of`."""
     shards: int
     rows: int
     num_bytes: int
@@ -102,7 +102,7 @@ class SegmentList:
 
     @property
     def digest(self) -> str:
-        """SHA-256, hex, over the digests of the segments; it depends on the shards and the segments' size alone."""
+        """Digest of an earlier version, whose scheme is `scheme_of`: SHA-256, hex, over the digests of the segments."""
         lines = [f"smalti-manifest-2 {self.segment_shards}", *(each.digest for each in self.segments)]
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 

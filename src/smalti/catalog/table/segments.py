@@ -2,9 +2,9 @@
 
 Segment i has the shards [i * S, (i + 1) * S), so that an append replaces the last one only. A version's header names a
 list of segments; the list has the facts that most operations need (shards, samples, bytes, splits, names), so that they
-load no segment, or few. The version's digest is computed over the digests of the segments (`SegmentList.digest`), and
-its scheme, with S, is in the header. Everything is pinned from there: the header has the SHA-256 of the list, the list
-that of each segment. What a segment has is compared with its facts when it is loaded.
+load no segment, or few. The version's digest is computed over the digests of the segments (`smalti.catalog.digest`),
+and its scheme, with S, is in the header. Everything is pinned from there: the header has the SHA-256 of the list, the
+list that of each segment. What a segment has is compared with its facts when it is loaded.
 """
 
 import hashlib
@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.catalog.table.arrow import emit_joined, load_content, opened_bytes, spilled_bytes
-from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, scheme_of
+from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
 from smalti.catalog.table.shard_table import (
     Ids,
     ShardBytes,
     ShardTable,
     TableContent,
     check_shards,
-    content_digest,
     hash_texts,
 )
 from smalti.catalog.table.spill import SpillFile
@@ -95,20 +94,6 @@ class SegmentFile:
         _check_columns(found, columns, where)
         found.release()
         return found
-
-    def check_digest(self) -> None:
-        """Compute the digest of the shards anew, and compare it with the list's.
-
-        Raises:
-            IndexFileError: they differ; or as for `load`.
-        """
-        found = content_digest(self.load())
-        if found != self.facts.digest:
-            raise IndexFileError(
-                f"segment {self.facts.key} has the digest {found[:12]}, the list of segments says "
-                f"{self.facts.digest[:12]}",
-                key=self.facts.key,
-            )
 
 
 def _check_columns(content: TableContent, columns: Mapping[str, str] | None, where: str) -> None:
@@ -301,15 +286,6 @@ class SegmentedContent:
             yield number, content
             content.release()
 
-    def check_digests(self) -> None:
-        """Compute the digests of all segments anew.
-
-        Raises:
-            IndexFileError: one is not that of the list.
-        """
-        for file in self.files:
-            file.check_digest()
-
     def content_of(self, number: int) -> TableContent:
         """Return the content of one segment, loaded if it is not."""
         file, recent = self.files[number], self._recent
@@ -449,7 +425,7 @@ def load_segments(
             key=key,
         )
     listed = SegmentList.parse(data, where=where)
-    if scheme_of(listed.segment_shards) != scheme:
+    if segment_shards_of(scheme) != listed.segment_shards:
         raise IndexFileError(
             f"{where} has segments of {listed.segment_shards} shards; its header names the digest scheme {scheme!r}",
             key=key,
@@ -529,7 +505,7 @@ def _file_table(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
 
 
 def made_segment(data: bytes, spill: SpillFile | None) -> SegmentFile:
-    """Return the segment of an Arrow file of shards that this process created; it has no key yet.
+    """Return the segment of an Arrow file of shards that this process created; it has neither key nor digest yet.
 
     Its bytes are kept in `spill`: in memory, those of a million shards would take 260 MB.
 
@@ -538,7 +514,7 @@ def made_segment(data: bytes, spill: SpillFile | None) -> SegmentFile:
     """
     sha256 = hashlib.sha256(data).hexdigest()
     content = opened_bytes(data, sha256) if spill is None else spilled_bytes(data, sha256, spill)
-    known = Segment("", sha256, len(data), content_digest(content), 0, 0, 0, {})
+    known = Segment("", sha256, len(data), "", 0, 0, 0, {})
     made = SegmentFile(facts_of(content, known), None, content)
     content.release()
     return made

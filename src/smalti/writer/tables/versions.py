@@ -111,7 +111,7 @@ def _is_shown(store: Store, newest: Header, version: int, options: WriteOptions)
     """Return whether the newest version shows the rows of this version; of an append, still has them."""
     later = [info for info in history(store) if info.version >= version]
     if options.mode != "append":
-        return any(info.version == version and info.digest == newest.digest for info in later)
+        return any(info.version == version and info.digest == newest.digest and not info.is_expired for info in later)
     return not any(info.version > version and info.operation in _REPLACING for info in later)
 
 
