@@ -17,6 +17,7 @@ import hashlib
 import json
 import mmap
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,7 +41,6 @@ from smalti.catalog.table.columns import (
 )
 from smalti.catalog.table.screening import screen
 from smalti.catalog.table.shard_table import ShardTable, TableContent, check_shards
-from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, load_strict
 from smalti.regular_files import open_regular
@@ -93,9 +93,9 @@ def emit_table(shards: Iterable[ShardInfo]) -> bytes:
 
 def emit_content(content: TableContent) -> bytes:
     """Return the file of a content: the bytes that this process created, or the same rows as a new file."""
-    if isinstance(content.reopen, _Spilled):
+    if isinstance(content.reopen, _Kept):
         return bytes(content.reopen.data)
-    return content.emitted or emit_joined([ShardTable(content)])
+    return emit_joined([ShardTable(content)])
 
 
 def emit_joined(parts: Sequence[Sequence[ShardInfo]]) -> bytes:
@@ -171,43 +171,43 @@ def table_of(shards: Iterable[ShardInfo]) -> ShardTable:
     return ShardTable(opened_bytes(data, hashlib.sha256(data).hexdigest()))
 
 
-def opened_bytes(data: bytes, sha256: str) -> TableContent:
-    """Return the content of a file that this process created, checked.
+def opened_bytes(data: bytes, sha256: str, *, in_memory: bool = True) -> TableContent:
+    """Return the content of a file that this process created, checked. Without `in_memory`, it is a temporary file.
 
     Raises:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
-    where = "of this process"
-    return replace(_content(data, where, sha256, partial(_unpickled, data, where)), emitted=data)
+    where, kept = "of this process", data if in_memory else in_temporary_file(data)
+    content = _content(kept, where, sha256, _Kept(kept, where))
+    return replace(content, emitted=kept) if isinstance(kept, bytes) else content
 
 
-def spilled_bytes(
-    data: bytes, sha256: str, spill: SpillFile, *, where: str = "of this process", checks_names: bool = True
-) -> TableContent:
-    """Return the content of a file of shards, checked, and kept in a temporary file; in memory if that has no room.
+def in_temporary_file(data: bytes) -> Buffer:
+    """Return the bytes as a mapped temporary file, so that only the accessed parts are in memory.
 
-    Raises:
-        IndexFileError: as for `opened_bytes`.
+    The file has no name, and takes a file descriptor. Where there is no room for it, the bytes stay in memory.
     """
     try:
-        kept, release = spill.add(data)
-    except OSError:
-        return _content(data, where, sha256, partial(_unpickled, data, where), checks_names=checks_names)
-    return replace(_content(kept, where, sha256, _Spilled(kept, where), checks_names=checks_names), release=release)
+        with tempfile.TemporaryFile(prefix="smalti-table-") as file:
+            file.write(data)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return data
 
 
 @dataclass(frozen=True, eq=False)
-class _Spilled:
-    """A function that loads the content of a temporary file; pickled with its bytes."""
+class _Kept:
+    """A function that loads the content of bytes that were checked before; pickled with them."""
 
-    data: memoryview
+    data: Buffer
     where: str
 
     def __call__(self) -> TableContent:
         return _content(self.data, self.where, None, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial, (_unpickled, bytes(self.data), self.where)
+        return type(self), (bytes(self.data), self.where)
 
 
 def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
@@ -216,7 +216,7 @@ def parse_table(data: bytes, *, sha256: str, where: str) -> ShardTable:
     Raises:
         IndexFileError: the bytes are not those that were published, or their content is invalid.
     """
-    return ShardTable(_content(data, where, sha256, partial(_unpickled, data, where)))
+    return ShardTable(_content(data, where, sha256, _Kept(data, where)))
 
 
 def map_table(path: Path, *, sha256: str, where: str) -> ShardTable:
@@ -242,7 +242,9 @@ def load_table(store: Store, key: str, *, sha256: str) -> ShardTable:
         StoreNotFound: there is no such object.
         IndexFileError: it is larger than `MAX_TABLE_BYTES`; or as for `parse_table`.
     """
-    return ShardTable(load_content(store, key, sha256=sha256, num_bytes=store.size(key)))
+    path = store.local_path(key)
+    content = load_content(store, key, sha256=sha256, num_bytes=store.size(key), in_memory=path is None)
+    return ShardTable(content)
 
 
 def load_content(
@@ -252,9 +254,11 @@ def load_content(
     sha256: str,
     num_bytes: int,
     checks_names: bool = True,
-    spill: SpillFile | None = None,
+    in_memory: bool = True,
 ) -> TableContent:
-    """Load the content of a table of so many bytes, as `load_table` does; into `spill`, if it is given.
+    """Load the content of a table of so many bytes, as `load_table` does.
+
+    Without `in_memory`, a local file is mapped, and any other object is kept in a temporary file.
 
     Without `checks_names`, names and hashes are checked when a row is read, and names that occur twice are not found.
 
@@ -264,19 +268,13 @@ def load_content(
     where = store.locate(key)
     if num_bytes > MAX_TABLE_BYTES:
         raise IndexFileError(f"shard table {where}: {num_bytes} bytes are more than {MAX_TABLE_BYTES}", key=key)
-    path = store.local_path(key) if spill is None else None
+    path = None if in_memory else store.local_path(key)
     if path is not None:
         with suppress(OSError):  # some network file systems cannot map files; `get` raises any other fault
             return _mapped(path, where, sha256, checks_names=checks_names)
     data = store.get_range(key, 0, num_bytes)
-    if spill is not None:
-        return spilled_bytes(data, sha256, spill, where=where, checks_names=checks_names)
-    return _content(data, where, sha256, partial(_unpickled, data, where), checks_names=checks_names)
-
-
-def _unpickled(data: bytes, where: str) -> TableContent:
-    """Return the content of bytes that were checked before, by this process or the one that pickled them."""
-    return _content(data, where, None, partial(_unpickled, data, where))
+    kept = data if in_memory else in_temporary_file(data)
+    return _content(kept, where, sha256, _Kept(kept, where), checks_names=checks_names)
 
 
 def _mapped_again(path: Path, where: str, sha256: str, state: State) -> TableContent:

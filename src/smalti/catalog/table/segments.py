@@ -11,7 +11,6 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.catalog.table.arrow import emit_joined, load_content, opened_bytes, spilled_bytes
+from smalti.catalog.table.arrow import emit_joined, load_content, opened_bytes
 from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
 from smalti.catalog.table.shard_table import (
     Ids,
@@ -30,7 +29,6 @@ from smalti.catalog.table.shard_table import (
     check_shards,
     hash_texts,
 )
-from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
@@ -44,8 +42,8 @@ MAX_LIST_BYTES = 64 << 20
 _PARALLEL_LOADS = 2
 """Of mapped files, whose checks take processors alone."""
 _PARALLEL_FETCHES = 16
-_MAX_MAPPED = 128
-"""Number of segments up to which each is mapped where it lies; each takes a file descriptor."""
+_MAX_MAPPED = 256
+"""Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""
 _LAST_NAME = "\U0010ffff"
 
 
@@ -58,10 +56,10 @@ class SegmentFile:
     """The store that has it; None if this process made it, and `loaded` is its content."""
     loaded: TableContent | None = None
 
-    def load(self, columns: Mapping[str, str] | None = None, spill: SpillFile | None = None) -> TableContent:
+    def load(self, columns: Mapping[str, str] | None = None, *, in_memory: bool = False) -> TableContent:
         """Return the content, which is compared with the facts and the columns of the version.
 
-        A content that is loaded into `spill` takes neither memory nor a file descriptor of its own.
+        Without `in_memory`, it is a mapped file, which takes a file descriptor.
 
         Raises:
             IndexFileError: the file is missing, was changed, or contradicts the list.
@@ -79,7 +77,7 @@ class SegmentFile:
                 sha256=facts.sha256,
                 num_bytes=facts.file_bytes,
                 checks_names=False,
-                spill=spill,
+                in_memory=in_memory,
             )
         except StoreNotFound as error:
             raise IndexFileError(f"the segment {where} of the shard table is gone", key=facts.key) from error
@@ -304,11 +302,9 @@ class SegmentedContent:
             store, key = missing[0].store, missing[0].facts.key
             is_local = store is not None and store.local_path(key) is not None
             threads = _PARALLEL_LOADS if is_local else _PARALLEL_FETCHES
-            with (
-                _spill(is_needed=not is_local or len(missing) > _MAX_MAPPED) as spill,
-                ThreadPoolExecutor(min(threads, len(missing)), thread_name_prefix="smalti-segment") as pool,
-            ):
-                contents = pool.map(lambda each: each.load(self.columns, spill), missing)
+            in_memory = len(missing) > _MAX_MAPPED
+            with ThreadPoolExecutor(min(threads, len(missing)), thread_name_prefix="smalti-segment") as pool:
+                contents = pool.map(lambda each: each.load(self.columns, in_memory=in_memory), missing)
                 for file, content in zip(missing, contents, strict=True):
                     file.loaded = content
         return [each.load() for each in self.files]
@@ -334,20 +330,6 @@ class SegmentedContent:
     @staticmethod
     def _joined(parts: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
         return np.concatenate([np.zeros(0, kind), *parts]).astype(kind, copy=False)
-
-
-@contextmanager
-def _spill(*, is_needed: bool = True) -> Iterator[SpillFile | None]:
-    """Yield a temporary file for tables; None if it is not needed, or cannot be created."""
-    spill = None
-    if is_needed:
-        with suppress(OSError):
-            spill = SpillFile()
-    try:
-        yield spill
-    finally:
-        if spill is not None:
-            spill.close()
 
 
 def segments_in(shards: Sequence[ShardInfo]) -> SegmentedContent | None:
@@ -466,8 +448,8 @@ def segmented(
     size = after.segment_shards if after is not None else size or SEGMENT_SHARDS
     kept = () if after is None else tuple(file for file in after.files if file.facts.shards == size)
     rest = () if after is None else (ShardTable(SegmentedContent(size, (file,))) for file in after.files[len(kept) :])
-    with _spill() as spill:
-        fresh = [made_segment(emit_joined(group), spill) for group in _groups((*rest, *parts), size)]
+    groups = enumerate(_groups((*rest, *parts), size))
+    fresh = [made_segment(emit_joined(group), in_memory=number >= _MAX_MAPPED) for number, group in groups]
     for file in fresh:
         if schema is not None:
             check_shards(file.load().kind_shards(), schema)
@@ -504,16 +486,16 @@ def _file_table(shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
     return shards
 
 
-def made_segment(data: bytes, spill: SpillFile | None) -> SegmentFile:
+def made_segment(data: bytes, *, in_memory: bool) -> SegmentFile:
     """Return the segment of an Arrow file of shards that this process created; it has neither key nor digest yet.
 
-    Its bytes are kept in `spill`: in memory, those of a million shards would take 260 MB.
+    Its bytes are kept in a temporary file, or `in_memory`, where those of a million shards take 260 MB.
 
     Raises:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
     sha256 = hashlib.sha256(data).hexdigest()
-    content = opened_bytes(data, sha256) if spill is None else spilled_bytes(data, sha256, spill)
+    content = opened_bytes(data, sha256, in_memory=in_memory)
     known = Segment("", sha256, len(data), "", 0, 0, 0, {})
     made = SegmentFile(facts_of(content, known), None, content)
     content.release()

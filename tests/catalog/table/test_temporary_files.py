@@ -1,4 +1,4 @@
-"""Tables that lie together in one temporary file: few file descriptors, and no memory but for what is accessed."""
+"""Segments in temporary files: as many as there may be file descriptors for, and no memory but for what is accessed."""
 
 import gc
 import os
@@ -9,11 +9,9 @@ from hashlib import sha256
 import pytest
 
 from smalti.catalog.table import segments as tables
-from smalti.catalog.table import spill as spills
 from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.segments import SegmentedContent, SegmentFile, segmented, segments_in
 from smalti.catalog.table.shard_table import ShardTable
-from smalti.catalog.table.spill import SpillFile
 from smalti.errors import CatalogError, IndexFileError
 from smalti.storage import LocalStore
 from tests.catalog.table.tables import shard
@@ -46,42 +44,31 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_what_was_added_stays_readable_over_pieces_and_after_the_file_is_closed(monkeypatch):
-    monkeypatch.setattr(spills, "PIECE_BYTES", 1 << 16)
-    spill = SpillFile()
-    added = [os.urandom(size) for size in (1, 4096, 65_536, 0, 200_000, 30_000, 30_000, 5_000)]
-    views = [spill.add(data) for data in added]
-    spill.close()
-    for _, release in views:
-        release()
-    assert [bytes(view) for view, _ in views] == added
-
-
-@pytest.mark.parametrize("mapped", [0, 1 << 10], ids=["copied", "mapped"])
-def test_a_loaded_table_takes_a_descriptor_for_each_piece_and_not_for_each_segment(store, monkeypatch, mapped):
+@pytest.mark.parametrize("mapped", [0, 1 << 10], ids=["in memory", "mapped"])
+def test_a_loaded_table_takes_a_descriptor_for_each_segment_unless_there_are_too_many(store, monkeypatch, mapped):
     monkeypatch.setattr(tables, "_MAX_MAPPED", mapped)
     table, before = stored_table(store), open_files()
     assert int(table.sizes.sum()) == sum(each.samples for each in table)
-    is_mapped_alone = mapped and isinstance(store, LocalStore)
-    assert open_files() - before == (COUNT // SIZE if is_mapped_alone else 1)
+    assert open_files() - before == (COUNT // SIZE if mapped else 0)
     if isinstance(store, LocalStore):
         table = pickle.loads(pickle.dumps(table))
     assert list(table) == [shard(n) for n in range(COUNT)]
 
 
-def test_a_new_table_takes_one_descriptor():
+@pytest.mark.parametrize("mapped", [0, 3, 1 << 10])
+def test_a_new_table_takes_a_descriptor_for_each_of_so_many_segments(monkeypatch, mapped):
+    monkeypatch.setattr(tables, "_MAX_MAPPED", mapped)
     before = open_files()
     table = segmented([[shard(n) for n in range(COUNT)]], size=SIZE)
-    assert open_files() - before == 1
+    assert open_files() - before == min(mapped, COUNT // SIZE)
     assert list(table) == [shard(n) for n in range(COUNT)]
 
 
-@pytest.mark.parametrize("call", ["os.pwrite", "os.ftruncate", "tempfile.TemporaryFile"])
-def test_tables_stay_in_memory_where_there_is_no_room_for_the_temporary_file(monkeypatch, call):
+def test_tables_stay_in_memory_where_there_is_no_room_for_temporary_files(monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(call, full)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
     table = stored_table(MemoryStore())
     assert table.sizes.tolist() == [each.samples for each in table]
     assert list(table) == [shard(n) for n in range(COUNT)]
