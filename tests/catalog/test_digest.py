@@ -16,9 +16,9 @@ from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
 from smalti.exchange import copy_version
 from smalti.format import FileInfo, Schema, ShardInfo
-from smalti.testing import MemoryStore
 from smalti.writer import compact
 from tests.catalog.retention.test_vacuum import AgingStore
+from tests.stores import MemoryStore
 
 SCHEMA = Schema.from_columns({"id": "int64", "text": "str"})
 

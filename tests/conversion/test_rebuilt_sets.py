@@ -7,9 +7,9 @@ from smalti import convert, load_manifest
 from smalti.dataset import StreamingDataset
 from smalti.errors import CursorError
 from smalti.exchange import copy_version
-from smalti.testing import MemoryStore
 from tests.conversion.rows import numbers
 from tests.conversion.test_images import put
+from tests.stores import MemoryStore
 
 PHOTOS = [f"{name}/{number}.jpg" for name in ("daisy", "rose") for number in range(30)]
 
