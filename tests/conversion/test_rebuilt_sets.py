@@ -4,7 +4,7 @@ import pytest
 
 import smalti
 from smalti import convert, load_manifest
-from smalti.dataset import StreamingDataset
+from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import CursorError
 from smalti.exchange import copy_version
 from tests.conversion.rows import numbers
@@ -40,7 +40,7 @@ def test_another_compression_is_another_digest_because_shards_name_it(photos, tm
 
 
 def opened(place):
-    return StreamingDataset(remote=str(place), batch_size=4, shuffle=True, tail="short")
+    return StreamingDataset(remote=str(place), batch_size=4, shuffle=True, order=OrderOptions(tail="short"))
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_continues_in_a_set_that_was_built_again_and_in_a_copy(tmp_path):

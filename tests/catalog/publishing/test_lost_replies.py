@@ -114,7 +114,7 @@ MEMBERS = {
     "exporting/record.py": "export",
     "torch/train/launchers/preflight.py": "tests/torch/train/test_run_store.py",
     "torch/train/run/store.py": "tests/torch/train/test_run_store.py",
-    "torch/tuning/study.py": "tests/torch/train/test_run_store.py",
+    "torch/tuning/journal.py": "tests/torch/train/test_run_store.py",
 }
 """By module with conditional requests: one of the works above that makes them, or a file with tests of it."""
 
