@@ -141,7 +141,7 @@ def a_training_on_a_set_without_splits(at):
     yield lambda: launch(lambda context: len(context.dataloader(batch_size=4)), data=place, run_dir=str(at / "b"))
 
 
-@case("train", "The fields are those of RunConfig: correct the names")
+@case("train", "Correct the names")
 def a_setting_that_launch_does_not_have(at):
     yield lambda: launch(lambda context: 1, run_dir=str(at / "a"), processes=1)
     yield lambda: launch(lambda context: 1, run_dir=str(at / "b"), num_processes=1)
