@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from smalti.catalog.header import INDEX, Header, read_header, read_manifest
+from smalti.catalog.header import INDEX, Header, read_manifest
 from smalti.catalog.manifest import Draft, Manifest, has_write_id
-from smalti.catalog.reading import Newest, find_newest, load_from_table, no_shard_set
+from smalti.catalog.opening import Choice, Newest, find_newest, header_of, no_shard_set, open_version
 from smalti.catalog.sidecars import columns_of, objects_of, shards_of, store_columns
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.exchange.transfer import BlockFile
@@ -100,19 +100,11 @@ def read_content(store: Store, version: int | None) -> Content:
     """
     newest = find_newest(store, lenient=True)
     if newest.header is None:
-        if newest.index is None:
-            raise no_shard_set(store)
-        return Content(store, load_from_table(store, version), None)
+        return Content(store, open_version(store, Choice(version, by_index=False)), None)
     number = newest.header.version if version is None else version
     if number in newest.header.expired:
         raise vacuumed(store, number)
-    try:
-        header = read_header(store, number)
-    except StoreNotFound as error:
-        raise VersionNotFound(
-            f"{store.url} has versions 1 to {newest.header.version}; {number} is not one of them", version=number
-        ) from error
-    return content_of(store, header)
+    return content_of(store, header_of(store, number))
 
 
 def content_of(store: Store, header: Header) -> Content:

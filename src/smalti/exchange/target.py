@@ -19,8 +19,8 @@ from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.erasures import erased_keys, erasure_id
 from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.opening import Newest, headers_before
 from smalti.catalog.publishing import stored_sizes_of
-from smalti.catalog.reading import Newest, headers_before
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import live_keys
 from smalti.catalog.table.segments import tables_in

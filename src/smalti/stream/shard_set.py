@@ -3,30 +3,35 @@
 `find_shard_set` loads and checks it, and warns of splits that are read as one by mistake.
 """
 
+import hashlib
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import Source
-from smalti.catalog import Manifest, load_manifest
+from smalti.cache.sources import CacheOptions, detect_cache_folder
+from smalti.catalog import Manifest
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
+from smalti.catalog.opening import Choice, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
-from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
+from smalti.regular_files import read_regular_text
 from smalti.storage import Store, open_store
-from smalti.stream.last_version import LastVersion
+from smalti.storage.store import temporary_name
 from smalti.stream.stream import StreamOptions
 
 SPLIT_NAMES = frozenset(
@@ -35,6 +40,9 @@ SPLIT_NAMES = frozenset(
     }
 )  # fmt: skip
 """Folders taken for splits in a set without a manifest; folders with other names are parts of a merged set."""
+VERSIONS_FOLDER = ".versions"
+"""Folder in the cache folder that has a hint for each set; see `LastVersion`."""
+_MAX_DIGITS = 18
 _MAX_SPLITS_IN_MESSAGE = 5
 _MAX_NEAR_NAMES = 3  # of columns, in an error
 _warned: set[str] = set()  # roots; each is warned of once per process
@@ -365,12 +373,48 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
     return manifest, store, manifest.select(options.split)
 
 
+class LastVersion:
+    """The version of a remote set that this machine opened last: a hint in the cache folder, which saves a round trip.
+
+    The newest version is always looked up in the store. The hint says which header to request at the same time as the
+    index file; a wrong, lost or damaged hint costs that round trip and nothing else. There is none for a set on this
+    machine, or in a folder that mirrors a set.
+    """
+
+    def __init__(self, store: Store, options: CacheOptions) -> None:
+        self._path: Path | None = None
+        if store.local_path(INDEX) is None and not options.mirror:
+            folder = Path(options.local).expanduser() if options.local else detect_cache_folder()
+            self._path = folder / VERSIONS_FOLDER / hashlib.sha256(store.url.encode()).hexdigest()[:32]
+
+    def read(self) -> int | None:
+        """Return the version that was opened last; None if that is not known."""
+        if self._path is not None:
+            with suppress(OSError, ValueError):
+                text = read_regular_text(self._path, "ascii")
+                if text.isdecimal() and len(text) <= _MAX_DIGITS and int(text):
+                    return int(text)
+        return None
+
+    def write(self, version: int) -> None:
+        """Record the version that was opened. Best effort, and only where copies of shards lie already."""
+        if self._path is not None and version and self._path.parents[1].is_dir() and self.read() != version:
+            with suppress(OSError):
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                # A new file in place of the old one: a link there, in a folder that users share, is not followed.
+                part = self._path.with_name(temporary_name(self._path.name))
+                try:
+                    part.write_text(str(version), "ascii")
+                    part.replace(self._path)
+                finally:
+                    part.unlink(missing_ok=True)
+
+
 def _load(store: Store, options: StreamOptions) -> Manifest:
-    version = chosen_version(store, options.version, options.tag)
-    if version is not None:
-        return load_manifest(store, version=version)
+    if options.version is not None or options.tag is not None:
+        return open_version(store, Choice(options.version, options.tag))
     last = LastVersion(store, options.cache)
-    manifest = load_manifest(store, expected=last.read())
+    manifest = open_version(store, Choice(expected=last.read()))
     last.write(manifest.version)
     return manifest
 

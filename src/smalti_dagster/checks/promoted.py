@@ -7,7 +7,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.tags import Tag
+from smalti.catalog.opening import Tag
 from smalti.errors import SmaltiError
 from smalti_dagster.checks.check import CheckInput
 from smalti_dagster.places import Place, shards_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from smalti.catalog import Draft, load_manifest, publish
-from smalti.catalog.reading import load_from_table
+from smalti.catalog.opening import Choice, open_version
 from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
@@ -71,7 +71,7 @@ def test_shards_and_digests_are_the_same_with_and_without_first_hashes():
 
 def test_a_version_opens_with_first_hashes_by_its_index_and_by_its_table(published):
     assert firsts(load_manifest(published).shards) == FIRSTS
-    assert firsts(load_from_table(published, None).shards) == FIRSTS
+    assert firsts(open_version(published, Choice(by_index=False)).shards) == FIRSTS
 
 
 def test_a_split_opened_by_its_own_address_has_first_hashes():
