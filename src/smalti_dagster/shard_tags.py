@@ -18,7 +18,8 @@ import dagster as dg
 
 from smalti.catalog import Manifest, tag, tags, untag
 from smalti.catalog.header import Header, read_header
-from smalti.catalog.tags import Tag, read_tag, tag_bytes, tag_key, version_of_tag
+from smalti.catalog.opening import Tag, read_tag, tag_key
+from smalti.catalog.tags import tag_bytes
 from smalti.errors import CommitConflict, SmaltiError, StoreError, StoreNotFound, VersionNotFound
 from smalti.storage import Store
 from smalti_dagster.checks.check import CheckInput, missing_of
@@ -50,7 +51,7 @@ def checked_version(store: Store) -> Header | None:
         StoreError: the store failed.
     """
     try:
-        number = version_of_tag(store, CHECKED)
+        number = read_tag(store, CHECKED).version
     except (StoreNotFound, VersionNotFound):
         return None
     return read_header(store, number)

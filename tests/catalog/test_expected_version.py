@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from smalti.catalog import load_manifest, publish, reading
+from smalti.catalog import load_manifest, opening, publish
 from smalti.catalog.header import INDEX, header_key
+from smalti.catalog.opening import Choice, open_version
 from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
 from tests.stores import MemoryStore
 
@@ -59,7 +60,7 @@ def test_an_expected_version_opens_in_one_round_trip(make_draft):
         event.clear()
     store.is_waiting = True  # a reader that waits for the index file first would never get it
     before = len(store.calls)
-    assert load_manifest(store, expected=2).version == 2
+    assert open_version(store, Choice(expected=2)).version == 2
     assert sorted(call.key for call in store.calls[before:]) == sorted([INDEX, header_key(2), header_key(3)])
 
 
@@ -68,7 +69,7 @@ def test_a_wrong_expectation_finds_the_newest_version_all_the_same(make_draft, e
     store = MemoryStore()
     for rows in (3, 4, 5):
         publish(store, make_draft(store, rows), mode="overwrite")
-    found, plain = load_manifest(store, expected=expected), load_manifest(store)
+    found, plain = open_version(store, Choice(expected=expected)), load_manifest(store)
     assert (found.version, found.digest, list(found.shards)) == (3, plain.digest, list(plain.shards))
 
 
@@ -85,7 +86,7 @@ def test_a_version_published_while_its_header_was_asked_for_is_found(make_draft,
         store.missing = missing
 
     store.publish_next = publish_next
-    assert load_manifest(store, expected=1).version == 2
+    assert open_version(store, Choice(expected=1)).version == 2
 
 
 def test_a_set_replaced_while_its_header_was_asked_for_is_read_as_it_is_now(make_draft):
@@ -103,7 +104,7 @@ def test_a_set_replaced_while_its_header_was_asked_for_is_read_as_it_is_now(make
 
     store.missed.clear()
     store.publish_next = replace
-    found = load_manifest(store, expected=2)
+    found = open_version(store, Choice(expected=2))
     assert (found.version, found.rows) == (2, 6)
 
 
@@ -114,13 +115,13 @@ def test_an_expectation_of_a_plain_set_changes_nothing(make_draft):
     plain = MemoryStore()
     entries = ", ".join(json.dumps(shard.to_json(), sort_keys=True) for shard in shards)
     plain.put(INDEX, f'{{"shards": [{entries}], "version": 2}}'.encode())
-    assert load_manifest(plain, expected=5).version == 0
+    assert open_version(plain, Choice(expected=5)).version == 0
 
 
 def test_a_header_that_never_arrives_is_an_error_that_names_it(make_draft, monkeypatch):
-    monkeypatch.setattr(reading, "HEADER_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(opening, "HEADER_TIMEOUT_SECONDS", 0.2)
     store = MemoryStore()
     publish(store, make_draft(store, 3), mode="overwrite")
     store.plant("get_range", key=header_key(1), delay=5.0)
     with pytest.raises(StoreTimeout, match=f"{header_key(1)}: no answer for 0 s"):
-        load_manifest(store, expected=1)
+        open_version(store, Choice(expected=1))

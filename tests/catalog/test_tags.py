@@ -3,9 +3,9 @@
 import pytest
 
 from smalti.catalog import diff, publish, verify
+from smalti.catalog.opening import find_newest, read_tag, read_tags
 from smalti.catalog.publishing import announce_removal
-from smalti.catalog.reading import find_newest
-from smalti.catalog.tags import read_tags, tag, tags, untag, version_of_tag
+from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import (
     CatalogError,
     CommitConflict,
@@ -37,7 +37,7 @@ def test_a_tag_names_the_newest_version_or_the_one_given(three_versions):
     assert tag(three_versions, "newest") == 3
     assert tag(three_versions, "best", 2) == 2
     assert tags(three_versions) == {"best": 2, "newest": 3}
-    assert version_of_tag(three_versions, "best") == 2
+    assert read_tag(three_versions, "best").version == 2
 
 
 def test_the_same_tag_again_does_nothing_and_another_version_is_refused(three_versions):
@@ -85,7 +85,7 @@ NOTHING_THERE = "holds no shard set: neither index.json nor _versions/00000001.j
 def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
     store.put("beside/index.txt", b"something else")
     for ask in (
-        lambda: version_of_tag(store, "best"),
+        lambda: read_tag(store, "best").version,
         lambda: verify(store, tag="best"),
         lambda: diff(store, "best"),
         lambda: tag(store, "best"),
@@ -97,17 +97,17 @@ def test_at_a_wrong_address_the_set_is_missing_and_not_the_tag(store):
 
 def test_for_a_missing_tag_the_existing_tags_are_named(three_versions):
     with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'; its tags: none$"):
-        version_of_tag(three_versions, "best")
+        read_tag(three_versions, "best")
     tag(three_versions, "second", 2)
     tag(three_versions, "first", 1)
     with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'; its tags: 'first', 'second'$"):
-        version_of_tag(three_versions, "best")
+        read_tag(three_versions, "best")
 
 
 def test_a_set_whose_index_file_is_not_yet_written_can_be_tagged(three_versions):
     three_versions.delete("index.json")
     with pytest.raises(VersionNotFound, match="has no tag 'best'; its tags: none"):
-        version_of_tag(three_versions, "best")
+        read_tag(three_versions, "best")
 
 
 def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
@@ -115,7 +115,7 @@ def test_without_the_right_to_list_a_missing_tag_is_reported(make_draft):
     publish(store, make_draft(store, 3))
     store.plant("list", error=StoreAuthError("403"))
     with pytest.raises(VersionNotFound, match=r"(?m)has no tag 'best'$"):
-        version_of_tag(store, "best")
+        read_tag(store, "best")
 
 
 def test_reading_an_existing_tag_takes_one_request(make_draft):
@@ -123,7 +123,7 @@ def test_reading_an_existing_tag_takes_one_request(make_draft):
     publish(store, make_draft(store, 3))
     tag(store, "best")
     before = len(store.calls)
-    assert version_of_tag(store, "best") == 1
+    assert read_tag(store, "best").version == 1
     assert store.calls[before:] == [Call("get_range", "_versions/tags/best.json")]
 
 
@@ -193,7 +193,7 @@ def test_a_damaged_tag_is_refused(three_versions):
     tag(three_versions, "best", 1)
     three_versions.put("_versions/tags/best.json", b'{"version": "1"}')
     with pytest.raises(IndexFileError, match="expected a version from 1 on"):
-        version_of_tag(three_versions, "best")
+        read_tag(three_versions, "best")
 
 
 class InterferingStore(MemoryStore):
@@ -253,5 +253,5 @@ def test_a_tag_that_was_copied_to_another_name_is_refused(make_draft):
     tag(store, "best", 1)
     store.put("_versions/tags/second.json", store.get("_versions/tags/best.json"))
     with pytest.raises(IndexFileError, match="is the tag 'best' under another name"):
-        version_of_tag(store, "second")
-    assert version_of_tag(store, "best") == 1
+        read_tag(store, "second")
+    assert read_tag(store, "best").version == 1

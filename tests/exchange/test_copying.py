@@ -10,8 +10,8 @@ import pytest
 from smalti.catalog import history, load_manifest, publish, rollback, vacuum, verify
 from smalti.catalog.header import FOLDER, INDEX
 from smalti.catalog.manifest import stored_bytes
+from smalti.catalog.opening import find_newest
 from smalti.catalog.publishing import replace_content
-from smalti.catalog.reading import find_newest
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import ColumnsEntry
 from smalti.catalog.table.arrow import emit_table

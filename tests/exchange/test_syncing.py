@@ -3,7 +3,7 @@
 import pytest
 
 from smalti.catalog import history, load_manifest, publish, rollback, tag, tags, vacuum, verify
-from smalti.catalog.tags import read_tags
+from smalti.catalog.opening import read_tags
 from smalti.errors import DatasetExists, VersionNotFound
 from smalti.exchange import sync
 from tests.catalog.retention.test_vacuum import AgingStore, publish_all

@@ -8,7 +8,7 @@ import pytest
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorTick
 
 from smalti.catalog.header import Header
-from smalti.catalog.reading import find_newest
+from smalti.catalog.opening import find_newest
 from smalti.storage import open_store
 from smalti_dagster.lineage import TRAINS_TAG, VERSION_TAG, evaluations
 from smalti_dagster.shard_tags import checked_version, promoted_model

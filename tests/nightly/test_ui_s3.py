@@ -17,7 +17,7 @@ from playwright.sync_api import expect
 
 from assets.drawing import draw_flowers
 from smalti.catalog import load_manifest
-from smalti.catalog.tags import version_of_tag
+from smalti.catalog.opening import read_tag
 from smalti.storage import open_store
 from tools.screenshots import REPOSITORY, browser, deployment, find_chromium, materialize, metadata_row, wait_for_run
 
@@ -102,7 +102,7 @@ def shards_of(server, name):
     """The newest version of a set's shards, and the number of the one with the tag `checked`."""
     options = {"endpoint_url": server, "key": KEYS["aws_access_key_id"], "secret": KEYS["aws_secret_access_key"]}
     store = open_store(f"s3://lake/root/stage-staging/{name}/shards", options)
-    return load_manifest(store), version_of_tag(store, "checked")
+    return load_manifest(store), read_tag(store, "checked").version
 
 
 def run(page, name, state="Success"):

@@ -6,12 +6,12 @@ from itertools import groupby
 from typing import Any
 
 from smalti.catalog import Draft, Manifest, load_manifest, publishing, tag, untag
+from smalti.catalog.opening import read_tag
 from smalti.catalog.publishing import check_stored
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import ColumnsEntry, columns_of
 from smalti.catalog.table.arrow import emit_table
 from smalti.catalog.table.shard_table import digest_of
-from smalti.catalog.tags import version_of_tag
 from smalti.errors import (
     CommitConflict,
     CommitUnknown,
@@ -72,7 +72,7 @@ def reader_by_tag(stage: Stage) -> Callable[[Actor], None]:
         if number is None:
             return
         try:
-            read_all(store, load_manifest(store, version=version_of_tag(store, tags.name)))
+            read_all(store, load_manifest(store, version=read_tag(store, tags.name).version))
         except (StoreNotFound, VersionNotFound, IndexFileError) as error:
             if tags.changes == changes:
                 raise BrokenPromiseError(f"version {number} has a tag, and cannot be read: {error}") from error

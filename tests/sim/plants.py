@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from smalti.catalog import commit, index, next_version, publishing
 from smalti.catalog.header import INDEX, header_key
-from smalti.catalog.reading import find_newest
+from smalti.catalog.opening import find_newest
 from smalti.catalog.retention import sweep
 from smalti.errors import CommitConflict, CommitUnknown, DatasetExists, StoreError, StoreTimeout
 from tests.sim import maintenance

@@ -4,12 +4,12 @@ import pytest
 
 from smalti.cache import CacheOptions
 from smalti.storage import LocalStore
-from smalti.stream.shard_set import FOLDER, LastVersion
+from smalti.stream.shard_set import VERSIONS_FOLDER, LastVersion
 from tests.stores import MemoryStore
 
 
 def files_of(folder):
-    return list((folder / FOLDER).iterdir())
+    return list((folder / VERSIONS_FOLDER).iterdir())
 
 
 def test_the_version_that_was_opened_last_is_remembered_by_address(tmp_path):

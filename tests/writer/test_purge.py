@@ -7,9 +7,9 @@ import pytest
 from smalti.cache import CacheOptions, inspect
 from smalti.catalog import history, load_manifest, rollback, tag, tags, verify
 from smalti.catalog.header import read_header
+from smalti.catalog.opening import Tag, read_tags
 from smalti.catalog.publishing import announce_removal
 from smalti.catalog.retention import markers
-from smalti.catalog.tags import Tag, read_tags
 from smalti.dataset import open_dataset
 from smalti.errors import CatalogError, CommitConflict, StoreError, VersionNotFound
 from smalti.storage import LocalStore

@@ -2,14 +2,14 @@
 
 Here are manifests, the objects below `_versions/`, the commit by put-if-absent, and the index files for other readers.
 The bytes of shards are in `smalti.format`, local copies in `smalti.cache`, the order of samples in `smalti.order`.
-Read `manifest` first, then `publishing`, and `reading` for how a version is found.
+Read `manifest` first, then `publishing`, and `opening` for how a version is found.
 """
 
 from smalti.catalog.diff import VersionDiff, diff
 from smalti.catalog.manifest import Draft, Manifest, VersionInfo, new_write_id
 from smalti.catalog.merge import merge_index
+from smalti.catalog.opening import history, load_manifest
 from smalti.catalog.publishing import publish, rollback, write_index
-from smalti.catalog.reading import history, load_manifest
 from smalti.catalog.retention.vacuum import VacuumReport, vacuum
 from smalti.catalog.tags import tag, tags, untag
 from smalti.catalog.verify import VerifyReport, verify

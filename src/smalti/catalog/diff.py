@@ -6,10 +6,9 @@ from typing import Any
 
 from smalti.catalog.digest import digest_of_shards
 from smalti.catalog.manifest import Annotations, Manifest, stored_bytes
-from smalti.catalog.reading import load_manifest
+from smalti.catalog.opening import Choice, open_version
 from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.table.segments import shards_only_in
-from smalti.catalog.tags import version_of_tag
 from smalti.format import ShardInfo
 from smalti.storage import Place, Store, open_store
 
@@ -127,7 +126,7 @@ def source_changes(store: Store, before: Annotations, after: Annotations) -> Sou
 
 
 def _load(store: Store, which: int | str | None) -> Manifest:
-    return load_manifest(store, version=version_of_tag(store, which) if isinstance(which, str) else which)
+    return open_version(store, Choice(tag=which) if isinstance(which, str) else Choice(which))
 
 
 def _columns(manifest: Manifest) -> dict[str, str]:

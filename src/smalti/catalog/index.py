@@ -99,6 +99,8 @@ class IndexSummary:
     """The shards of a large file whose entries are all alike."""
     is_empty: bool = False
     """True if the file is empty, because the store lost a write that it acknowledged; `_versions/` is authoritative."""
+    version: int = 0
+    """The version that it shows; 0 for none."""
 
 
 def peek_index(store: Store) -> IndexSummary | None:
@@ -106,7 +108,7 @@ def peek_index(store: Store) -> IndexSummary | None:
 
     Raises:
         StoreNotFound: the bucket does not exist.
-        IndexFileError: it is not JSON, or Smalti's key is not an object.
+        IndexFileError: it is not JSON, Smalti's key is not an object, or it names a version that cannot be.
     """
     try:
         head = store.get_range(INDEX, 0, PEEK_BYTES)
@@ -117,7 +119,7 @@ def peek_index(store: Store) -> IndexSummary | None:
         size = store.size(INDEX)
         extra = _from_tail(store.get_range(INDEX, size - PEEK_BYTES, size))
         if extra is not None:  # a million shards of Smalti's own are 700 MB, which need not be parsed
-            return IndexSummary(extra)
+            return IndexSummary(extra, version=_version_of(extra, store))
         check_index_size(size, store.locate(INDEX))
         data = store.get_limited(INDEX, size)
     except StoreNotFound as error:
@@ -160,7 +162,19 @@ def _parse_whole(data: bytes, store: Store) -> IndexSummary:
     extra = top.get(EXTRA)
     if extra is not None and not isinstance(extra, dict):
         raise IndexFileError(f"{store.locate(INDEX)}: key {EXTRA!r} holds {extra!r:.60}, expected an object", key=INDEX)
-    return IndexSummary(extra, top)
+    return IndexSummary(extra, top, version=0 if extra is None else _version_of(extra, store))
+
+
+def _version_of(extra: dict[str, Any], store: Store) -> int:
+    """Return the version that an index file names; 0 for none."""
+    if "version" not in extra:
+        return 0
+    version = extra["version"]
+    if type(version) is not int or version < 1:
+        raise IndexFileError(
+            f"{store.locate(INDEX)}: {EXTRA}.version is {version!r:.60}, expected a number from 1 on", key=INDEX
+        )
+    return version
 
 
 def encode_block_lists(shards: Sequence[ShardInfo], folder: str = "") -> dict[str, Any]:

@@ -31,7 +31,7 @@ from smalti.catalog.header import FOLDER, INDEX, Header, header_key, make_manife
 from smalti.catalog.index import check_readable, refresh_index
 from smalti.catalog.manifest import Draft, Manifest, new_write_id
 from smalti.catalog.next_version import VersionStep, header_of_draft, next_header
-from smalti.catalog.reading import Newest, find_newest, find_readable
+from smalti.catalog.opening import Newest, find_newest, header_of
 from smalti.catalog.table.segments import shards_only_in
 from smalti.catalog.table.shard_table import ShardTable
 from smalti.errors import (
@@ -160,7 +160,7 @@ def rollback(place: Place, version: int, *, write_id: str | None = None, clock: 
         CommitUnknown: as for `publish`.
     """
     store, version = open_store(place), whole_number("version", version)
-    found = find_readable(store)
+    found = find_newest(store, skips_unreadable=True)
     newest = found.header
     if newest is None:
         if found.unreadable is not None:
@@ -390,12 +390,7 @@ def _target(store: Store, newest: Header, version: int) -> Header:
             f"{store.url}: version {version} was vacuumed: its shards were removed, or are being removed",
             version=version,
         )
-    try:
-        return read_header(store, version)
-    except StoreNotFound as error:
-        raise VersionNotFound(
-            f"{store.url} has versions 1 to {newest.version}; {version} is not one of them", version=version
-        ) from error
+    return header_of(store, version)
 
 
 def _finish(

@@ -6,23 +6,18 @@ version: both are one object, and move together.
 """
 
 import json
-import re
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_or_none
 from smalti.catalog.commit import check_created
-from smalti.catalog.header import FOLDER, parse_json, read_header
+from smalti.catalog.header import read_header
 from smalti.catalog.manifest import check_json
-from smalti.catalog.reading import find_newest, no_shard_set
+from smalti.catalog.opening import TAG_BYTES, Tag, find_newest, no_shard_set, parse_tag, read_tag, read_tags, tag_key
 from smalti.errors import (
-    ArgumentError,
     CatalogError,
     CommitConflict,
-    IndexFileError,
     StoreConflict,
     StoreError,
     StoreExists,
@@ -31,20 +26,6 @@ from smalti.errors import (
 )
 from smalti.storage import Place, Store, open_store
 from smalti.storage.store import delete_own, holds, put_own
-
-TAGS = f"{FOLDER}/tags"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-_SUFFIX = ".json"
-_MAX_BYTES = 1 << 16
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A tag as it was read."""
-
-    name: str
-    version: int
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def tag(
@@ -103,7 +84,7 @@ def untag(place: Place, name: str) -> None:
         StoreNotFound: there is no set.
     """
     store = open_store(place)
-    version_of_tag(store, name)
+    read_tag(store, name)
     delete_own(store, tag_key(name))
 
 
@@ -116,108 +97,6 @@ def tags(place: Place) -> dict[str, int]:
     return {name: each.version for name, each in read_tags(place).items()}
 
 
-def read_tags(place: Place) -> dict[str, Tag]:
-    """Return all tags with their metadata, sorted by name.
-
-    Raises:
-        IndexFileError: a tag cannot be read.
-    """
-    store = open_store(place)
-    found = {}
-    for info in store.list(TAGS):
-        name = info.key.removeprefix(f"{TAGS}/").removesuffix(_SUFFIX)
-        if _is_name(name) and info.key == tag_key(name):
-            try:
-                found[name] = _read(store, name)
-            except StoreNotFound:
-                continue  # removed since the listing
-    return dict(sorted(found.items()))
-
-
-def version_of_tag(store: Store, name: str) -> int:
-    """Return the number of the version that has this tag.
-
-    Raises:
-        StoreNotFound, VersionNotFound, IndexFileError: as for `read_tag`.
-    """
-    return read_tag(store, name).version
-
-
-def read_tag(store: Store, name: str) -> Tag:
-    """Return a tag with its metadata.
-
-    Raises:
-        StoreNotFound: there is no set.
-        VersionNotFound: there is no such tag; the message lists the tags.
-        IndexFileError: the tag cannot be read.
-    """
-    try:
-        return _read(store, name)
-    except StoreNotFound as error:
-        # Checked only now, so that reading an existing tag takes a single request.
-        newest = find_newest(store, lenient=True)
-        if newest.header is None and newest.index is None:
-            raise no_shard_set(store) from error
-        raise VersionNotFound(f"{store.url} has no tag {name!r}{_list_for_message(store)}", tag=name) from error
-
-
-def _read(store: Store, name: str) -> Tag:
-    key = tag_key(name)
-    return _parse(store, name, store.get_range(key, 0, _MAX_BYTES))
-
-
-def _parse(store: Store, name: str, data: bytes) -> Tag:
-    key = tag_key(name)
-    found = parse_json(data, where=store.locate(key))
-    version, metadata = found.get("version"), found.get("metadata", {})
-    if found.get("tag", name) != name:
-        raise IndexFileError(
-            f"{store.locate(key)} is the tag {found['tag']!r:.60} under another name; it was copied or renamed. "
-            "Set the tag with `smalti tag`",
-            key=key,
-        )
-    if type(version) is not int or version < 1:
-        raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
-    if not isinstance(metadata, dict):
-        raise IndexFileError(f"{store.locate(key)}: expected metadata by name, found {metadata!r:.60}", key=key)
-    return Tag(name, version, metadata)
-
-
-def _list_for_message(store: Store) -> str:
-    with suppress(StoreError):  # credentials that may read are not always allowed to list
-        return f"; its tags: {', '.join(map(repr, tags(store))) or 'none'}"
-    return ""
-
-
-def chosen_version(store: Store, version: int | None, tag: str | None) -> int | None:
-    """Return the number of a version that is given by number or by tag; None for the newest.
-
-    Raises:
-        ValueError: both are given.
-        StoreNotFound, VersionNotFound: as for `version_of_tag`.
-    """
-    if tag is None:
-        return version
-    if version is not None:
-        raise ArgumentError(f"`version` is {version} and `tag` is {tag!r}; give one of them")
-    return version_of_tag(store, tag)
-
-
-def tag_key(name: str) -> str:
-    """Return the key of a tag.
-
-    Raises:
-        CatalogError: the name is invalid.
-    """
-    if not _is_name(name):
-        raise CatalogError(
-            f"tag {name!r:.140} is not usable: expected 1 to 128 letters, digits and . _ -, beginning with a letter or "
-            "digit, and not digits alone, which would read like a version",
-            tag=name,
-        )
-    return f"{TAGS}/{name}{_SUFFIX}"
-
-
 def tag_bytes(name: str, version: int, metadata: Mapping[str, Any] | None = None) -> bytes:
     """Return the content of a tag.
 
@@ -228,13 +107,9 @@ def tag_bytes(name: str, version: int, metadata: Mapping[str, Any] | None = None
     check_json("metadata", metadata or {})
     content = {"smalti": 1, "tag": name, "version": version}
     data = json.dumps({**content, "metadata": metadata} if metadata else content).encode()
-    if len(data) >= _MAX_BYTES:
-        raise CatalogError(f"tag {name!r} would have {len(data)} bytes with its metadata, at most {_MAX_BYTES} fit")
+    if len(data) >= TAG_BYTES:
+        raise CatalogError(f"tag {name!r} would have {len(data)} bytes with its metadata, at most {TAG_BYTES} fit")
     return data
-
-
-def _is_name(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and not name.isdigit()
 
 
 def _usable_version(store: Store, version: int | None) -> int:
@@ -269,7 +144,7 @@ def _vacuumed(store: Store, version: int) -> VersionNotFound:
 def _replace(store: Store, key: str, data: bytes, *, expected: Tag | None = None) -> None:
     found = store.get_tagged(key)
     moved = f"{store.locate(key)}: another process moved this tag; look at it again"
-    if expected is not None and _parse(store, expected.name, found.data) != expected:
+    if expected is not None and parse_tag(store, expected.name, found.data) != expected:
         raise CommitConflict(moved)
     try:
         put_own(store, key, data, partial(store.put_if_match, key, data, found.etag))

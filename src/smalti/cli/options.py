@@ -10,6 +10,7 @@ import typer
 from smalti.cli.faults import UsageFault
 
 if TYPE_CHECKING:
+    from smalti.catalog import Manifest
     from smalti.storage import Store
 
 Url = Annotated[str, typer.Argument(metavar="URL", help="URL or folder of the shard set.", show_default=False)]
@@ -43,11 +44,11 @@ class VersionChoice:
         if self.at is not None and self.tag is not None:
             raise UsageFault("--at and --tag exclude each other; give one of them")
 
-    def number(self, store: "Store") -> int | None:
-        """Return the number of the version; None is the newest."""
-        from smalti.catalog.tags import chosen_version
+    def open(self, store: "Store") -> "Manifest":
+        """Open the version."""
+        from smalti.catalog.opening import Choice, open_version
 
-        return chosen_version(store, self.at, self.tag)
+        return open_version(store, Choice(self.at, self.tag))
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from smalti.catalog.erasures import erasure_id
 from smalti.catalog.header import FOLDER, INDEX, Header, read_header
 from smalti.catalog.manifest import Draft
 from smalti.catalog.next_version import VersionStep
+from smalti.catalog.opening import Choice, find_newest
 from smalti.catalog.publishing import Mode, check_target, publish_copy
-from smalti.catalog.reading import find_newest
 from smalti.catalog.table.shard_table import samples_of
-from smalti.catalog.tags import chosen_version
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.target import (
     Content,
@@ -159,8 +158,8 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     if mode not in {"create", "overwrite"}:
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
     sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
-    number = chosen_version(sides.source, whole_or_none("version", version), tag)
-    content = read_content(sides.source, number)
+    choice = Choice(whole_or_none("version", version), tag)
+    content = read_content(sides.source, choice.number_in(sides.source))
     if content.header is None:
         return copy_plain(sides, content, split)
     state = Target.read(sides.target, find_newest(sides.target))

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from smalti.catalog.erasures import erasure_id
 from smalti.catalog.header import Header
-from smalti.catalog.reading import find_newest, headers_before, no_shard_set
-from smalti.catalog.tags import Tag, read_tags, tag
+from smalti.catalog.opening import Tag, find_newest, headers_before, no_shard_set, read_tags
+from smalti.catalog.tags import tag
 from smalti.errors import DatasetExists
 from smalti.exchange.copying import CopyReport, Parcel, Sides, SkippedVersion, copy_parcels, copy_plain
 from smalti.exchange.target import REMOVALS, Target, content_of, has_same_content, has_same_records, read_content

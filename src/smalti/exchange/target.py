@@ -21,10 +21,10 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from smalti.catalog.erasures import erased_keys, erasure_id
-from smalti.catalog.header import INDEX, Header, read_header, read_manifest
+from smalti.catalog.header import INDEX, Header, read_manifest
 from smalti.catalog.manifest import Draft, Manifest, has_write_id
+from smalti.catalog.opening import Choice, Newest, find_newest, header_of, headers_before, no_shard_set, open_version
 from smalti.catalog.publishing import stored_sizes_of
-from smalti.catalog.reading import Newest, find_newest, headers_before, load_from_table, no_shard_set
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of, store_columns
 from smalti.catalog.table.segments import tables_in
@@ -119,19 +119,11 @@ def read_content(store: Store, version: int | None) -> Content:
     """
     newest = find_newest(store, lenient=True)
     if newest.header is None:
-        if newest.index is None:
-            raise no_shard_set(store)
-        return Content(store, load_from_table(store, version), None)
+        return Content(store, open_version(store, Choice(version, by_index=False)), None)
     number = newest.header.version if version is None else version
     if number in newest.header.expired:
         raise vacuumed(store, number)
-    try:
-        header = read_header(store, number)
-    except StoreNotFound as error:
-        raise VersionNotFound(
-            f"{store.url} has versions 1 to {newest.header.version}; {number} is not one of them", version=number
-        ) from error
-    return content_of(store, header)
+    return content_of(store, header_of(store, number))
 
 
 def content_of(store: Store, header: Header) -> Content:

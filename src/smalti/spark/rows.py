@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from smalti.catalog import Manifest, rollback
 from smalti.catalog.erasures import last_erasure
 from smalti.catalog.header import Header, read_header
-from smalti.catalog.reading import headers_before
+from smalti.catalog.opening import headers_before
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
 from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 from smalti.cache import Source
 from smalti.cache.sources import CacheOptions, detect_cache_folder
-from smalti.catalog import Manifest, load_manifest
+from smalti.catalog import Manifest
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
+from smalti.catalog.opening import Choice, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
-from smalti.catalog.tags import chosen_version
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo, check_readable, num_bytes_of_empty
 from smalti.format.logical import MASK_SUFFIX, LogicalTypes, parse_logical
@@ -46,6 +46,9 @@ SPLIT_NAMES = frozenset(
     }
 )  # fmt: skip
 """Folders taken for splits in a set without a manifest; folders with other names are parts of a merged set."""
+VERSIONS_FOLDER = ".versions"
+"""Folder in the cache folder that has a hint for each set; see `LastVersion`."""
+_MAX_DIGITS = 18
 _MAX_SPLITS_IN_MESSAGE = 5
 _MAX_NEAR_NAMES = 3  # of columns, in an error
 _warned: set[str] = set()  # roots; each is warned of once per process
@@ -376,44 +379,19 @@ def _find(store: Store, options: StreamOptions) -> tuple[Manifest, Store, Sequen
     return manifest, store, manifest.select(options.split)
 
 
-def _load(store: Store, options: StreamOptions) -> Manifest:
-    version = chosen_version(store, options.version, options.tag)
-    if version is not None:
-        return load_manifest(store, version=version)
-    last = LastVersion(store, options.cache)
-    manifest = load_manifest(store, expected=last.read())
-    last.write(manifest.version)
-    return manifest
-
-
-def _no_splits(store: Store, manifest: Manifest, split: str) -> StoreNotFound:
-    which = f", version {manifest.version}," if manifest.version else ""
-    return StoreNotFound(
-        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out (of "
-        "a training: train_split=None and eval_split=None) to read all samples, or write the set with splits",
-        url=store.url,
-        split=split,
-    )
-
-
-def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
-    below = store.child(split)
-    manifest = _load(below, options)
-    return manifest, below, manifest.shards
-
-
-FOLDER = ".versions"
-_MAX_DIGITS = 18
-
-
 class LastVersion:
-    """The hint for one set; does nothing for a set on this machine, and in a folder that mirrors a set."""
+    """The version of a remote set that this machine opened last: a hint in the cache folder, which saves a round trip.
+
+    The newest version is always looked up in the store. The hint says which header to request at the same time as the
+    index file; a wrong, lost or damaged hint costs that round trip and nothing else. There is none for a set on this
+    machine, or in a folder that mirrors a set.
+    """
 
     def __init__(self, store: Store, options: CacheOptions) -> None:
         self._path: Path | None = None
         if store.local_path(INDEX) is None and not options.mirror:
             folder = Path(options.local).expanduser() if options.local else detect_cache_folder()
-            self._path = folder / FOLDER / hashlib.sha256(store.url.encode()).hexdigest()[:32]
+            self._path = folder / VERSIONS_FOLDER / hashlib.sha256(store.url.encode()).hexdigest()[:32]
 
     def read(self) -> int | None:
         """Return the version that was opened last; None if that is not known."""
@@ -436,3 +414,28 @@ class LastVersion:
                     part.replace(self._path)
                 finally:
                     part.unlink(missing_ok=True)
+
+
+def _load(store: Store, options: StreamOptions) -> Manifest:
+    if options.version is not None or options.tag is not None:
+        return open_version(store, Choice(options.version, options.tag))
+    last = LastVersion(store, options.cache)
+    manifest = open_version(store, Choice(expected=last.read()))
+    last.write(manifest.version)
+    return manifest
+
+
+def _no_splits(store: Store, manifest: Manifest, split: str) -> StoreNotFound:
+    which = f", version {manifest.version}," if manifest.version else ""
+    return StoreNotFound(
+        f"{store.url}{which} has no splits, and no folder {split!r} with a shard set of its own: leave `split` out (of "
+        "a training: train_split=None and eval_split=None) to read all samples, or write the set with splits",
+        url=store.url,
+        split=split,
+    )
+
+
+def _find_below(store: Store, split: str, options: StreamOptions) -> tuple[Manifest, Store, Sequence[ShardInfo]]:
+    below = store.child(split)
+    manifest = _load(below, options)
+    return manifest, below, manifest.shards

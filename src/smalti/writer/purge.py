@@ -18,10 +18,10 @@ from smalti.cache import inspect
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import stored_bytes
-from smalti.catalog.reading import find_newest, headers_before
+from smalti.catalog.opening import find_newest, headers_before, read_tags
 from smalti.catalog.retention.retire import Retirement, RetireOptions, retire
 from smalti.catalog.sidecars import columns_of
-from smalti.catalog.tags import read_tags, tag, tags, untag
+from smalti.catalog.tags import tag, tags, untag
 from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaError, StoreNotFound
 from smalti.storage import Store
 from smalti.writer.deletion_report import (

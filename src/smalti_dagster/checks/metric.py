@@ -12,7 +12,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
-from smalti.catalog.tags import Tag
+from smalti.catalog.opening import Tag
 from smalti.errors import SmaltiError
 from smalti.torch.train.config import TASKS
 from smalti_dagster.checks.check import Check, CheckInput

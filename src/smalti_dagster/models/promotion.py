@@ -14,8 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from smalti.catalog.header import read_header
-from smalti.catalog.reading import find_newest
-from smalti.catalog.tags import Tag, read_tag
+from smalti.catalog.opening import Tag, find_newest, read_tag
 from smalti.errors import StoreNotFound
 from smalti.storage import Store, open_store
 from smalti_dagster.checks.model import build_model_checks

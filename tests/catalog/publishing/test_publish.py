@@ -130,7 +130,7 @@ def test_rollback_is_a_new_version_with_the_old_digest(store, make_draft):
 
 def test_rollback_to_an_unknown_version_names_the_known_ones(store, make_draft):
     publish(store, make_draft(store))
-    with pytest.raises(VersionNotFound, match="1 to 1"):
+    with pytest.raises(VersionNotFound, match="has no version 7: the newest is 1"):
         rollback(store, 7)
 
 

@@ -21,8 +21,8 @@ from itertools import chain
 from smalti.catalog.commit import SYSTEM, PublishingClock
 from smalti.catalog.erasures import erased_keys
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
+from smalti.catalog.opening import find_newest, headers_before, no_shard_set
 from smalti.catalog.publishing import announce_removal, stored_sizes_of
-from smalti.catalog.reading import find_newest, headers_before, no_shard_set
 from smalti.catalog.retention.listing import Listing, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (

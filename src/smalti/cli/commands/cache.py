@@ -76,10 +76,9 @@ def verify_cache(
     The exit status is 3 if a copy is damaged.
     """
     from smalti.cache import inspect
-    from smalti.catalog import load_manifest
 
     store = stores.open(url)
-    manifest = load_manifest(store, version=version.number(store))
+    manifest = version.open(store)
     good = 0
     problems: list[tuple[str, str]] = []
     for digest, shards in _with_columns(store, manifest):

@@ -54,11 +54,10 @@ def add_version_commands(app: typer.Typer) -> None:
 
 def show(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
     """Show what a version holds: columns, splits, shards, bytes, digest."""
-    from smalti.catalog import load_manifest
     from smalti.catalog.table.shard_table import samples_of
 
     store = stores.open(url)
-    manifest = load_manifest(store, version=version.number(store))
+    manifest = version.open(store)
     splits = {split: manifest.select(split) for split in manifest.partitions}
     counted = {split: {"samples": samples_of(shards), "shards": len(shards)} for split, shards in splits.items()}
     if output.as_json:
@@ -224,7 +223,7 @@ def set_tag(
 
 def show_tags(url: Url, stores: StoreOptions, output: Output) -> None:
     """List all tags and their versions."""
-    from smalti.catalog.tags import read_tags
+    from smalti.catalog.opening import read_tags
 
     found = read_tags(stores.open(url))
     if output.as_json:

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from smalti.catalog import Draft, Manifest, new_write_id, publish, rollback, vacuum
 from smalti.catalog.header import Header, read_manifest
+from smalti.catalog.opening import headers_before
 from smalti.catalog.publishing import check_target, replace_content
-from smalti.catalog.reading import headers_before
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import FILES as FILES_KIND
 from smalti.catalog.sidecars import entry_of

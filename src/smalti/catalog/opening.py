@@ -1,25 +1,31 @@
-"""Finding and opening versions. Reads single objects only: it never lists a store and never writes to it."""
+"""Opening a version: which one is chosen, by number, by tag or as the newest, and its shards.
 
+`open_version` reads single objects only, as a reader with few rights can. Nothing here writes to a store; only
+`read_tags`, and the message for an unknown tag, list one.
+"""
+
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from smalti.catalog.digest import CONTENT
 from smalti.catalog.header import (
+    FOLDER,
     INDEX,
     Header,
     check_segment_digests,
     digest_by,
     header_key,
     make_manifest,
+    parse_json,
     read_header,
     read_manifest,
 )
 from smalti.catalog.index import (
-    EXTRA,
     LISTED,
     IndexSummary,
     decode_block_lists,
@@ -30,9 +36,11 @@ from smalti.catalog.manifest import Manifest, VersionInfo
 from smalti.catalog.table.segments import segments_in
 from smalti.catalog.table.shard_table import digest_of, samples_of
 from smalti.errors import (
+    ArgumentError,
     CatalogError,
     IndexFileError,
     StoreAuthError,
+    StoreError,
     StoreNotFound,
     StoreTimeout,
     VersionNotFound,
@@ -41,11 +49,14 @@ from smalti.format import MAX_INDEX_BYTES, Schema, ShardInfo, load_strict
 from smalti.format.index import shards_of
 from smalti.storage import Place, Store, open_store
 
-_VERSION = "version"
-"""The name below Smalti's key of the version that an index file shows."""
 HEADER_TIMEOUT_SECONDS = 600.0
 """For a header that a thread reads; more than any store takes until it raises."""
 
+TAGS = f"{FOLDER}/tags"
+TAG_BYTES = 1 << 16
+"""More than any tag has."""
+_TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_TAG_SUFFIX = ".json"
 MAX_UNREADABLE = 8
 """Headers in a row that cannot be read, after which no more are looked for: a web server may answer to any name."""
 
@@ -83,7 +94,7 @@ class Newest:
     @property
     def is_unversioned(self) -> bool:
         """True for a new set of `smalti.compat.streaming`, whose first version is the write that replaces it."""
-        return self.header is None and self.extra is not None and _VERSION not in self.extra
+        return self.header is None and self.index is not None and self.extra is not None and not self.index.version
 
     @property
     def is_plain(self) -> bool:
@@ -91,7 +102,9 @@ class Newest:
         return self.header is None and self.index is not None and not self.index.is_empty
 
 
-def find_newest(store: Store, *, lenient: bool = False, expected: int | None = None) -> Newest:
+def find_newest(
+    store: Store, *, lenient: bool = False, expected: int | None = None, skips_unreadable: bool = False
+) -> Newest:
     """Find the newest version of the set at this place.
 
     The search starts at the version that `index.json` names, and continues with the following headers, because a
@@ -101,39 +114,32 @@ def find_newest(store: Store, *, lenient: bool = False, expected: int | None = N
     the index file, which saves a round trip if it is. Nothing else depends on it.
 
     An index file that cannot be read does not matter if there are headers: it is only a copy. Neither do unreadable
-    headers with a readable one after them.
+    headers with a readable one after them; with `skips_unreadable`, neither do those after the newest readable one.
 
     Raises:
         IndexFileError: the newest version cannot be read, or the index file of a set without versions.
-    """
-    newest = find_readable(store, lenient=lenient, expected=expected)
-    if newest.unreadable is not None:
-        raise newest.unreadable
-    return newest
-
-
-def find_readable(store: Store, *, lenient: bool = False, expected: int | None = None) -> Newest:
-    """Find the newest version that can be read, as `find_newest` does, whatever versions come after it.
-
-    Raises:
-        IndexFileError: the index file of a set without versions cannot be read.
         CatalogError: the version that the index file names is missing, and older ones are there.
     """
     is_far = store.local_path(INDEX) is None
     early = {} if expected is None or not is_far else _read_early(store, expected, expected + 1)
-    index, index_fault = _peek_leniently(store)
+    index_fault: IndexFileError | None = None
+    try:
+        index = peek_index(store)
+    except IndexFileError as error:
+        index, index_fault = IndexSummary(None, is_empty=True), error
     found = Newest(None, index)
     if found.is_foreign or found.is_split_folder:
         return found
-    extra = found.extra
-    start = 0 if extra is None else _version_of(extra, store)
+    start = 0 if index is None else index.version
     if start and is_far and start + 1 not in early:
         early |= _read_early(store, start + 1)
-    header, version, unreadable = _last_readable(store, start, early, extra=extra, lenient=lenient)
+    header, version, unreadable = _last_readable(store, start, early, extra=found.extra, lenient=lenient)
     if unreadable is not None and header is None and start > 1:  # the versions before the one in the index file
         header = _last_readable(store, 0, {}, extra=None, lenient=lenient, end=start)[0]
     if header is None and unreadable is None and index_fault is not None:
         raise index_fault
+    if unreadable is not None and not skips_unreadable:
+        raise unreadable
     is_copy = header is None and unreadable is None and start > 0
     if is_copy and start > 1 and store.exists(header_key(1)):
         raise CatalogError(
@@ -142,17 +148,6 @@ def find_readable(store: Store, *, lenient: bool = False, expected: int | None =
             version=start,
         )
     return Newest(header, index, unreadable, version, is_copy)
-
-
-def _peek_leniently(store: Store) -> tuple[IndexSummary | None, IndexFileError | None]:
-    """Return the summary of the index file; of one that cannot be read an empty one, and the reason."""
-    try:
-        index = peek_index(store)
-        if index is not None and index.extra is not None and not Newest(None, index).is_split_folder:
-            _version_of(index.extra, store)
-    except IndexFileError as error:
-        return IndexSummary(None, is_empty=True), error
-    return index, None
 
 
 def _last_readable(
@@ -252,44 +247,111 @@ def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
     return following
 
 
-def load_manifest(place: Place, *, version: int | None = None, expected: int | None = None) -> Manifest:
+@dataclass(frozen=True)
+class Choice:
+    """The version of a set to be opened: by its number or a tag, or else the newest."""
+
+    number: int | None = None
+    tag: str | None = None
+    expected: int | None = None
+    """The version that is probably the newest; it saves a round trip if it is, and changes nothing else."""
+    by_index: bool = True
+    """Whether the shards of the newest version may be taken from the index file, which was read anyway. False for the
+    shard table in any case, with all digests recomputed."""
+
+    def __post_init__(self) -> None:
+        if self.tag is not None and self.number is not None:
+            raise ArgumentError(f"`version` is {self.number} and `tag` is {self.tag!r}; give one of them")
+
+    def number_in(self, store: Store) -> int | None:
+        """Return the number of the version; None for the newest.
+
+        Raises:
+            StoreNotFound, VersionNotFound, IndexFileError: as for `read_tag`.
+        """
+        return self.number if self.tag is None else read_tag(store, self.tag).version
+
+
+NEWEST = Choice()
+
+
+def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
     """Load a version of the set at this place (a URL, folder or store), the newest by default.
 
     A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index; so do `index.json`
-    and the shards of a version that were copied without `_versions/`. `expected` is the version that is probably the
-    newest; it saves a round trip if it is, and changes nothing else.
+    and the shards of a version that were copied without `_versions/`.
 
     Raises:
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
     """
-    return _load(open_store(place), version, by_index=True, expected=expected)
+    return open_version(open_store(place), Choice(version))
 
 
-def load_from_table(store: Store, version: int | None) -> Manifest:
-    """Load a version as `load_manifest` does, but always from its shard table, with the digest recomputed."""
-    found = _load(store, version, by_index=False)
-    segments = segments_in(found.shards)
-    if segments is not None:
-        check_segment_digests(segments, found.digest_scheme)
-    return found
+def open_version(store: Store, choice: Choice = NEWEST) -> Manifest:
+    """Open a version, as `load_manifest` does.
 
-
-def _load(store: Store, version: int | None, *, by_index: bool, expected: int | None = None) -> Manifest:
-    if version is not None and version > 0:
-        return _load_numbered(store, version, recount=not by_index)
-    newest = find_newest(store, lenient=True, expected=expected)
-    if newest.header is not None and version is None:
-        found = _from_index(newest, store) if by_index else None
-        return found if found is not None else read_manifest(store, newest.header, recount=not by_index)
-    if newest.index is not None and newest.header is None:
-        return _load_plain(store, newest)
-    if newest.header is None:
+    Raises:
+        StoreNotFound, VersionNotFound, IndexFileError: as for `load_manifest` and `read_tag`.
+    """
+    number = choice.number_in(store)
+    if number:  # 0 is that of a plain set
+        return _numbered(store, number, choice)
+    newest = find_newest(store, lenient=True, expected=choice.expected)
+    if newest.header is None and newest.index is None:
         raise no_shard_set(store)
-    raise VersionNotFound(
-        f"{store.url} has versions 1 to {newest.header.version}; {version} is not one of them", version=version
-    )
+    if newest.header is None:
+        return _plain(store, newest)
+    if number is not None:
+        return _numbered(store, number, choice)
+    in_place = _from_index(store, newest, newest.header) if choice.by_index else None
+    return in_place or _from_table(store, newest.header, choice)
+
+
+def _from_table(store: Store, header: Header, choice: Choice) -> Manifest:
+    manifest = read_manifest(store, header, recount=not choice.by_index)
+    segments = segments_in(manifest.shards)
+    if segments is not None and not choice.by_index:
+        check_segment_digests(segments, manifest.digest_scheme)
+    return manifest
+
+
+def _numbered(store: Store, version: int, choice: Choice) -> Manifest:
+    header = header_of(store, version)
+    try:
+        return _from_table(store, header, choice)
+    except IndexFileError as error:
+        shown = find_newest(store, lenient=True).header
+        if shown is not None and version in shown.expired:
+            raise VersionNotFound(
+                f"{store.url}: version {version} was removed by a vacuum; the newest is {shown.version}. A version "
+                "with a tag is kept",
+                version=version,
+                url=store.url,
+            ) from error
+        raise
+
+
+def header_of(store: Store, version: int) -> Header:
+    """Return the header of a version.
+
+    Raises:
+        VersionNotFound: there is no such version; the message says what there is.
+    """
+    try:
+        return read_header(store, version)
+    except StoreNotFound as error:
+        newest = find_newest(store, lenient=True)
+        if newest.is_plain:
+            there = "it is a plain MDS set, which has no versions: open it without `version`"
+        elif newest.header is None:
+            there = "there is no shard set; check the address"
+        else:
+            there = f"the newest is {newest.header.version}"
+        raise VersionNotFound(
+            f"{store.url} has no version {version}: {there}", version=version, url=store.url
+        ) from error
 
 
 def history(place: Place) -> list[VersionInfo]:
@@ -302,7 +364,7 @@ def history(place: Place) -> list[VersionInfo]:
         IndexFileError: the index file of a set without versions cannot be read.
     """
     store = open_store(place)
-    newest = find_readable(store, lenient=True)
+    newest = find_newest(store, lenient=True, skips_unreadable=True)
     if newest.last == 0:
         if newest.index is None:
             raise no_shard_set(store)
@@ -340,43 +402,15 @@ def headers_before(store: Store, newest: Header) -> Iterator[Header]:
             yield read_header(store, version)
 
 
-def _load_numbered(store: Store, version: int, *, recount: bool) -> Manifest:
-    try:
-        header = read_header(store, version)
-    except StoreNotFound as error:
-        newest = find_newest(store, lenient=True)
-        if newest.is_plain:
-            there = "it is a plain MDS set, which has no versions: open it without `version`"
-        elif newest.header is None:
-            there = "there is no shard set; check the address"
-        else:
-            there = f"the newest is {newest.header.version}"
-        raise VersionNotFound(
-            f"{store.url} has no version {version}: {there}", version=version, url=store.url
-        ) from error
-    try:
-        return read_manifest(store, header, recount=recount)
-    except IndexFileError as error:
-        shown = find_newest(store, lenient=True).header
-        if shown is not None and version in shown.expired:
-            raise VersionNotFound(
-                f"{store.url}: version {version} was removed by a vacuum; the newest is {shown.version}. A version "
-                "with a tag is kept",
-                version=version,
-                url=store.url,
-            ) from error
-        raise
-
-
-def _from_index(newest: Newest, store: Store) -> Manifest | None:
+def _from_index(store: Store, newest: Newest, header: Header) -> Manifest | None:
     """Return the newest version from the index file, which was read already; None if the file is not sufficient.
 
     An index file is equivalent to the shard table of the version that it shows if its entries have the sum that it
     names: that covers all information about shards. Opening a small set this way saves two requests and the import of
     Arrow.
     """
-    header, index, extra = newest.header, newest.index, newest.extra or {}
-    if header is None or index is None or index.top is None or header.is_segmented:
+    index, extra = newest.index, newest.extra or {}
+    if index is None or index.top is None or header.is_segmented:
         return None
     if any(extra.get(name) != getattr(header, name) for name in ("digest", "version", "write_id")):
         return None
@@ -396,7 +430,7 @@ def _split_of(shard: ShardInfo, header: Header) -> str | None:
     return top if top in header.partitions else None
 
 
-def _load_plain(store: Store, newest: Newest) -> Manifest:
+def _plain(store: Store, newest: Newest) -> Manifest:
     index, where = newest.index, store.locate(INDEX)
     shards: Sequence[ShardInfo]
     regular = None if index is None else index.regular
@@ -412,9 +446,8 @@ def _load_plain(store: Store, newest: Newest) -> Manifest:
                 key=INDEX,
             )
         shards, digest = _plain_shards(shards_of(top, where=where)[0], newest)
-    extra = newest.extra or {}
     return Manifest(
-        version=int(extra.get("version", 0)) if newest.is_split_folder else 0,
+        version=newest.index.version if newest.is_split_folder and newest.index is not None else 0,
         digest=digest,
         rows=samples_of(shards),
         schema=shards[0].schema if shards else Schema.from_columns({}),
@@ -444,13 +477,98 @@ def _plain_shards(shards: Sequence[ShardInfo], newest: Newest) -> tuple[Sequence
     return tuple(shards), digest_of(shards)
 
 
-def _version_of(extra: dict[str, Any], store: Store) -> int:
-    """Return the version that an index file names; 0 for none."""
-    if _VERSION not in extra:
-        return 0
-    version = extra[_VERSION]
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+@dataclass(frozen=True)
+class Tag:
+    """A tag as it was read."""
+
+    name: str
+    version: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_tags(place: Place) -> dict[str, Tag]:
+    """Return all tags with their metadata, sorted by name.
+
+    Raises:
+        IndexFileError: a tag cannot be read.
+    """
+    store = open_store(place)
+    found = {}
+    for info in store.list(TAGS):
+        name = info.key.removeprefix(f"{TAGS}/").removesuffix(_TAG_SUFFIX)
+        if _is_name(name) and info.key == tag_key(name):
+            try:
+                found[name] = _read(store, name)
+            except StoreNotFound:
+                continue  # removed since the listing
+    return dict(sorted(found.items()))
+
+
+def read_tag(store: Store, name: str) -> Tag:
+    """Return a tag with its metadata.
+
+    Raises:
+        StoreNotFound: there is no set.
+        VersionNotFound: there is no such tag; the message lists the tags.
+        IndexFileError: the tag cannot be read.
+    """
+    try:
+        return _read(store, name)
+    except StoreNotFound as error:
+        # Checked only now, so that reading an existing tag takes a single request.
+        newest = find_newest(store, lenient=True)
+        if newest.header is None and newest.index is None:
+            raise no_shard_set(store) from error
+        raise VersionNotFound(f"{store.url} has no tag {name!r}{_list_for_message(store)}", tag=name) from error
+
+
+def _read(store: Store, name: str) -> Tag:
+    key = tag_key(name)
+    return parse_tag(store, name, store.get_range(key, 0, TAG_BYTES))
+
+
+def parse_tag(store: Store, name: str, data: bytes) -> Tag:
+    """Parse the content of a tag.
+
+    Raises:
+        IndexFileError: it is not one of this name.
+    """
+    key = tag_key(name)
+    found = parse_json(data, where=store.locate(key))
+    version, metadata = found.get("version"), found.get("metadata", {})
+    if found.get("tag", name) != name:
         raise IndexFileError(
-            f"{store.locate(INDEX)}: {EXTRA}.version is {version!r:.60}, expected a number from 1 on", key=INDEX
+            f"{store.locate(key)} is the tag {found['tag']!r:.60} under another name; it was copied or renamed. "
+            "Set the tag with `smalti tag`",
+            key=key,
         )
-    return version
+    if type(version) is not int or version < 1:
+        raise IndexFileError(f"{store.locate(key)}: expected a version from 1 on, found {version!r:.60}", key=key)
+    if not isinstance(metadata, dict):
+        raise IndexFileError(f"{store.locate(key)}: expected metadata by name, found {metadata!r:.60}", key=key)
+    return Tag(name, version, metadata)
+
+
+def _list_for_message(store: Store) -> str:
+    with suppress(StoreError):  # credentials that may read are not always allowed to list
+        return f"; its tags: {', '.join(map(repr, read_tags(store))) or 'none'}"
+    return ""
+
+
+def tag_key(name: str) -> str:
+    """Return the key of a tag.
+
+    Raises:
+        CatalogError: the name is invalid.
+    """
+    if not _is_name(name):
+        raise CatalogError(
+            f"tag {name!r:.140} is not usable: expected 1 to 128 letters, digits and . _ -, beginning with a letter or "
+            "digit, and not digits alone, which would read like a version",
+            tag=name,
+        )
+    return f"{TAGS}/{name}{_TAG_SUFFIX}"
+
+
+def _is_name(name: str) -> bool:
+    return bool(_TAG_NAME.fullmatch(name)) and not name.isdigit()
