@@ -83,7 +83,7 @@ CAUGHT = {
     "attributes.py": "attributes that Python itself asks for",
     "cache/cache.py": "a wait that becomes a StoreTimeout",
     "catalog/table/arrow.py": "defects of a table, which become an IndexFileError",
-    "catalog/table/columns.py": "the same",
+    "catalog/table/rows.py": "the same",
     "conversion/sources/huggingface.py": "the end of a file, which becomes a FormatError",
     "conversion/sources/json_checks.py": "defects of a line, which become a FormatError",
     "conversion/sources/litdata_items.py": "defects of a value, which become a FormatError",

@@ -14,7 +14,7 @@ from smalti.catalog.manifest import ROW_HASH, Annotations, Manifest, VersionFact
 from smalti.catalog.table.arrow import load_table
 from smalti.catalog.table.segment_list import segment_shards_of
 from smalti.catalog.table.segments import SegmentedContent, load_segments, segments_in
-from smalti.catalog.table.shard_table import ShardTable, content_digest, digest_of
+from smalti.catalog.table.shard_table import ShardTable, digest_of
 from smalti.errors import IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo, load_strict, text_schema
 from smalti.storage import Store
@@ -257,8 +257,9 @@ def check_segment_digests(content: SegmentedContent, scheme: str) -> None:
     Raises:
         IndexFileError: one is not that of the list.
     """
+    digest = digest_of_shards if is_content(scheme) else digest_of
     for facts, loaded in ((file.facts, file.load()) for file in content.files):
-        found = digest_of_shards(ShardTable(loaded)) if is_content(scheme) else content_digest(loaded)
+        found = digest(ShardTable(loaded))
         if found != facts.digest:
             raise IndexFileError(
                 f"segment {facts.key} has the digest {found[:12]}, the list of segments says {facts.digest[:12]}",

@@ -14,7 +14,7 @@ from smalti.catalog.table import segments as tables
 from smalti.catalog.table.arrow import emit_joined, emit_table, table_of
 from smalti.catalog.table.segment_list import SegmentList
 from smalti.catalog.table.segments import joined_table, segmented, segments_in, shards_only_in, tables_in
-from smalti.catalog.table.shard_table import ShardTable, bytes_of, content_digest, digest_of, sizes_of
+from smalti.catalog.table.shard_table import ShardTable, bytes_of, digest_of, sizes_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import BlockList, Schema
 from tests.catalog.table.tables import shard
@@ -95,17 +95,17 @@ def test_joined_columns_are_the_file_that_the_shards_would_become(change, zipped
     assert emit_joined([table_of(plain), table_of(shards)]) == emit_table([*plain, *shards])
 
 
-def test_a_digest_of_columns_is_that_of_the_shards():
+def test_a_digest_of_a_table_is_that_of_the_shards():
     shards = shards_in_two_splits(50)
     shards[3] = replace(shards[3], raw=replace(shards[3].raw, hashes={}), hash_names=(), size_limit=None)
-    assert content_digest(table_of(shards).content) == digest_of(shards)
+    assert digest_of(table_of(shards)) == digest_of(shards)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("split", [None, "train"])
-def test_a_digest_of_columns_is_that_of_text_shards(kind, split):
+def test_a_digest_of_a_table_is_that_of_text_shards(kind, split):
     infos = text_draft(MemoryStore(), kind, split).shards
-    assert content_digest(table_of(infos).content) == digest_of(infos)
+    assert digest_of(table_of(infos)) == digest_of(infos)
 
 
 @pytest.mark.parametrize("place", [0, 5, 9])

@@ -1,29 +1,23 @@
-"""Fast reading of large index files of other writers, as columns, by one regular expression.
+"""Reading of large index files of other writers, as columns, by Arrow's JSON reader.
 
-The entries in files of MosaicML's writer differ in names, sizes, hashes and counts only. Parsed as JSON, 10^5 entries
-take seconds. A file that does not match the pattern, or is invalid, is left to `parse_index`, which explains the fault.
+The entries in files of MosaicML's writer differ in names, sizes, hashes and counts only. Parsed to Python objects, 10^5
+of them take seconds. A file with other entries, or an invalid one, is left to `parse_index`, which explains the fault.
 """
 
 import hashlib
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from smalti.catalog.table.columns import Columns, Numbers, RowParser, Texts, Words, canonical
-from smalti.catalog.table.screening import screen
-from smalti.catalog.table.shard_table import ShardTable, TableContent, check_shards
+from smalti.catalog.table.arrow import file_of, opened_bytes
+from smalti.catalog.table.shard_table import ShardTable, canonical
 from smalti.errors import SmaltiError
-from smalti.format import ShardInfo, parse_index
+from smalti.format import FileInfo, ShardInfo, parse_index
 
-_HEAD, _TAIL = '{"shards": [', '], "version": 2}'
-_FILE = r'\{"basename": "([^"]+)", "bytes": (\d+), "hashes": (\{[^{}]*\})\}'
-_ENTRY = re.compile(rf'(.*, "raw_data": ){_FILE}, "samples": (\d+)(, .*"zip_data": )(?:null|{_FILE})\}}')
-_NUMBER, _NAME, _DIGEST = "(0|[1-9][0-9]{0,14})", "([A-Za-z0-9._/=-]+)", re.compile(r': "([0-9a-f]+)"')
-_ONCE = ('"raw_data"', '"samples"', '"zip_data"', '"format": "mds"')
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HEAD, _TAIL = b'{"shards": [', b'], "version": 2}'
+_BETWEEN = b"}, {"
 
 
 @dataclass(frozen=True)
@@ -36,140 +30,103 @@ class RegularIndex:
 
 
 def read_regular(data: bytes, *, where: str) -> RegularIndex | None:
-    """Return the shards of an index file, checked as by `parse_index`; None if its entries are not regular."""
+    """Return the shards of an index file, checked as by `parse_index`; None if its entries are not alike."""
+    text = data.rstrip(b" \t\r\n")
+    end = text.find(_BETWEEN, len(_HEAD)) + 1
+    if not (end and text.startswith(_HEAD) and text.endswith(_TAIL)):
+        return None
     try:
-        text = data.decode("ascii").rstrip(" \t\r\n")
-        end = text.find("}, {", len(_HEAD)) + 1
-        if not (end and text.startswith(_HEAD) and text.endswith(_TAIL)) or "\\" in text[:end]:
-            return None
-        entry = text[len(_HEAD) : end]
-        first = _ENTRY.fullmatch(entry)
-        if first is None or any(entry.count(key) != 1 for key in _ONCE):
-            return None
-        (shard,), _ = parse_index(f"{_HEAD}{entry}{_TAIL}".encode(), where=where)
-        if not _matches_shard(first, shard):
-            return None
-        begin, end = len(_HEAD), len(text) - len(_TAIL)
-        rows = re.compile(_pattern(first)).findall(text, begin, end)
-        kept = len(entry) - sum(map(len, filter(None, _variable_parts(first)))) + len(", ")
-        # The matches cover the whole text: their total length is that of the list.
-        found = list(zip(*rows, strict=True))
-        if sum(len("".join(texts)) for texts in found) + kept * len(rows) != end - begin + len(", "):
-            return None
-        del text
-        return _build(found, shard, where)
-    except (SmaltiError, ValueError):
+        (shard,), _ = parse_index(text[:end] + _TAIL, where=where)
+        entries = _entries(text[len(_HEAD) : -len(_TAIL)], shard)
+        return None if entries is None or shard.meta is not None else _index(entries, shard)
+    except (SmaltiError, ValueError, KeyError):
         return None
 
 
-def _variable_parts(entry: re.Match[str]) -> tuple[str | None, ...]:
-    """Return name, bytes, hashes and samples, then name, bytes and hashes of the compressed file."""
-    _, *raw, samples, _, name, num_bytes, hashes = entry.groups()
-    return (*raw, samples, name, num_bytes, hashes)
+def _entries(text: bytes, shard: ShardInfo) -> "pa.Table | None":
+    """Return the entries, separated by commas, as rows; None if they differ in more than files and samples.
 
+    Raises:
+        ValueError: one is not JSON, or has other keys than that of `shard`.
+    """
+    import pyarrow as pa
+    from pyarrow import json
 
-def _pattern(entry: re.Match[str]) -> str:
-    """Return a pattern of entries that differ from this one in the variable parts only."""
-    head, _, _, raw_hashes, _, middle, _, _, zip_hashes = entry.groups()
-    zipped = "null" if zip_hashes is None else _file_pattern(zip_hashes)
-    return f'{re.escape(head)}{_file_pattern(raw_hashes)}, "samples": {_NUMBER}{re.escape(middle)}{zipped}}}(?:, |\\Z)'
-
-
-def _file_pattern(hashes: str) -> str:
-    texts = _DIGEST.split(hashes)
-    found = "".join(
-        f': "[0-9a-f]{{{len(part)}}}"' if number % 2 else re.escape(part) for number, part in enumerate(texts)
+    texts, number = pa.list_(pa.string()), pa.int64()
+    alike = {
+        "column_encodings": texts, "column_names": texts, "column_sizes": pa.list_(number), "compression": pa.string(),
+        "format": pa.string(), "hashes": texts, "size_limit": number, "version": number,
+    }  # fmt: skip
+    files = {"raw_data": _file_type(shard.raw), "zip_data": _file_type(shard.zip or shard.raw)}
+    # A separator within an entry would split it, so that neither part is an object.
+    table = json.read_json(
+        pa.BufferReader(text.replace(_BETWEEN, b"}\n{")),
+        parse_options=json.ParseOptions(
+            pa.schema({**alike, **files, "samples": number}), unexpected_field_behavior="error"
+        ),
     )
-    return rf'\{{"basename": "{_NAME}", "bytes": {_NUMBER}, "hashes": ({found})\}}'
+    is_whole = table.num_rows == text.count(_BETWEEN) + 1  # the reader accepts entries without a comma, too
+    columns = (table.column(name).combine_chunks() for name in alike)
+    return table if is_whole and all(each.slice(1).equals(each.slice(0, len(each) - 1)) for each in columns) else None
 
 
-def _matches_shard(entry: re.Match[str], shard: ShardInfo) -> bool:
-    """Return whether the variable parts are those of the parsed entry, with hashes sorted as in a digest."""
-    name, num_bytes, hashes, samples, *packed = _variable_parts(entry)
-    texts = [(name, num_bytes, hashes), tuple(packed)] if packed[0] is not None else [(name, num_bytes, hashes)]
-    files = [file for file in (shard.raw, shard.zip) if file is not None]
-    return str(shard.samples) == samples and texts == [
-        (
-            file.basename,
-            str(file.num_bytes),
-            "{" + ", ".join(f'"{name}": "{digest}"' for name, digest in sorted(file.hashes.items())) + "}",
-        )
-        for file in files
-    ]
+def _file_type(file: FileInfo) -> "pa.DataType":
+    import pyarrow as pa
+
+    hashes = pa.struct({name: pa.string() for name in file.hashes})
+    return pa.struct({"basename": pa.string(), "bytes": pa.int64(), "hashes": hashes})
 
 
-def _build(found: list[tuple[str, ...]], shard: ShardInfo, where: str) -> RegularIndex:
-    count = len(found[0])
-    schema = {
-        "names": list(shard.schema.names),
-        "encodings": list(shard.schema.encodings),
-        "sizes": list(shard.schema.sizes),
-    }
-    samples = _numbers(found[3])
-    columns = Columns.from_dict(
-        {
-            "schema": Numbers(_repeat(np.int64(0), count), _repeat(np.False_, count)),
-            "partition": Words(_repeat(np.int32(-1), count), []),
-            "samples": samples,
-            **_file_columns("raw", found[:3], count),
-            **_file_columns("zip", found[4:], count),
-            "compression": _word(shard.compression, count),
-            "hash_names": _word(",".join(shard.hash_names), count),
-            "size_limit": Numbers(
-                _repeat(np.int64(shard.size_limit or 0), count), _repeat(np.bool_(shard.size_limit is None), count)
-            ),
-        }
-    )
-    content = TableContent(columns, RowParser([schema], where), np.zeros(1, np.int64))
-    suspects = screen(columns, count, lambda: None).suspects.tolist()
-    check_shards([content.read(row, row + 1)[0] for row in suspects], shard.schema)
-    return RegularIndex(ShardTable(content), _digest(found, shard))
+def _index(entries: "pa.Table", shard: ShardInfo) -> RegularIndex:
+    import pyarrow as pa
 
-
-def _digest(found: list[tuple[str, ...]], shard: ShardInfo) -> str:
-    head = canonical([shard.schema.names, shard.schema.encodings, shard.schema.sizes]) + "[null,"
-    tail = "," + canonical((shard.compression, shard.hash_names, shard.size_limit))[1:-1] + "]\n"
-    raw = _file_texts(found[:3])
-    packed = _file_texts(found[4:]) if shard.zip is not None else ["null"] * len(raw)
+    samples = entries.column("samples").combine_chunks()
+    raw, raw_lines = _file_columns("raw", entries, shard.raw)
+    packed, zip_lines = _file_columns("zip", entries, shard.zip)
+    schema = [list(part) for part in (shard.schema.names, shard.schema.encodings, shard.schema.sizes)]
+    alike = {"compression": shard.compression, "hash_names": ",".join(shard.hash_names), "size_limit": shard.size_limit}
+    columns = {name: pa.repeat(pa.scalar(value), len(samples)) for name, value in alike.items()}
+    columns |= {"schema": pa.repeat(pa.scalar(0, pa.int32()), len(samples)), "samples": samples, **raw, **packed}
+    data = file_of([pa.table(columns)], [dict(zip(("names", "encodings", "sizes"), schema, strict=True))])
+    shards = ShardTable(opened_bytes(data))
+    tail = canonical((shard.compression, shard.hash_names, shard.size_limit))[1:-1]
+    head = f"{canonical(schema)}[null,"
+    lines = _joined(head, samples.cast(pa.string()), ",", raw_lines, ",", zip_lines, f",{tail}]\n")
     digest = hashlib.sha256(b"smalti-manifest-1\n")
-    rows = [f"{head}{n},{a},{b}{tail}" for n, a, b in zip(found[3], raw, packed, strict=True)]
-    digest.update("".join(rows).encode("ascii"))
-    return digest.hexdigest()
+    digest.update("".join(lines.to_pylist()).encode("ascii"))
+    return RegularIndex(shards, digest.hexdigest())
 
 
-def _file_texts(found: Sequence[tuple[str, ...]]) -> list[str]:
-    names, sizes, hashes = found
-    # All at once: a pair of replacements for each text takes as long as parsing the file.
-    short = "\n".join(hashes).replace('": "', '":"').replace('", "', '","').split("\n")
-    return [f'["{name}",{size},{text}]' for name, size, text in zip(names, sizes, short, strict=True)]
+def _file_columns(part: str, entries: "pa.Table", file: FileInfo | None) -> tuple[dict[str, Any], Any]:
+    """Return the columns of one kind of file, and what the lines of the digest have of them.
+
+    Raises:
+        ValueError: there are such files, and the first entry has none.
+    """
+    import pyarrow as pa
+
+    files = entries.column(f"{part}_data").combine_chunks()
+    if file is None:
+        if files.null_count < len(files):
+            raise ValueError(f"entries with and without {part}_data")
+        return {}, "null"
+    names, sizes, hashes = files.flatten()
+    digests = sorted(zip(file.hashes, hashes.flatten(), strict=True), key=lambda pair: pair[0])
+
+    def text(colon: str, comma: str) -> list[Any]:
+        """Return what the JSON of the hashes is joined of, with these separators."""
+        pairs = [
+            (f'{comma if number else ""}"{name}"{colon}"', digest, '"') for number, (name, digest) in enumerate(digests)
+        ]
+        return ["{", *(piece for pair in pairs for piece in pair), "}"]
+
+    columns = {"name": names, "bytes": sizes, "hashes": _joined(pa.repeat("", len(names)), *text(": ", ", "))}
+    line = _joined('["', names, '",', sizes.cast(pa.string()), ",", *text(":", ","), "]")
+    return {f"{part}_{name}": column for name, column in columns.items()}, line
 
 
-def _file_columns(part: str, found: Sequence[tuple[str, ...]], count: int) -> dict[str, Numbers | Texts]:
-    if not found:
-        nothing = Texts(np.zeros(count + 1, np.int32), np.zeros(0, np.uint8), _repeat(np.True_, count))
-        return {
-            f"{part}_name": nothing,
-            f"{part}_bytes": Numbers(_repeat(np.int64(0), count), _repeat(np.True_, count)),
-            f"{part}_hashes": nothing,
-        }
-    names, sizes, hashes = found
-    return {f"{part}_name": _texts(names), f"{part}_bytes": _numbers(sizes), f"{part}_hashes": _texts(hashes)}
+def _joined(*parts: Any) -> Any:
+    """Return the concatenation of texts and columns of texts."""
+    import pyarrow.compute as pc
 
-
-def _texts(values: Sequence[str]) -> Texts:
-    offsets = np.zeros(len(values) + 1, np.int32)
-    offsets[1:] = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    data = np.frombuffer("".join(values).encode("ascii"), np.uint8)
-    return Texts(offsets, data, _repeat(np.False_, len(values)))
-
-
-def _numbers(values: Sequence[str]) -> Numbers:
-    return Numbers(np.fromiter(map(int, values), np.int64, len(values)), _repeat(np.False_, len(values)))
-
-
-def _word(word: str | None, count: int) -> Words:
-    return Words(_repeat(np.int32(-1 if word is None else 0), count), [word])
-
-
-def _repeat(value: Any, count: int) -> NDArray[Any]:
-    return np.broadcast_to(value, (count,))
+    return pc.binary_join_element_wise(*parts, "")

@@ -9,29 +9,30 @@ list that of each segment. What a segment has is compared with its facts when it
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smalti.catalog.table.arrow import emit_joined, load_content, opened_bytes
+from smalti.catalog.table.rows import NAMES
 from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
 from smalti.catalog.table.shard_table import (
-    Ids,
-    ShardBytes,
+    Content,
     ShardTable,
     TableContent,
     check_shards,
-    hash_texts,
+    hashes_of,
 )
 from smalti.errors import CatalogError, IndexFileError, StoreNotFound
 from smalti.format import Schema, ShardInfo
 from smalti.storage import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_TABLE_SHARDS = 10_000
 """A version of up to so many shards has a single table."""
@@ -116,38 +117,28 @@ def facts_of(content: TableContent, known: Segment) -> Segment:
 
 def _splits_of(content: TableContent, begin: int = 0) -> dict[str, SplitFacts]:
     """Return the splits of the rows from `begin` on, with their facts."""
-    places, words = content.splits()
-    splits: dict[str, SplitFacts] = {}
-    for place in np.unique(places[begin:]).tolist():
-        rows = np.flatnonzero(places == place)
-        rows = rows[rows >= begin]
-        lows, highs = zip(*_name_ranges(content, rows), strict=True)
-        name = (words[place] or "") if place >= 0 else ""
-        found = SplitFacts(rows.size, int(content.samples[rows].sum()), min(lows), max(highs))
-        splits[name] = found if name not in splits else _joined(splits[name], found)
-    return splits
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-
-def _joined(one: SplitFacts, other: SplitFacts) -> SplitFacts:
-    first, last = min(one.first, other.first), max(one.last, other.last)
-    return SplitFacts(one.shards + other.shards, one.rows + other.rows, first, last)
-
-
-def _name_ranges(content: TableContent, rows: Ids) -> Iterator[tuple[str, str]]:
-    """Yield the lowest and highest name of each kind of file in these rows."""
-    begin, end = int(rows[0]), int(rows[-1]) + 1
-    for column in content.name_columns():
-        names = column.rows(begin, end)
-        there = [name for name in names if name is not None]
-        if rows.size < end - begin:  # not consecutive
-            there = [name for row in (rows - begin).tolist() if (name := names[row]) is not None]
-        if there:
-            yield min(there), max(there)
+    rows = content.columns.slice(begin)
+    splits = rows.column("partition").cast(pa.string()).fill_null("")
+    facts = {}
+    for split in pc.unique(splits).to_pylist():
+        chosen = rows.filter(pc.equal(splits, split))
+        names = [chosen.column(name) for name in NAMES if chosen.column(name).null_count < len(chosen)]
+        ends = [pc.min_max(column).as_py() for column in names]
+        facts[split] = SplitFacts(
+            len(chosen),
+            pc.sum(chosen.column("samples")).as_py(),
+            min(end["min"] for end in ends),
+            max(end["max"] for end in ends),
+        )
+    return facts
 
 
 @dataclass(eq=False)
-class SegmentedContent:
-    """The shards of all segments. Those that were read for columns of all shards stay loaded."""
+class SegmentedContent(Content):
+    """The shards of all segments. They stay loaded once columns of all shards were read."""
 
     segment_shards: int
     files: tuple[SegmentFile, ...]
@@ -161,11 +152,6 @@ class SegmentedContent:
 
     def __post_init__(self) -> None:
         self._ends = list(accumulate(each.facts.shards for each in self.files))
-
-    @property
-    def emitted(self) -> bytes | None:
-        """None: the table is not a single file."""
-        return None
 
     @property
     def listed(self) -> SegmentList:
@@ -196,10 +182,10 @@ class SegmentedContent:
         """Return the number of samples of a split."""
         return sum(each.facts.splits[name].rows for each in self.files if name in each.facts.splits)
 
-    @cached_property
-    def samples(self) -> Ids:
-        """Samples of every shard."""
-        return self._joined(self._of_all(lambda content: content.samples), np.int64)
+    def contents(self) -> Iterator[TableContent]:
+        """Yield the contents of all segments, in order; they stay loaded."""
+        for content in self._all():
+            yield from content.contents()
 
     def read(self, begin: int, end: int) -> list[ShardInfo]:
         """Return the shards of rows [begin, end).
@@ -207,82 +193,8 @@ class SegmentedContent:
         Raises:
             IndexFileError: a segment is missing, was changed, or a row is invalid.
         """
-        found: list[ShardInfo] = []
-        for number, first, last in self.spans(begin, end):
-            found += self.content_of(number).read(first, last)
-        return found
-
-    def kind_shards(self) -> list[ShardInfo]:
-        """Return at least one shard of each schema and format."""
-        found: dict[object, ShardInfo] = {}
-        for kinds in self._of_all(TableContent.kind_shards):
-            for each in kinds:
-                common = each.schema, each.format, each.compression, each.hash_names, each.partition, each.size_limit
-                found.setdefault((*common, each.newline, each.separator), each)
-        return list(found.values())
-
-    @property
-    def has_block_lists(self) -> bool:
-        """True if a shard has a block list."""
-        return any(content.has_block_lists for content in self._all())
-
-    def splits(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the split of each row in a list of names, negative for none, and the list."""
-        return self._numbered(self._of_all(lambda content: (content.splits()[0].copy(), content.splits()[1])))
-
-    def block_files(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the file of each row's block list in a list of names, as `splits` does."""
-        return self._numbered(content.block_files() for _, content in self.each())
-
-    def _numbered(
-        self, parts: Iterable[tuple[NDArray[np.int32], Sequence[str | None]]]
-    ) -> tuple[NDArray[np.int32], list[str | None]]:
-        """Return the places of all parts in one list of names, and the list."""
-        names: dict[str | None, int] = {}
-        found = []
-        for places, words in parts:
-            known = np.array([*(names.setdefault(word, len(names)) for word in words), -1], np.int32)
-            found.append(known[places])
-        return self._joined(found, np.int32), list(names)
-
-    def num_bytes_each(self) -> ShardBytes:
-        """Return the bytes of every shard."""
-        parts = self._of_all(TableContent.num_bytes_each)
-        raw, stored, zipped = (
-            self._joined([getattr(part, name) for part in parts], np.int64) for name in ("raw", "stored", "zipped")
-        )
-        return ShardBytes(raw, stored, zipped)
-
-    def content_hashes(self) -> NDArray[np.uint64]:
-        """Return a hash of all data of each shard."""
-        return self._joined([content.content_hashes() for _, content in self.each()], np.uint64)
-
-    def stored_sizes(self, begin: int, end: int) -> Iterator[list[tuple[str, int]]]:
-        """Yield name and size of every stored file of rows [begin, end), in order, some thousands at a time."""
-        for number, first, last in self.spans(begin, end):
-            content = self.content_of(number)
-            yield from content.stored_sizes(first, last)
-            content.release()
-
-    def name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
-        """Return the row and the hash of the name of every uncompressed file."""
-        rows, hashes = [], []
-        for number, content in self.each():
-            own, found = content.name_hashes()
-            rows.append(own + (self._ends[number] - content.size))
-            hashes.append(found)
-        return self._joined(rows, np.int64), self._joined(hashes, np.uint64)
-
-    def lacks_hash(self, name: str) -> NDArray[np.bool_]:
-        """Return for each row whether its files lack a hash of this name."""
-        return self._joined(self._of_all(lambda content: content.lacks_hash(name)), np.bool_)
-
-    def each(self) -> Iterator[tuple[int, TableContent]]:
-        """Yield number and content of every segment, loaded one after the other."""
-        for number in range(len(self.files)):
-            content = self.content_of(number)
-            yield number, content
-            content.release()
+        spans = self.spans(begin, end)
+        return [shard for number, first, last in spans for shard in self.content_of(number).read(first, last)]
 
     def content_of(self, number: int) -> TableContent:
         """Return the content of one segment, loaded if it is not."""
@@ -291,9 +203,9 @@ class SegmentedContent:
             return file.loaded
         if recent is not None and recent[0] == number:
             return recent[1]
-        found = file.load(self.columns)
-        self._recent = number, found
-        return found
+        content = file.load(self.columns)
+        self._recent = number, content
+        return content
 
     def _all(self) -> list[TableContent]:
         """Load the segments that are not loaded yet, in parallel, and return all."""
@@ -309,15 +221,6 @@ class SegmentedContent:
                     file.loaded = content
         return [each.load() for each in self.files]
 
-    def _of_all(self, part: Callable[[TableContent], Any]) -> list[Any]:
-        """Return a part of all segments; copies, so that the memory of mapped files is released."""
-        found = []
-        for content in self._all():
-            own = part(content)
-            found.append(own.copy() if isinstance(own, np.ndarray) else own)
-            content.release()
-        return found
-
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
         """Yield number, first and last row of the segments that have rows [begin, end)."""
         while begin < min(end, self.size):
@@ -326,10 +229,6 @@ class SegmentedContent:
             last = min(end, self._ends[number])
             yield number, begin - start, last - start
             begin = last
-
-    @staticmethod
-    def _joined(parts: Sequence[NDArray[Any]], kind: Any) -> NDArray[Any]:
-        return np.concatenate([np.zeros(0, kind), *parts]).astype(kind, copy=False)
 
 
 def segments_in(shards: Sequence[ShardInfo]) -> SegmentedContent | None:
@@ -358,7 +257,7 @@ def tables_in(shards: Sequence[ShardInfo]) -> Iterator[tuple[str, Sequence[Shard
         yield "", shards
         return
     for file in content.files:
-        part = SegmentedContent(content.segment_shards, (file,), content.columns)
+        part = SegmentedContent(content.segment_shards, (replace(file),), content.columns)
         yield file.facts.sha256, ShardTable(part)
 
 
@@ -426,8 +325,7 @@ def joined_table(parts: Iterable[Sequence[ShardInfo]], count: int) -> ShardTable
     """
     if count > MAX_TABLE_SHARDS:
         return segmented(parts)
-    data = emit_joined(list(parts))
-    return ShardTable(opened_bytes(data, hashlib.sha256(data).hexdigest()))
+    return ShardTable(opened_bytes(emit_joined(list(parts))))
 
 
 def segmented(
@@ -495,7 +393,7 @@ def made_segment(data: bytes, *, in_memory: bool) -> SegmentFile:
         IndexFileError: two shards have a file name in common, or one is invalid.
     """
     sha256 = hashlib.sha256(data).hexdigest()
-    content = opened_bytes(data, sha256, in_memory=in_memory)
+    content = opened_bytes(data, in_memory=in_memory)
     known = Segment("", sha256, len(data), "", 0, 0, 0, {})
     made = SegmentFile(facts_of(content, known), None, content)
     content.release()
@@ -530,23 +428,19 @@ def check_unique(kept: Sequence[SegmentFile], fresh: Sequence[SegmentFile], old_
 
 
 def _compare_names(files: Iterable[SegmentFile]) -> None:
-    """Check that no file name is in two of these segments."""
+    """Check that no file name is in two of these segments, which are loaded one after the other."""
     files = list(files)
-    known = np.sort(np.concatenate([np.zeros(0, np.uint64), *map(_hashes_of_names, files)]))
-    doubled = np.unique(known[1:][known[1:] == known[:-1]])
+    known = np.sort(np.concatenate([hashes_of(names) for file in files for names in _names_in(file)]))
+    doubled = set(known[1:][known[1:] == known[:-1]].tolist())
     seen: set[str] = set()
-    for file in files if doubled.size else ():
-        for column in file.load().name_columns():
-            for row in np.flatnonzero(np.isin(hash_texts(column), doubled) & ~column.absent).tolist():
-                name = str(column.rows(row, row + 1)[0])
-                if name in seen:
-                    raise CatalogError(f"file {name} is listed 2 times; its samples would be doubled", shard=name)
-                seen.add(name)
+    for names in (names for file in files for names in _names_in(file)) if doubled else ():
+        for name in names.filter(np.isin(hashes_of(names), list(doubled))).to_pylist():
+            if name in seen:
+                raise CatalogError(f"file {name} is listed 2 times; its samples would be doubled", shard=name)
+            seen.add(name)
 
 
-def _hashes_of_names(file: SegmentFile) -> NDArray[np.uint64]:
-    """Return the hashes of the names of all files of a segment, which does not stay loaded."""
-    content = file.load()
-    found = [hash_texts(column)[~column.absent] for column in content.name_columns()]
-    content.release()
-    return np.concatenate(found)
+def _names_in(file: SegmentFile) -> Iterator["pa.ChunkedArray"]:
+    """Yield the names of each kind of file in a segment."""
+    for column in NAMES:
+        yield file.load().texts(column).drop_null()

@@ -8,91 +8,63 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from smalti.catalog.table.columns import (
-    NO_PARTIAL_COLUMNS,
-    Columns,
-    PartialColumns,
+from smalti.catalog.table.rows import (
+    ZIPPED,
+    Ids,
     RowParser,
-    Texts,
-    canonical,
-    words_at,
+    first_of_each_kind,
+    flags_in,
+    numbers_in,
+    odd_rows,
+    rows_of,
 )
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import FileInfo, Schema, ShardInfo, check_basename
 
-Ids = NDArray[np.int64]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-_NAMES_AT_ONCE = 1 << 16
 _ROWS_AT_ONCE = 1024
-"""Rows that an iteration converts to Python objects together."""
-_ZIPPED = {"raw": "zip", "meta": "zip_meta"}
-"""Prefixes of the columns of uncompressed files, and of their compressed forms."""
+"""Rows that are converted to Python objects together."""
 _quoted = json.encoder.encode_basestring_ascii
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
-@dataclass(frozen=True, eq=False)
-class TableContent:
-    """The data of a shard table."""
+class Content:
+    """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
 
-    columns: Columns
-    parser: RowParser
-    kinds: Ids
-    """One row for each combination of schema, format, compression and other common properties."""
-    reopen: Callable[[], "TableContent"] | None = None
-    """Function that loads the same content in another process; pickled instead of the content if it is given."""
     emitted: bytes | None = None
-    """The bytes of the table's file, if this process created it."""
-    partial: PartialColumns = NO_PARTIAL_COLUMNS
-    """The columns with which parts of the shards are verified."""
-    arrow: Any = None
-    """The `pyarrow.Table` that the columns are views of; None where there is none."""
-    release: Callable[[], None] = lambda: None
-    """Function that releases the memory of a mapped file; it is read again on access."""
+    """The bytes of the table's only file, if this process created it."""
 
     @property
     def size(self) -> int:
         """Number of shards."""
-        return int(self.samples.size)
+        raise NotImplementedError
 
-    @property
-    def samples(self) -> Ids:
-        """Samples of every shard."""
-        return self.columns.numbers["samples"].values
+    def contents(self) -> Iterator["TableContent"]:
+        """Yield the data of the files, in order; the memory of each is released after it."""
+        raise NotImplementedError
 
     def read(self, begin: int, end: int) -> list[ShardInfo]:
-        """Return the shards of rows [begin, end). They are checked again: the file may have changed since.
+        """Return the shards of rows [begin, end). They are checked again: a mapped file may have changed since.
 
         Raises:
-            IndexFileError: a row is invalid.
+            IndexFileError: a row is invalid, or its file is missing or was changed.
         """
-        try:
-            values = self.columns.rows(begin, end)
-        except (ValueError, IndexError) as error:
-            raise IndexFileError(
-                f"{self.parser.where}, row {begin}: its place or text was changed since the table was opened: "
-                f"{str(error)[:200]}",
-                where=self.parser.where,
-            ) from error
-        parts = self.partial.rows(begin, begin + len(values))
-        return [
-            self.parser.parse(row, number, part)
-            for number, (row, part) in enumerate(zip(values, parts, strict=True), begin)
-        ]
+        raise NotImplementedError
 
     @property
     def num_samples(self) -> int:
         """Samples of all shards."""
-        return int(self.samples.sum())
+        return int(self.numbers("samples").sum())
 
     @property
     def num_bytes(self) -> int:
@@ -102,153 +74,137 @@ class TableContent:
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
-        return tuple(sorted(words_at(*self.splits())))
+        return words_at(*self.words("partition"))
 
     def kind_shards(self) -> list[ShardInfo]:
-        """Return one shard of each schema and format."""
-        return [self.read(row, row + 1)[0] for row in self.kinds.tolist()]
+        """Return at least one shard of each schema, format and other common properties."""
+        kinds: dict[object, ShardInfo] = {}
+        for content in self.contents():
+            for row in content.kinds.tolist():
+                (shard,) = content.read(row, row + 1)
+                common = shard.schema, shard.compression, shard.hash_names, shard.partition, shard.size_limit
+                kinds.setdefault((*common, shard.format, shard.newline, shard.separator), shard)
+        return list(kinds.values())
 
-    @property
-    def has_block_lists(self) -> bool:
-        """True if a shard has a block list."""
-        return self.partial.block_file is not None
+    def numbers(self, name: str, *, absent: int = 0) -> Ids:
+        """Return a column of numbers; `absent` for nulls."""
+        parts = [numbers_in(content.columns.column(name), absent).copy() for content in self.contents()]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
-    def block_files(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the file of each row's block list in a list of names, as `splits` does."""
-        column = self.partial.block_file
-        return (np.full(self.size, -1, np.int32), []) if column is None else (column.places, column.words)
+    def words(self, name: str) -> tuple[NDArray[np.int64], list[str]]:
+        """Return for each row the index of its word in a list, -1 for none, and the list."""
+        numbers: dict[str, int] = {}
+        parts = [np.zeros(0, np.int64)]
+        for content in self.contents():
+            column = content.columns.column(name)
+            words = column.dictionary.to_pylist() if hasattr(column, "dictionary") else []
+            places = numbers_in(getattr(column, "indices", column))
+            parts.append(np.array([*(numbers.setdefault(word, len(numbers)) for word in words), -1])[places])
+        return np.concatenate(parts), list(numbers)
 
-    def splits(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the split of each row in a list of names, negative for none, and the list."""
-        column = self.columns.words["partition"]
-        return column.places, column.words
+    def texts(self, name: str) -> "pa.ChunkedArray":
+        """Return a column of texts, checked again: a mapped file can change after it was opened.
+
+        Raises:
+            IndexFileError: it is damaged now.
+        """
+        import pyarrow as pa
+
+        column = pa.chunked_array(
+            [content.columns.column(name).cast(pa.string()) for content in self.contents()], pa.string()
+        )
+        try:
+            column.validate(full=True)
+        except ValueError as error:
+            raise IndexFileError(f"column {name} of a shard table was changed: {str(error)[:200]}") from error
+        return column
 
     def num_bytes_each(self) -> "ShardBytes":
         """Return the bytes of every shard."""
-        texts, numbers = self.columns.texts, self.columns.numbers
         raw, stored, zipped = (np.zeros(self.size, np.int64) for _ in range(3))
-        for part, zip_part in _ZIPPED.items():
-            if f"{part}_name" in texts:
-                is_there, is_zipped = ~texts[f"{part}_name"].absent, ~texts[f"{zip_part}_name"].absent
-                sizes = np.where(is_there, numbers[f"{part}_bytes"].values, 0)
-                zips = np.where(is_there & is_zipped, numbers[f"{zip_part}_bytes"].values, 0)
-                raw += sizes
-                zipped += zips
-                stored += np.where(is_there & is_zipped, zips, sizes)
+        for part, zip_part in ZIPPED.items():
+            sizes, zips = self.numbers(f"{part}_bytes"), self.numbers(f"{zip_part}_bytes", absent=-1)
+            raw += sizes
+            zipped += np.maximum(zips, 0)
+            stored += np.where(zips < 0, sizes, zips)
         return ShardBytes(raw, stored, zipped)
 
     def content_hashes(self) -> NDArray[np.uint64]:
         """Return a hash of all data of each shard."""
-        found = np.empty(self.size, np.uint64)
-        for begin in range(0, self.size, _ROWS_AT_ONCE):
-            rows = self.columns.rows(begin, begin + _ROWS_AT_ONCE)
-            hashes = [xxh3_64_intdigest(self.parser.text(row).encode(errors="surrogateescape")) for row in rows]
-            found[begin : begin + len(hashes)] = hashes
-        return found
-
-    def stored_sizes(self, begin: int, end: int) -> Iterator[list[tuple[str, int]]]:
-        """Yield name and size of every stored file of rows [begin, end), in order, some thousands at a time."""
-        texts, numbers = self.columns.texts, self.columns.numbers
-        for first in range(begin, end, _ROWS_AT_ONCE):
-            last = min(first + _ROWS_AT_ONCE, end)
-            parts = [
-                (texts[f"{part}_name"].rows(first, last), numbers[f"{part}_bytes"].rows(first, last))
-                for pair in _ZIPPED.items()
-                for part in pair
-                if f"{part}_name" in texts
-            ]
-            yield list(_stored_files(parts))
-
-    def name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
-        """Return the row and the hash of the name of every uncompressed file."""
-        texts, rows, hashes = self.columns.texts, [], []
-        for part in _ZIPPED:
-            if f"{part}_name" in texts:
-                there = np.flatnonzero(~texts[f"{part}_name"].absent)
-                rows.append(there)
-                hashes.append(hash_texts(texts[f"{part}_name"])[there])
-        return np.concatenate(rows), np.concatenate(hashes)
-
-    def name_columns(self) -> list[Texts]:
-        """Return the names of all files, uncompressed and compressed."""
-        names = (f"{part}_name" for pair in _ZIPPED.items() for part in pair)
-        return [self.columns.texts[name] for name in names if name in self.columns.texts]
-
-    def lacks_hash(self, name: str) -> NDArray[np.bool_]:
-        """Return for each row whether its files lack a hash of this name."""
-        column = self.columns.words["hash_names"]
-        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
-        declared = np.array([name in (word.split(",") if word else ()) for word in (*column.words, None)])
-        lacking: NDArray[np.bool_] = ~declared[column.places]
-        return lacking
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.reopen is None:
-            return type(self), (self.columns, self.parser, self.kinds, None, None, self.partial)
-        return _reopened, (self.reopen, self.kinds)
+        hashes = [
+            _hash(content.parser.text(row))
+            for content in self.contents()
+            for begin in range(0, content.size, _ROWS_AT_ONCE)
+            for row in rows_of(content.columns, begin, begin + _ROWS_AT_ONCE)
+        ]
+        return np.array(hashes, np.uint64)
 
 
-def _reopened(reopen: Callable[[], TableContent], kinds: Ids) -> TableContent:
-    return replace(reopen(), kinds=kinds)
+@dataclass(frozen=True, eq=False)
+class TableContent(Content):
+    """The data of one file of shards."""
 
-
-class Content(Protocol):
-    """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
-
-    @property
-    def emitted(self) -> bytes | None:
-        """The bytes of the table's only file, if this process created it."""
+    arrow: "pa.Table"
+    """The columns and the metadata as they are in the file."""
+    columns: "pa.RecordBatch"
+    """All columns named in `COLUMNS`; those that the file lacks are null."""
+    parser: RowParser
+    reopen: Callable[[], "TableContent"]
+    """Function that loads the same content in another process; pickled instead of the content."""
+    emitted: bytes | None = None
+    release: Callable[[], None] = lambda: None
+    """Function that releases the memory of a mapped file; it is read again on access."""
 
     @property
     def size(self) -> int:
         """Number of shards."""
+        return int(self.columns.num_rows)
 
-    @property
-    def samples(self) -> Ids:
-        """Samples of every shard."""
+    @cached_property
+    def kinds(self) -> Ids:
+        """One row for each combination of schema, format, compression and other common properties."""
+        return first_of_each_kind(self.columns)
 
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all shards as stored."""
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """The names of the splits, sorted."""
-
-    @property
-    def has_block_lists(self) -> bool:
-        """True if a shard has a block list."""
+    def contents(self) -> Iterator["TableContent"]:
+        """Yield this one, and release its memory."""
+        yield self
+        self.release()
 
     def read(self, begin: int, end: int) -> list[ShardInfo]:
-        """Return the shards of rows [begin, end), checked."""
+        """Return the shards of rows [begin, end). They are checked again: a mapped file may have changed since.
 
-    def block_files(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the file of each row's block list in a list of names, as `splits` does."""
+        Raises:
+            IndexFileError: a row is invalid, or was changed.
+        """
+        try:
+            rows = rows_of(self.columns, begin, end)
+        except (ValueError, IndexError) as error:
+            raise IndexFileError(
+                f"{self.parser.where}, row {begin}: it was changed since the table was opened: {str(error)[:200]}",
+                where=self.parser.where,
+            ) from error
+        return [self.parser.parse(row, number) for number, row in enumerate(rows, begin)]
 
-    def kind_shards(self) -> list[ShardInfo]:
-        """Return at least one shard of each schema and format."""
+    def check(self, *, checks_names: bool) -> None:
+        """Check all rows. Without `checks_names`, names and hashes are checked when a row is read.
 
-    def splits(self) -> tuple[NDArray[np.int32], Sequence[str | None]]:
-        """Return the index of the split of each row in a list of names, negative for none, and the list."""
+        Raises:
+            SchemaError, CatalogError, IndexFileError: a row is invalid, or two rows have a file name in common.
+        """
+        kinds = self.kind_shards()
+        if not kinds:
+            return
+        check_shards(kinds, kinds[0].schema)
+        rows = odd_rows(self.columns, checks_names=checks_names)
+        check_shards([self.read(row, row + 1)[0] for row in rows.tolist()], kinds[0].schema)
+        self.release()
 
-    def num_bytes_each(self) -> "ShardBytes":
-        """Return the bytes of every shard."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.reopen,)
 
-    def content_hashes(self) -> NDArray[np.uint64]:
-        """Return a hash of all data of each shard."""
 
-    def stored_sizes(self, begin: int, end: int) -> Iterator[list[tuple[str, int]]]:
-        """Yield name and size of every stored file of rows [begin, end), in order, some thousands at a time."""
-
-    def name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
-        """Return the row and the hash of the name of every uncompressed file."""
-
-    def lacks_hash(self, name: str) -> NDArray[np.bool_]:
-        """Return for each row whether its files lack a hash of this name."""
+def _reopened(reopen: Callable[[], TableContent]) -> TableContent:
+    return reopen()
 
 
 class ShardTable(Sequence[ShardInfo]):
@@ -311,7 +267,7 @@ class ShardTable(Sequence[ShardInfo]):
     @cached_property
     def sizes(self) -> Ids:
         """Samples of every shard."""
-        return self._select(self._content.samples)
+        return self._select(self._content.numbers("samples"))
 
     @property
     def content(self) -> Content:
@@ -368,35 +324,45 @@ class ShardTable(Sequence[ShardInfo]):
 
     def stored_sizes(self) -> Iterator[list[tuple[str, int]]]:
         """Yield name and size of every stored file, in order, some thousands at a time, without creating shards."""
-        if isinstance(self._rows, range) and self._rows.step == 1:
-            yield from self._content.stored_sizes(self._rows.start, self._rows.stop)
-        else:
-            yield from ([(file.basename, file.num_bytes) for file in shard.stored_files] for shard in self)
+        parts = [part for pair in ZIPPED.items() for part in pair]
+        names = [self._texts(f"{part}_name") for part in parts]
+        sizes = [self._select(self._content.numbers(f"{part}_bytes")) for part in parts]
+        for begin in range(0, len(self), _ROWS_AT_ONCE):
+            end = begin + _ROWS_AT_ONCE
+            some_names = [column.slice(begin, _ROWS_AT_ONCE).to_pylist() for column in names]
+            some_sizes = [column[begin:end].tolist() for column in sizes]
+            yield [
+                file
+                for row in zip(*some_names, *some_sizes, strict=True)
+                for file in _stored_files(row[: len(parts)], row[len(parts) :])
+            ]
 
     def named(self, name: str) -> list[int]:
         """Return the indices of the shards with an uncompressed file of this name; the first call hashes all names."""
         places, hashes = self._name_hashes
-        wanted = np.uint64(xxh3_64_intdigest(name.encode(errors="surrogateescape")))
-        first, last = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
-        found = sorted(set(places[first:last].tolist()))
-        return [place for place in found if name in {file.basename for file in self[place].raw_files}]
+        first, last = (
+            np.searchsorted(hashes, np.uint64(_hash(name)), "left"),
+            np.searchsorted(hashes, np.uint64(_hash(name)), "right"),
+        )
+        return [
+            place
+            for place in sorted(set(places[first:last].tolist()))
+            if name in {file.basename for file in self[place].raw_files}
+        ]
 
     @cached_property
     def _name_hashes(self) -> tuple[Ids, NDArray[np.uint64]]:
         """Indices of shards, and hashes of the names of their uncompressed files, sorted by hash."""
-        rows, hashes = self._content.name_hashes()
-        if not self.is_whole:
-            places = np.full(self._content.size, -1, np.int64)
-            places[np.asarray(self._rows, np.int64)] = np.arange(len(self))
-            rows = places[rows]
-            rows, hashes = rows[rows >= 0], hashes[rows >= 0]
+        columns = [self._texts(f"{part}_name") for part in ZIPPED]
+        places = np.concatenate([np.flatnonzero(flags_in(column.is_valid().combine_chunks())) for column in columns])
+        hashes = np.concatenate([hashes_of(column.drop_null()) for column in columns])
         order = np.argsort(hashes, kind="stable")
-        return rows[order], hashes[order]
+        return places[order], hashes[order]
 
     @property
     def has_block_lists(self) -> bool:
         """True if the table has block lists, whichever of its rows are selected."""
-        return self._content.has_block_lists
+        return bool(self._content.words("block_file")[1])
 
     @property
     def block_files(self) -> set[str]:
@@ -405,33 +371,42 @@ class ShardTable(Sequence[ShardInfo]):
         Raises:
             IndexFileError: a name is not safe.
         """
-        places, words = self._content.block_files()
-        return {check_basename(word, where="shard table") for word in words_at(self._select(places), words)}
+        return {check_basename(word, where="shard table") for word in self._words("block_file")}
 
     @property
     def partitions(self) -> tuple[str, ...]:
         """The names of the splits, sorted."""
-        if self.is_whole:
-            return self._content.partitions
-        places, words = self._content.splits()
-        return tuple(sorted(words_at(self._select(places), words)))
+        return self._content.partitions if self.is_whole else self._words("partition")
 
     def of_partition(self, name: str) -> "ShardTable":
         """Return the shards of one split."""
-        places, words = self._content.splits()
-        wanted = [place for place, word in enumerate(words) if word == name]
-        chosen = np.flatnonzero(np.isin(self._select(places), wanted))
+        places, words = self._content.words("partition")
+        chosen = np.flatnonzero(self._select(_is_word(places, words, lambda word: word == name)))
         if chosen.size and chosen[-1] - chosen[0] + 1 == chosen.size:
             return self[int(chosen[0]) : int(chosen[-1]) + 1]
         return ShardTable(self._content, self._select(np.arange(self._content.size))[chosen])
 
     def without_hash(self, name: str) -> FileInfo | None:
         """Return the first stored file without a hash of this name; None if all have it."""
-        for place in np.flatnonzero(self._select(self._content.lacks_hash(name))).tolist():
+        # Every file of a shard has all hashes that the shard declares; that was checked when the table was opened.
+        is_declared = _is_word(*self._content.words("hash_names"), lambda word: name in word.split(","))
+        for place in np.flatnonzero(~self._select(is_declared)).tolist():
             for file in self[place].stored_files:
                 if name not in file.hashes:
                     return file
         return None
+
+    def _texts(self, name: str) -> "pa.ChunkedArray":
+        """Return the selected rows of a column of texts."""
+        texts = self._content.texts(name)
+        if isinstance(self._rows, range) and self._rows.step == 1:
+            return texts.slice(self._rows.start, len(self))
+        return texts.take(np.asarray(self._rows))
+
+    def _words(self, name: str) -> tuple[str, ...]:
+        """Return the words of a column that the selected rows have, sorted."""
+        places, words = self._content.words(name)
+        return words_at(self._select(places), words)
 
     def _select(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of the selected rows."""
@@ -440,13 +415,38 @@ class ShardTable(Sequence[ShardInfo]):
         return values[np.asarray(self._rows, np.int64)]
 
 
-def _stored_files(parts: list[tuple[list[str | None], list[int | None]]]) -> Iterator[tuple[str, int]]:
-    """Yield name and size of each stored file; `parts` are the columns of uncompressed and compressed files in turn."""
-    for row in zip(*(zip(names, sizes, strict=True) for names, sizes in parts), strict=True):
-        for raw, zipped in zip(row[::2], row[1::2], strict=True):
-            name, num_bytes = raw if zipped[0] is None else zipped
-            if name is not None and num_bytes is not None:
-                yield name, num_bytes
+def _stored_files(names: Sequence[str | None], sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Yield name and size of each stored file of a row, given those of uncompressed and compressed files in turn."""
+    for place in range(0, len(names), 2):
+        stored = place if names[place + 1] is None else place + 1
+        name = names[stored]
+        if name is not None:
+            yield name, sizes[stored]
+
+
+def words_at(places: NDArray[np.int64], words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words that these places refer to, sorted.
+
+    `np.unique` would import masked arrays, which takes longer than opening a small table.
+    """
+    return tuple(sorted({words[place] for place in np.flatnonzero(np.bincount(places[places >= 0])).tolist()}))
+
+
+def _is_word(places: NDArray[np.int64], words: Sequence[str], accepts: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return for each place whether it has a word that is accepted."""
+    return np.array([*map(accepts, words), False])[places]
+
+
+def _hash(text: str) -> int:
+    return xxh3_64_intdigest(text.encode(errors="surrogateescape"))
+
+
+def hashes_of(texts: "pa.ChunkedArray") -> NDArray[np.uint64]:
+    """Return a hash of each text: uint64, shape (texts,)."""
+    hashes = np.empty(len(texts), np.uint64)
+    for begin in range(0, hashes.size, _ROWS_AT_ONCE):
+        hashes[begin : begin + _ROWS_AT_ONCE] = list(map(_hash, texts.slice(begin, _ROWS_AT_ONCE).to_pylist()))
+    return hashes
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,15 +459,6 @@ class ShardBytes:
     """As stored."""
     zipped: Ids
     """Of compressed files; 0 where there are none."""
-
-
-def hash_texts(texts: Texts) -> NDArray[np.uint64]:
-    """Return a hash of each text: uint64, shape (texts,)."""
-    data, found = memoryview(texts.data), np.empty(texts.absent.size, np.uint64)
-    for begin in range(0, found.size, _NAMES_AT_ONCE):
-        places = texts.offsets[begin : begin + _NAMES_AT_ONCE + 1].tolist()
-        found[begin : begin + _NAMES_AT_ONCE] = [xxh3_64_intdigest(data[a:b]) for a, b in pairwise(places)]
-    return found
 
 
 def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:
@@ -584,13 +575,9 @@ def digest_of(shards: Iterable[ShardInfo]) -> str:
     return digest.hexdigest()
 
 
-def content_digest(content: TableContent) -> str:
-    """Return the same as `digest_of` of all shards of a table, without creating them."""
-    digest = hashlib.sha256(b"smalti-manifest-1\n")
-    for begin in range(0, content.size, _ROWS_AT_ONCE):
-        rows = content.columns.rows(begin, begin + _ROWS_AT_ONCE)
-        digest.update("".join(map(content.parser.canonical, rows)).encode())
-    return digest.hexdigest()
+def canonical(value: Any) -> str:
+    """Return the JSON without spaces over which digests are computed."""
+    return "null" if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _file_text(file: FileInfo | None) -> str:

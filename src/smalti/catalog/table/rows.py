@@ -1,0 +1,340 @@
+"""The columns of a shard table: their names and types, their checks, and the conversion of a row to a shard.
+
+Columns are checked as a whole. A row that is not certainly valid by `odd_rows` is converted to a shard, which is
+refused or not by the rules of an index file. So these are stated in one place: `odd_rows` may return too many rows, but
+never too few.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
+from smalti.format import BlockList, FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
+from smalti.format.hashing import HASH_NAMES, hex_length
+from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
+from smalti.format.json_fields import Fields
+from smalti.format.sizes import MAX_FILE_BYTES
+from smalti.format.text import TEXT_FORMATS, parse_layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ids = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Row = dict[str, Any]
+"""Values by the names in `COLUMNS`."""
+
+WORD = "word"
+"""The type of dictionary-encoded texts, of which many rows have the same one. The other types are Arrow's."""
+MDS_COLUMNS = {
+    "schema": "int32", "partition": WORD, "samples": "int64", "raw_name": "string", "raw_bytes": "int64",
+    "raw_hashes": "string", "zip_name": "string", "zip_bytes": "int64", "zip_hashes": "string", "compression": WORD,
+    "hash_names": WORD, "size_limit": "int64",
+}  # fmt: skip
+TEXT_COLUMNS = {
+    "format": WORD, "newline": WORD, "separator": WORD, "meta_name": "string", "meta_bytes": "int64",
+    "meta_hashes": "string", "zip_meta_name": "string", "zip_meta_bytes": "int64", "zip_meta_hashes": "string",
+}  # fmt: skip
+"""Further columns of a table with text shards or Parquet files."""
+PARTIAL_COLUMNS = {
+    "block_file": WORD, "block_offset": "int64", "block_bytes": "int32", "block_digest": "int64",
+}  # fmt: skip
+"""Optional columns with which parts of shards are verified; their hashes are signed numbers."""
+COLUMNS = MDS_COLUMNS | TEXT_COLUMNS | PARTIAL_COLUMNS
+ZIPPED = {"raw": "zip", "meta": "zip_meta"}
+"""Prefixes of the columns of uncompressed files, and of their compressed forms."""
+NAMES = tuple(f"{part}_name" for pair in ZIPPED.items() for part in pair)
+"""The columns with names of files."""
+_COMMON = ("schema", "partition", "compression", "hash_names", "size_limit", "format", "newline", "separator")
+"""Columns in which most rows of a table are equal."""
+_MAX_WORD_BYTES = 4096
+_UNSAFE_NAME = r"[^A-Za-z0-9._\-/=]|(?:^|/)\.{0,2}(?:/|$)"  # the rule of `check_basename` as a pattern
+_PAIR = "(?:" + "|".join(f'"{name}": "[0-9a-f]{{{hex_length(name)}}}"' for name in sorted(HASH_NAMES)) + ")"
+_HASHES = rf"^\{{(?:{_PAIR}(?:, {_PAIR})*)?\}}$"
+_ONE_HASH = re.compile(r'\{"(\w+)": "([0-9a-f]+)"\}', re.ASCII)  # of nearly every file; faster than a JSON parser
+
+
+def columns_of(table: "pa.Table", names: set[str], *, is_known: bool) -> "pa.RecordBatch":
+    """Return the columns of these names in the order of `COLUMNS`, each in one piece; the others are all null.
+
+    Every offset, index and text of them is checked, so that no access can leave the memory of the table; not again if
+    it `is_known`.
+
+    Raises:
+        ValueError: a column has another type, or is damaged.
+        KeyError: a column is missing or duplicated.
+    """
+    import pyarrow as pa
+
+    arrays = []
+    for name, kind in COLUMNS.items():
+        if name not in names:
+            arrays.append(pa.nulls(table.num_rows))
+            continue
+        column = table.column(name)
+        if str(column.type) not in _ACCEPTED.get(kind, _ACCEPTED["int64"]):
+            raise ValueError(f"column {name!r} has the type {str(column.type)[:60]}, not that of {kind}")
+        column.validate(full=not is_known)
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # one chunk is not copied
+        arrays.append(_encoded(array, name) if kind == WORD else array)
+    return pa.RecordBatch.from_arrays(arrays, list(COLUMNS))
+
+
+_ACCEPTED = {
+    WORD: ("string", "dictionary<values=string, indices=int32, ordered=0>"),
+    "string": ("string",),  # dictionary-encoded, many rows could refer to one very long text
+    "int64": ("int32", "int64"),
+}
+
+
+def _encoded(array: Any, name: str) -> Any:
+    """Return a column of words dictionary-encoded.
+
+    Raises:
+        ValueError: a word is very long, so that many rows could take very much memory; or null.
+    """
+    import pyarrow.compute as pc
+
+    words = array if hasattr(array, "dictionary") else array.dictionary_encode()
+    if words.dictionary.null_count or (pc.max(pc.binary_length(words.dictionary)).as_py() or 0) > _MAX_WORD_BYTES:
+        raise ValueError(f"column {name!r} has a null among its words, or one of more than {_MAX_WORD_BYTES} bytes")
+    return words
+
+
+def rows_of(columns: "pa.RecordBatch", begin: int, end: int) -> list[Row]:
+    """Return rows [begin, end). They are checked again: a mapped file can change after it was opened.
+
+    Raises:
+        ValueError: they are damaged now.
+    """
+    part = columns.slice(begin, max(0, end - begin))
+    part.validate(full=True)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in zip(*map(values_of, part.columns), strict=True)]
+
+
+def values_of(array: Any) -> list[Any]:
+    """Return the values of a column as Python objects; rows with the same word refer to the same text."""
+    if not hasattr(array, "dictionary"):
+        values: list[Any] = array.to_pylist()
+        return values
+    words = array.dictionary.to_pylist()
+    return [None if place is None else words[place] for place in array.indices.to_pylist()]
+
+
+def first_of_each_kind(columns: "pa.RecordBatch") -> Ids:
+    """Return the first row of each combination of schema, format, compression and other common properties."""
+    import pyarrow as pa
+
+    keys = {name: columns.column(name) for name in _COMMON}
+    keys = {name: getattr(array, "indices", array) for name, array in keys.items()}
+    others = max(0, columns.num_rows - 1)
+    keys = {name: array for name, array in keys.items() if not array.slice(1).equals(array.slice(0, others))}
+    if not keys:
+        return np.arange(min(1, columns.num_rows))
+    table = pa.table({**keys, "row": np.arange(columns.num_rows)})
+    rows = table.group_by(list(keys), use_threads=False).aggregate([("row", "min")]).column("row_min")
+    return np.sort(numbers_in(rows.combine_chunks()))
+
+
+def odd_rows(columns: "pa.RecordBatch", *, checks_names: bool) -> Ids:
+    """Return the rows that may be invalid, ascending; they include all rows that have a file name in common.
+
+    The first row of each kind was checked before. Without `checks_names`, only the numbers are looked at.
+    """
+    absent = {name: ~flags_in(columns.column(name).is_valid()) for name in (*NAMES, "compression")}
+    sizes = {part: numbers_in(columns.column(f"{part}_bytes")) for pair in ZIPPED.items() for part in pair}
+    samples = numbers_in(columns.column("samples"))
+    is_text = _by_word(columns.column("format"), lambda word: word not in ONE_FILE_FORMATS)
+    line = _by_word(columns.column("newline"), lambda word: len(word.encode("utf-8")))
+    odd: Bools = absent["raw_name"] | (is_text == absent["meta_name"]) | (samples * line > sizes["raw"])
+    for part, zipped in ZIPPED.items():
+        is_there, is_zipped = ~absent[f"{part}_name"], ~absent[f"{zipped}_name"]
+        odd |= is_there & ((is_zipped == absent["compression"]) | (sizes[part] > MAX_FILE_BYTES))
+        odd |= (
+            (is_there != (sizes[part] >= 0)) | (is_zipped != (sizes[zipped] >= 0)) | (sizes[zipped] > MAX_STORED_BYTES)
+        )
+    # Four bytes in the table of offsets for every sample, as in ShardInfo.check; what would overflow is odd already.
+    offsets = np.where(absent["meta_name"], sizes["raw"], sizes["meta"])
+    odd |= (samples < 0) | (samples > np.maximum(0, (np.clip(offsets, 0, MAX_STORED_BYTES) - 8) // 4))
+    return np.flatnonzero(odd | _odd_names(columns) if checks_names else odd)
+
+
+def _odd_names(columns: "pa.RecordBatch") -> Bools:
+    """Return which rows have a name or hashes that may be invalid, or a name that occurs twice."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    odd = np.zeros(columns.num_rows, bool)
+    split, declared = columns.column("partition").cast(pa.string()), columns.column("hash_names")
+    declared_names = {name for word in set(values_of(declared.dictionary)) for name in word.split(",")} & HASH_NAMES
+    present = [name for name in NAMES if columns.column(name).null_count < columns.num_rows]
+    for names, hashes in ((columns.column(name), columns.column(f"{name[:-4]}hashes")) for name in present):
+        is_safe = ~flags_in(pc.match_substring_regex(names, _UNSAFE_NAME))
+        is_safe &= numbers_in(pc.binary_length(names)) <= MAX_NAME_CHARS
+        folder = pc.struct_field(pc.extract_regex(names, "^(?P<folder>[^/]*)/"), "folder")
+        is_inside = flags_in(pc.equal(folder, split)) | flags_in(split.is_null())
+        has_hashes = flags_in(pc.match_substring_regex(hashes, _HASHES))
+        for name in declared_names:
+            is_declared = _by_word(declared, partial(_declares, name))
+            has_hashes &= (is_declared == 0) | flags_in(pc.match_substring(hashes, f'"{name}": "'))
+        odd |= flags_in(names.is_valid()) & ~(is_safe & is_inside & has_hashes)
+    counts = pc.value_counts(pa.chunked_array([columns.column(name).drop_null() for name in present]))
+    doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    for name in present if len(doubled) else ():
+        odd |= flags_in(pc.is_in(columns.column(name), value_set=doubled))
+    return odd
+
+
+def _declares(name: str, names: str) -> bool:
+    return name in names.split(",")
+
+
+def numbers_in(array: Any, absent: int = -1) -> Ids:
+    """Return the whole numbers of a column; `absent` for nulls.
+
+    `to_numpy` would import pandas where it is installed, which takes longer than opening a million shards.
+    """
+    if array.null_count == len(array):
+        return np.full(len(array), absent)
+    filled = array.fill_null(absent) if array.null_count else array
+    values = np.frombuffer(filled.buffers()[1], str(filled.type))
+    return values[filled.offset : filled.offset + len(filled)].astype(np.int64, copy=False)
+
+
+def flags_in(array: Any) -> Bools:
+    """Return the truth values of a column; False for nulls."""
+    return numbers_in(array.cast("uint8"), 0).astype(bool)
+
+
+def _by_word(words: Any, value: Callable[[str], int]) -> Ids:
+    """Return a number for the word of each row; 0 for nulls."""
+    if not hasattr(words, "dictionary"):
+        return np.zeros(len(words), np.int64)
+    values = np.array([*map(value, words.dictionary.to_pylist()), 0], np.int64)
+    return values[numbers_in(words.indices)]
+
+
+class RowParser:
+    """The parser of rows to shards, each checked as strictly as an entry of an index file.
+
+    Properties that many rows have in common are checked and kept once.
+    """
+
+    def __init__(self, schemas: list[dict[str, Any]], where: str) -> None:
+        self.schemas = schemas
+        """The columns of the shards, which rows refer to by number, as in the file."""
+        self.where = where
+        """Name of the table, for messages."""
+        self._checked_schemas: dict[tuple[Any, ...], Schema] = {}
+        self._checked_names: dict[tuple[Any, ...], tuple[str, ...]] = {}
+
+    def parse(self, row: Row, number: int) -> ShardInfo:
+        """Return the shard of one row.
+
+        Raises:
+            IndexFileError: the row is invalid; the message contains its number.
+        """
+        where = f"{self.where}, row {number}"
+        try:
+            return self._shard(row, where)
+        except FormatError:
+            raise
+        except (SchemaError, CatalogError) as error:
+            raise IndexFileError(f"{where}: {error.message[:500]}") from error
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise IndexFileError(f"{where} cannot be read: {str(error)[:200]}") from error
+
+    def text(self, row: Row) -> str:
+        """Return all values of a row as text, equal for equal shards of different tables; the row is not checked."""
+        names = MDS_COLUMNS if row["format"] in (None, "mds") else MDS_COLUMNS | TEXT_COLUMNS
+        return repr([self.schemas[row["schema"]], *(row[name] for name in names if name != "schema")])
+
+    def _shard(self, row: Row, where: str) -> ShardInfo:
+        common = row["compression"], row["hash_names"], row["size_limit"]
+        layout = row["schema"], row["format"] or "mds", row["newline"], row["separator"]
+        names, schema = self._checked_names.get(common), self._checked_schemas.get(layout)
+        if names is None:
+            names = self._checked_names[common] = _checked_names(*common, where=where)
+        if schema is None:
+            schema = self._checked_schemas[layout] = self._schema(*layout, where=where)
+        raw, zipped, meta, zip_meta = (_file(row, part, where) for part in ("raw", "zip", "meta", "zip_meta"))
+        if raw is None or (layout[1] in ONE_FILE_FORMATS) != (meta is None):
+            raise IndexFileError(f"{where}: a {layout[1]!r:.60} shard has a file too few or too many")
+        info = ShardInfo(
+            schema=schema,
+            samples=row["samples"],
+            raw=raw,
+            zip=zipped,
+            compression=row["compression"],
+            hash_names=names,
+            size_limit=row["size_limit"],
+            partition=row["partition"],
+            format=layout[1],
+            meta=meta,
+            zip_meta=zip_meta,
+            newline=row["newline"],
+            separator=row["separator"],
+            blocks=None if row["block_file"] is None else _block_list(row, where),
+        )
+        info.check(where)
+        return info
+
+    def _schema(self, number: int, kind: str, newline: str | None, separator: str | None, *, where: str) -> Schema:
+        if number < 0:
+            raise IndexFileError(f"{where}: there is no schema {number}")
+        names, encodings, sizes = (self.schemas[number][name] for name in ("names", "encodings", "sizes"))
+        entry = {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
+        if kind in ONE_FILE_FORMATS:
+            return parse_schema(Fields(entry, where))
+        if kind not in TEXT_FORMATS:
+            raise IndexFileError(f"{where}: unknown shard format {kind!r:.60}")
+        entry |= {"columns": dict(zip(names, encodings, strict=True)), "newline": newline, "separator": separator}
+        layout = parse_layout(Fields(entry, where), kind)
+        if layout.separator != separator or any(size is not None for size in sizes):
+            raise IndexFileError(f"{where}: separator {separator!r:.60} or column sizes do not belong to {kind}")
+        return layout.schema
+
+
+def _checked_names(
+    compression: str | None, hash_names: str | None, size_limit: int | None, *, where: str
+) -> tuple[str, ...]:
+    """Check the properties that shards of one writer have in common, and return the names of the hashes."""
+    names = tuple(hash_names.split(",")) if hash_names else ()
+    check_hash_names(names)
+    if compression is not None and parse_compression(compression) is None:
+        raise IndexFileError(f"{where}: an empty name for a compression")
+    parse_size_limit(size_limit)
+    return names
+
+
+def _file(row: Row, part: str, where: str) -> FileInfo | None:
+    name, num_bytes = row[f"{part}_name"], row[f"{part}_bytes"]
+    if name is None and num_bytes is None:
+        return None
+    file = FileInfo(name, -1 if num_bytes is None else num_bytes, _parse_hashes(row[f"{part}_hashes"]))
+    file.check(where, limit=MAX_STORED_BYTES if part in ZIPPED.values() else MAX_FILE_BYTES)
+    return file
+
+
+def _parse_hashes(text: str | None) -> dict[str, str]:
+    """Parse the hashes of a file, name to digest, from the JSON in a table; the digests are not checked."""
+    match = _ONE_HASH.fullmatch(text or "")
+    hashes = {match[1]: match[2]} if match else json.loads(text or "null")
+    return {sys.intern(algorithm): digest for algorithm, digest in hashes.items()}
+
+
+def _block_list(row: Row, where: str) -> BlockList:
+    offset, block_bytes, digest = row["block_offset"], row["block_bytes"], row["block_digest"]
+    if offset is None or block_bytes is None or digest is None:
+        raise IndexFileError(f"{where}: a block list without offset, size or digest")
+    name = check_basename(row["block_file"], where=f"{where}, block list")
+    blocks = BlockList(name, offset, block_bytes, digest % (1 << 64))
+    blocks.check(where)
+    return blocks
