@@ -468,12 +468,12 @@ def _plain_shards(shards: Sequence[ShardInfo], newest: Newest) -> tuple[Sequence
         return listed, digest_of(listed)
     with suppress(IndexFileError):
         hashed = decode_unlisted_hashes(shards, extra)
-        listed = digest_of(hashed)
-        if listed == extra.get(LISTED) and isinstance(logical := extra.get("logical", {}), dict):
+        known = digest_of(hashed)
+        if known == extra.get(LISTED) and isinstance(logical := extra.get("logical", {}), dict):
             content = digest_by(CONTENT, hashed, logical)
-            return hashed, content if content == extra.get("digest") else listed
-        if listed == extra.get("digest"):
-            return hashed, listed
+            return hashed, content if content == extra.get("digest") else known
+        if known == extra.get("digest"):
+            return hashed, known
     return tuple(shards), digest_of(shards)
 
 
