@@ -7,6 +7,7 @@ table takes 150 MB, of which only the accessed rows are read.
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,28 +39,28 @@ _quoted = json.encoder.encode_basestring_ascii
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
-class Content:
+class Content(ABC):
     """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
 
     emitted: bytes | None = None
     """The bytes of the table's only file, if this process created it."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Number of shards."""
-        raise NotImplementedError
 
+    @abstractmethod
     def contents(self) -> Iterator["TableContent"]:
         """Yield the data of the files, in order; the memory of each is released after it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, begin: int, end: int) -> list[ShardInfo]:
         """Return the shards of rows [begin, end). They are checked again: a mapped file may have changed since.
 
         Raises:
             IndexFileError: a row is invalid, or its file is missing or was changed.
         """
-        raise NotImplementedError
 
     @property
     def num_samples(self) -> int:
