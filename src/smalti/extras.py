@@ -9,6 +9,7 @@ EXTRA_OF = {
     "cloudpickle": "train",
     "optuna": "tune",
     "pandas": "spark",
+    "pydantic": "train",
     "pyspark": "spark",
     "rich": "cli",
     "safetensors": "train",

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from smalti.conversion import files
 from smalti.conversion.registry import open_source
 from smalti.conversion.source import SourceOptions
-from smalti.conversion.sources import delimited, json_checks, json_lines, lines, quotes, source_file, text_types
+from smalti.conversion.sources import delimited, json_checks, json_lines, lines
 from smalti.errors import SmaltiError
 from tests.conversion.source_rows import rows_of
 
-MODULES = (delimited, json_checks, json_lines, lines, quotes, source_file, text_types)
+MODULES = (delimited, files, json_checks, json_lines, lines)
 ADVICE = re.compile(
     r"\b([Cc]lose|[Cc]onvert|[Cc]orrect|[Dd]eclare|[Dd]ecompress|[Dd]ivide|[Gg]ive|[Rr]emove|[Ss]tore|[Ww]rite|expected"
     r"|such as)\b"
@@ -229,7 +230,7 @@ def test_advice_that_is_followed_helps(tmp_path, monkeypatch, case):
     if case.is_small:
         monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
         for module, name, limit in (
-            (lines, "MAX_LINE_BYTES", 80), (quotes, "MAX_LINE_BYTES", 80), (delimited, "MAX_COLUMNS", 5),
+            (lines, "MAX_LINE_BYTES", 80), (delimited, "MAX_COLUMNS", 5),
             (json_lines, "MAX_COLUMNS", 5),
         ):  # fmt: skip
             monkeypatch.setattr(module, name, limit)
