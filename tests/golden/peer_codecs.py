@@ -10,9 +10,6 @@ from pathlib import Path
 
 from peer_read import plain
 
-from smalti.cache import CacheOptions
-from smalti.dataset import OrderOptions
-
 
 def described_value(value):
     """Describe a value as `plain` does, with support for lists of images and complex numbers."""
@@ -28,11 +25,7 @@ def read(folder):
 
     with tempfile.TemporaryDirectory() as cache:
         dataset = StreamingDataset(
-            remote=str(folder),
-            cache=CacheOptions(local=cache, validate_hash="xxh64"),
-            batch_size=1,
-            shuffle=False,
-            order=OrderOptions(num_canonical_nodes=1),
+            remote=str(folder), local=cache, batch_size=1, shuffle=False, validate_hash="xxh64", num_canonical_nodes=1
         )
         return [{name: described_value(value) for name, value in sample.items()} for sample in dataset]
 

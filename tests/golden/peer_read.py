@@ -13,9 +13,6 @@ from decimal import Decimal
 import numpy as np
 from PIL import Image
 
-from smalti.cache import CacheOptions
-from smalti.dataset import OrderOptions
-
 
 def plain(value):
     if isinstance(value, bytes):
@@ -44,11 +41,7 @@ def main(folder, out, how):
     else:
         with tempfile.TemporaryDirectory() as cache:
             dataset = StreamingDataset(
-                remote=folder,
-                cache=CacheOptions(local=cache, validate_hash="xxh3_64"),
-                batch_size=1,
-                shuffle=False,
-                order=OrderOptions(num_canonical_nodes=1),
+                remote=folder, local=cache, batch_size=1, shuffle=False, validate_hash="xxh3_64", num_canonical_nodes=1
             )
             samples = list(dataset)
             assert len(dataset) == len(samples)
