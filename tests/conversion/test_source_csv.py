@@ -219,13 +219,13 @@ def test_folders_that_spark_writes_are_read_with_and_without_headers(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_row_of_100_000_columns_is_read_and_one_more_is_refused(tmp_path):
-    header = ",".join(f"c{place}" for place in range(100_000))
-    (tmp_path / "a.csv").write_text(header + "\n" + "1," * 99_999 + "x\n")
-    source = source_of(tmp_path / "a.csv", columns=("c0", "c99999"))
-    assert rows_of(source) == [{"c0": 1, "c99999": "x"}]
+def test_a_row_of_50_000_columns_is_read_and_one_more_is_refused(tmp_path):
+    header = ",".join(f"c{place}" for place in range(50_000))
+    (tmp_path / "a.csv").write_text(header + "\n" + "1," * 49_999 + "x\n")
+    source = source_of(tmp_path / "a.csv", columns=("c0", "c49999"))
+    assert rows_of(source) == [{"c0": 1, "c49999": "x"}]
     (tmp_path / "a.csv").write_text(header + ",more\n")
-    with pytest.raises(FormatError, match=r"a\.csv, line 1: there are more than 100000 columns"):
+    with pytest.raises(FormatError, match=r"a\.csv, line 1: there are more than 50000 columns"):
         source_of(tmp_path / "a.csv")
 
 

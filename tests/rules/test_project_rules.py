@@ -12,7 +12,7 @@ CODE = ("src", "assets", "resources", "pipelines", "tests", "tools", "benchmarks
 
 
 def run(*command):
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
 
 
 @pytest.mark.slow

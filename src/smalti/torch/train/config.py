@@ -315,8 +315,9 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
     else:
         whole = "a list, each " if len(first["loc"]) > 1 and isinstance(first["loc"][1], int) else ""
         expected = f"{whole}{cause}" if cause is not None else _described(get_type_hints(kind)[name])
-    near = did_you_mean(str(values[name]), cause.names) if isinstance(cause, _NotOneOfError) else ""
-    return _wrong(name, expected, values[name], near)
+    value = values[name] if name in values else getattr(kind, name)
+    near = did_you_mean(str(value), cause.names) if isinstance(cause, _NotOneOfError) else ""
+    return _wrong(name, expected, value, near)
 
 
 def _wrong(name: str, expected: str, value: Any, near: str = "") -> SchemaError:
@@ -484,7 +485,7 @@ class RunConfig:
 class TrainConfig(RunConfig):
     """The settings of a training run. Equal configurations on equal data give the same sample order."""
 
-    data: Text
+    data: Text = field()  # required: without a value here, the default of `RunConfig` would be inherited
     """URL or path of the shard set."""
     task: Annotated[Text, _one_of(tuple(TASKS), "module:Class")] = IMAGES
     """A key of `TASKS`, or `module:Class` of a `Task` of your own, called with `task_options`."""
