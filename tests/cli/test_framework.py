@@ -184,11 +184,11 @@ def test_output_to_a_full_disk_is_a_fault_and_no_traceback(root):
 def test_ctrl_c_is_status_130_and_no_traceback(tmp_path):
     ready = tmp_path / "ready"
     code = (
-        "import pathlib, sys, threading, smalti.catalog as catalog\n"
+        "import pathlib, sys, threading, smalti.catalog.opening as opening\n"
         "def wait(*_, **__):\n"
         f"    pathlib.Path({str(ready)!r}).touch()\n"
         "    threading.Event().wait(60)\n"
-        "catalog.load_manifest = wait\n"
+        "opening.open_version = wait\n"
         "from smalti.cli import main; raise SystemExit(main(['show', '.']))"
     )
     process = started(code=code, stdout=subprocess.PIPE)
