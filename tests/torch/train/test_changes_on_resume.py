@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from smalti.dataset import OrderOptions
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataset
 from smalti.torch.train import TrainConfig
@@ -80,7 +81,7 @@ def test_other_content_or_another_affinity_is_refused(name, squares, tmp_path):
     other = str(tmp_path / "other")
     if name != "affinity":
         publish_squares(other, train=3)
-    changed = {"affinity": {"remote": str(squares), "affinity": 0.5}}.get(name, {"remote": other})
+    changed = {"affinity": {"remote": str(squares), "order": OrderOptions(affinity=0.5)}}.get(name, {"remote": other})
     with pytest.raises(CursorError, match="affinity" if name == "affinity" else "digest|data set|version"):
         StreamingDataset(split="train", batch_size=8, shuffle=True, **changed).load_state_dict(state)
 

@@ -87,6 +87,7 @@ class MlflowRun:
         self._has_failed = False
         self._left_out = 0
         self._outcome = "killed"
+        self._is_abandoned = False
         self._answered = time.monotonic()
         """Time at which the thread was last known not to wait for the server."""
 
@@ -120,6 +121,7 @@ class MlflowRun:
         with contextlib.suppress(queue.Full):
             self._events.put(None, timeout=seconds)
         self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_abandoned = True  # the thread ends with the request that it waits for
         missing = self._recorder.missing()
         if self._left_out:
             missing.append(f"{self._left_out} events that came while the server was too slow")
@@ -130,6 +132,8 @@ class MlflowRun:
     def _record(self) -> None:
         """Record the events until the run is over; runs on the thread."""
         while (event := self._events.get()) is not None:
+            if self._is_abandoned:
+                return
             self._answered = time.monotonic()
             self._recorder.take(event)
         self._recorder.close(self._outcome)
@@ -331,6 +335,8 @@ def server_of(config: RunConfig) -> str:
 
 
 def _connected(server: str) -> Any:
+    # The pauses between its requests would draw from `random`, whose numbers belong to the user's program.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
     return importlib.import_module("mlflow").MlflowClient(server)
 
 
