@@ -7,7 +7,7 @@ import pytest
 
 from smalti.catalog import load_manifest, opening, publish
 from smalti.catalog.header import INDEX, header_key
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
 from tests.stores import MemoryStore
 
@@ -60,7 +60,7 @@ def test_an_expected_version_opens_in_one_round_trip(make_draft):
         event.clear()
     store.is_waiting = True  # a reader that waits for the index file first would never get it
     before = len(store.calls)
-    assert open_version(store, Choice(expected=2)).version == 2
+    assert open_version(store, WantedVersion(expected=2)).version == 2
     assert sorted(call.key for call in store.calls[before:]) == sorted([INDEX, header_key(2), header_key(3)])
 
 
@@ -69,7 +69,7 @@ def test_a_wrong_expectation_finds_the_newest_version_all_the_same(make_draft, e
     store = MemoryStore()
     for rows in (3, 4, 5):
         publish(store, make_draft(store, rows), mode="overwrite")
-    found, plain = open_version(store, Choice(expected=expected)), load_manifest(store)
+    found, plain = open_version(store, WantedVersion(expected=expected)), load_manifest(store)
     assert (found.version, found.digest, list(found.shards)) == (3, plain.digest, list(plain.shards))
 
 
@@ -86,7 +86,7 @@ def test_a_version_published_while_its_header_was_asked_for_is_found(make_draft,
         store.missing = missing
 
     store.publish_next = publish_next
-    assert open_version(store, Choice(expected=1)).version == 2
+    assert open_version(store, WantedVersion(expected=1)).version == 2
 
 
 def test_a_set_replaced_while_its_header_was_asked_for_is_read_as_it_is_now(make_draft):
@@ -104,7 +104,7 @@ def test_a_set_replaced_while_its_header_was_asked_for_is_read_as_it_is_now(make
 
     store.missed.clear()
     store.publish_next = replace
-    found = open_version(store, Choice(expected=2))
+    found = open_version(store, WantedVersion(expected=2))
     assert (found.version, found.rows) == (2, 6)
 
 
@@ -115,7 +115,7 @@ def test_an_expectation_of_a_plain_set_changes_nothing(make_draft):
     plain = MemoryStore()
     entries = ", ".join(json.dumps(shard.to_json(), sort_keys=True) for shard in shards)
     plain.put(INDEX, f'{{"shards": [{entries}], "version": 2}}'.encode())
-    assert open_version(plain, Choice(expected=5)).version == 0
+    assert open_version(plain, WantedVersion(expected=5)).version == 0
 
 
 def test_a_header_that_never_arrives_is_an_error_that_names_it(make_draft, monkeypatch):
@@ -124,4 +124,4 @@ def test_a_header_that_never_arrives_is_an_error_that_names_it(make_draft, monke
     publish(store, make_draft(store, 3), mode="overwrite")
     store.plant("get_range", key=header_key(1), delay=5.0)
     with pytest.raises(StoreTimeout, match=f"{header_key(1)}: no answer for 0 s"):
-        open_version(store, Choice(expected=1))
+        open_version(store, WantedVersion(expected=1))

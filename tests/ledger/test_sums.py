@@ -138,6 +138,11 @@ def test_sums_are_not_for_mosaicml_orders(tmp_path):
     file = write_life(tmp_path, 1, 0, None, ranks=1)
     file.write_bytes(file.read_bytes().replace(b'"window"', b'"py1e"'))
     assert check_ledger(tmp_path).counts == {"sum": 1, "gap": 22}
+    with (
+        LedgerWriter(tmp_path, life=2, world=World(), mode="digest") as writer,
+        pytest.raises(ValueError, match="mode 'digest' is not for MosaicML's order 'py1e'"),
+    ):
+        writer.begin_pass(PassStart(replace(CURSOR, algorithm="py1e"), 2))
 
 
 def test_the_sum_is_that_of_its_parts_in_any_order():

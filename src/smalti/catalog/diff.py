@@ -6,7 +6,7 @@ from typing import Any
 
 from smalti.catalog.digest import digest_of_shards
 from smalti.catalog.manifest import Annotations, Manifest, stored_bytes
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.table.segments import shards_only_in
 from smalti.format import ShardInfo
@@ -126,7 +126,7 @@ def source_changes(store: Store, before: Annotations, after: Annotations) -> Sou
 
 
 def _load(store: Store, which: int | str | None) -> Manifest:
-    return open_version(store, Choice(tag=which) if isinstance(which, str) else Choice(which))
+    return open_version(store, WantedVersion(tag=which) if isinstance(which, str) else WantedVersion(which))
 
 
 def _columns(manifest: Manifest) -> dict[str, str]:

@@ -248,7 +248,7 @@ def _read_header_in_thread(store: Store, version: int) -> Callable[[], Header]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class WantedVersion:
     """The version of a set to be opened: by its number or a tag, or else the newest."""
 
     number: int | None = None
@@ -256,7 +256,7 @@ class Choice:
     expected: int | None = None
     """The version that is probably the newest; it saves a round trip if it is, and changes nothing else."""
     by_index: bool = True
-    """Whether the shards of the newest version may be taken from the index file, which was read anyway. False for the
+    """True if the shards of the newest version may be taken from the index file, which was read anyway. False for the
     shard table in any case, with all digests recomputed."""
 
     def __post_init__(self) -> None:
@@ -272,7 +272,7 @@ class Choice:
         return self.number if self.tag is None else read_tag(store, self.tag).version
 
 
-NEWEST = Choice()
+NEWEST = WantedVersion()
 
 
 def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
@@ -286,10 +286,10 @@ def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
     """
-    return open_version(open_store(place), Choice(version))
+    return open_version(open_store(place), WantedVersion(version))
 
 
-def open_version(store: Store, choice: Choice = NEWEST) -> Manifest:
+def open_version(store: Store, choice: WantedVersion = NEWEST) -> Manifest:
     """Open a version, as `load_manifest` does.
 
     Raises:
@@ -309,7 +309,7 @@ def open_version(store: Store, choice: Choice = NEWEST) -> Manifest:
     return in_place or _from_table(store, newest.header, choice)
 
 
-def _from_table(store: Store, header: Header, choice: Choice) -> Manifest:
+def _from_table(store: Store, header: Header, choice: WantedVersion) -> Manifest:
     manifest = read_manifest(store, header, recount=not choice.by_index)
     segments = segments_in(manifest.shards)
     if segments is not None and not choice.by_index:
@@ -317,7 +317,7 @@ def _from_table(store: Store, header: Header, choice: Choice) -> Manifest:
     return manifest
 
 
-def _numbered(store: Store, version: int, choice: Choice) -> Manifest:
+def _numbered(store: Store, version: int, choice: WantedVersion) -> Manifest:
     header = header_of(store, version)
     try:
         return _from_table(store, header, choice)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smalti.catalog.manifest import Manifest, has_write_id, row_hash_text
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import aligned_shards, columns_of, load_object, objects_of
 from smalti.catalog.table.shard_table import block_files_of
 from smalti.errors import ChecksumMismatch, FormatError, IndexFileError, StoreAuthError, StoreNotFound, StoreTimeout
@@ -158,7 +158,7 @@ def verify(
         StoreTimeout: the store does not answer, so that there is no result.
     """
     store = open_store(place)
-    manifest = open_version(store, Choice(version, tag, by_index=False))
+    manifest = open_version(store, WantedVersion(version, tag, by_index=False))
     added = [aligned_shards(store, entry, manifest.shards) for entry in columns_of(manifest.sidecars)]
     chosen = [[shard for shard in shards if only is None or only(shard)] for shards in (manifest.shards, *added)]
     run = _Verification(store, deep, on_shard, sum(map(len, chosen)))

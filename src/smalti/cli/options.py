@@ -46,9 +46,9 @@ class VersionChoice:
 
     def open(self, store: "Store") -> "Manifest":
         """Open the version."""
-        from smalti.catalog.opening import Choice, open_version
+        from smalti.catalog.opening import WantedVersion, open_version
 
-        return open_version(store, Choice(self.at, self.tag))
+        return open_version(store, WantedVersion(self.at, self.tag))
 
 
 @dataclass(frozen=True)

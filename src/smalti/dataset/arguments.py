@@ -2,22 +2,20 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
 from smalti.attributes import whole_or_none
+from smalti.dataset.order import OrderOptions
 from smalti.errors import ArgumentError, ArgumentTypeError
 from smalti.stream import MOVED_TO_CACHE, Stream, StreamOptions
 from smalti.world import World
 
-_OF_ORDER = (
-    "num_canonical_nodes", "shuffle_block_size", "affinity", "tail", "replication", "sampling_method",
-    "sampling_granularity", "batching_method", "change_weights",
-)  # fmt: skip
 MOVED = {
     **MOVED_TO_CACHE,
     **{name: f"is now in cache=CacheOptions({name}=...)" for name in ("cache_limit", "predownload")},
-    **{name: f"is now in order=OrderOptions({name}=...)" for name in _OF_ORDER},
+    **{entry.name: f"is now in order=OrderOptions({entry.name}=...)" for entry in fields(OrderOptions)},
     "rank": "is now in world=World.flat(rank, num_ranks)",
     "num_ranks": "is now in world=World.flat(rank, num_ranks)",
     "shuffle_algo": "is gone: shuffle=True is the `window` order, and MosaicML's (py1e, py1br, py1s, py2s, naive) are "
@@ -25,6 +23,7 @@ MOVED = {
     "partition_algo": "is of MosaicML's orders: use smalti.compat.streaming.StreamingDataset",
 }
 """By argument of an earlier release: where it is now."""
+MAX_VERSION = (1 << 62) - 1
 _ABBREVIATIONS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _ABBREVIATED = re.compile(r"(\d+(?:\.\d+)?) *([kmbt]?)", re.IGNORECASE)
 

@@ -24,7 +24,14 @@ from smalti.attributes import (
 from smalti.cache import CacheOptions, CacheStats
 from smalti.catalog import Manifest
 from smalti.cursor import MAX_SEED, Cursor
-from smalti.dataset.arguments import MOVED, check_transform, checked_world, declared_streams, number_of_samples
+from smalti.dataset.arguments import (
+    MAX_VERSION,
+    MOVED,
+    check_transform,
+    checked_world,
+    declared_streams,
+    number_of_samples,
+)
 from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.order import DEFAULT_SEED, MAX_COUNT, OrderOptions, run_order
 from smalti.dataset.skipping import skip_policy
@@ -116,7 +123,8 @@ class StreamingDataset:
     ) -> None:
         check_flags(shuffle=shuffle, include_ids=include_ids, allow_unsafe_types=allow_unsafe_types, logical=logical)
         check_callable("transform", transform)
-        declared = declared_streams(streams, remote=remote, version=whole_or_none("version", version, 0), tag=tag)
+        version = whole_or_none("version", version, 0, MAX_VERSION)
+        declared = declared_streams(streams, remote=remote, version=version, tag=tag)
         fetching = checked_cache(cache)
         stream_options = tuple(
             options_of(

@@ -22,7 +22,7 @@ from smalti.catalog.erasures import erasure_id
 from smalti.catalog.header import FOLDER, INDEX, Header, read_header
 from smalti.catalog.manifest import Draft
 from smalti.catalog.next_version import VersionStep
-from smalti.catalog.opening import Choice, find_newest
+from smalti.catalog.opening import WantedVersion, find_newest
 from smalti.catalog.publishing import Mode, check_target, publish_copy
 from smalti.catalog.table.shard_table import samples_of
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
@@ -158,7 +158,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     if mode not in {"create", "overwrite"}:
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")
     sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
-    choice = Choice(whole_or_none("version", version), tag)
+    choice = WantedVersion(whole_or_none("version", version), tag)
     content = read_content(sides.source, choice.number_in(sides.source))
     if content.header is None:
         return copy_plain(sides, content, split)

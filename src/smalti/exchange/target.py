@@ -23,7 +23,15 @@ from xxhash import xxh3_64_intdigest
 from smalti.catalog.erasures import erased_keys, erasure_id
 from smalti.catalog.header import INDEX, Header, read_manifest
 from smalti.catalog.manifest import Draft, Manifest, has_write_id
-from smalti.catalog.opening import Choice, Newest, find_newest, header_of, headers_before, no_shard_set, open_version
+from smalti.catalog.opening import (
+    Newest,
+    WantedVersion,
+    find_newest,
+    header_of,
+    headers_before,
+    no_shard_set,
+    open_version,
+)
 from smalti.catalog.publishing import stored_sizes_of
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, live_keys, objects_of, shards_of, store_columns
@@ -119,7 +127,7 @@ def read_content(store: Store, version: int | None) -> Content:
     """
     newest = find_newest(store, lenient=True)
     if newest.header is None:
-        return Content(store, open_version(store, Choice(version, by_index=False)), None)
+        return Content(store, open_version(store, WantedVersion(version, by_index=False)), None)
     number = newest.header.version if version is None else version
     if number in newest.header.expired:
         raise vacuumed(store, number)

@@ -14,7 +14,7 @@ from smalti.attributes import whole_number
 from smalti.catalog import Manifest
 from smalti.catalog.header import Header
 from smalti.catalog.manifest import has_write_id
-from smalti.catalog.opening import Choice, find_newest, open_version
+from smalti.catalog.opening import WantedVersion, find_newest, open_version
 from smalti.catalog.sidecars import SOURCES, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import bytes_of, kinds_of, sizes_of
 from smalti.catalog.tags import tags
@@ -131,7 +131,7 @@ def info(place: Place, *, version: int | None = None, tag: str | None = None, sp
     """
     store = open_store(place)
     try:
-        manifest = open_version(store, Choice(version, tag))
+        manifest = open_version(store, WantedVersion(version, tag))
     except StoreNotFound as error:
         if split is not None:
             with suppress(StoreNotFound):  # a folder of splits, as MosaicML's writer leaves it

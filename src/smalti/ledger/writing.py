@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from smalti.cursor import WINDOW
 from smalti.errors import ArgumentError, StoreError, StoreExists
 from smalti.ledger.records import (
     Ids,
@@ -115,7 +116,16 @@ class LedgerWriter:
         return self._passes
 
     def begin_pass(self, start: PassStart) -> None:
-        """Record that an iteration begins. It supersedes samples after its cursor that were taken before."""
+        """Record that an iteration begins. It supersedes samples after its cursor that were taken before.
+
+        Raises:
+            ValueError: the mode is `digest` and the order is MosaicML's, whose positions depend on the world.
+        """
+        if self._is_digest and start.cursor.algorithm != WINDOW:
+            raise ArgumentError(
+                f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
+                "nothing; use mode 'steps'."
+            )
         self._append(pass_line(self._passes, start))
         self._passes += 1
         self._steps, self._sum, self._unsummed = 0, Sum(), []

@@ -29,7 +29,7 @@ from smalti.cache.sources import CacheOptions, detect_cache_folder
 from smalti.catalog import Manifest
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.sidecars import ColumnsEntry, aligned_shards, columns_of
 from smalti.catalog.table.shard_table import ShardBytes, bytes_of, kinds_of, sizes_of, without_hash
 from smalti.errors import IndexFileError, MixedSplitsWarning, SchemaError, StoreNotFound, VersionNotFound
@@ -418,9 +418,9 @@ class LastVersion:
 
 def _load(store: Store, options: StreamOptions) -> Manifest:
     if options.version is not None or options.tag is not None:
-        return open_version(store, Choice(options.version, options.tag))
+        return open_version(store, WantedVersion(options.version, options.tag))
     last = LastVersion(store, options.cache)
-    manifest = open_version(store, Choice(expected=last.read()))
+    manifest = open_version(store, WantedVersion(expected=last.read()))
     last.write(manifest.version)
     return manifest
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from smalti.catalog import Draft, load_manifest, publish
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.catalog.table.arrow import pack_shards, table_of, unpack_shards
 from smalti.catalog.table.shard_table import digest_of
 from smalti.errors import IndexFileError
@@ -62,7 +62,7 @@ def test_shards_and_digests_are_the_same_with_and_without_block_lists():
 
 def test_a_version_opens_with_block_lists_by_its_index_and_by_its_table(published):
     assert lists(load_manifest(published).shards) == LISTS
-    assert lists(open_version(published, Choice(1, by_index=False)).shards) == LISTS
+    assert lists(open_version(published, WantedVersion(1, by_index=False)).shards) == LISTS
 
 
 def test_a_split_opened_by_its_own_address_names_its_block_files_below_it(published):

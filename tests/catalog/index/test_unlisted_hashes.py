@@ -7,7 +7,7 @@ import pytest
 
 from smalti.catalog import Draft, load_manifest, publish
 from smalti.catalog.index import decode_unlisted_hashes
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, parse_index, text_schema
 from smalti.storage import LocalStore
@@ -44,7 +44,7 @@ def recorded(shards):
 def test_a_version_has_the_hashes_by_its_index_alone_and_by_its_table():
     store = MemoryStore()
     manifest = published(store)
-    assert recorded(open_version(store, Choice(by_index=False)).shards) == {("xxh3_64",)}
+    assert recorded(open_version(store, WantedVersion(by_index=False)).shards) == {("xxh3_64",)}
     for key in [key for key in store.objects if key.endswith(".arrow")]:
         store.delete(key)
     assert load_manifest(store).shards == tuple(manifest.shards)

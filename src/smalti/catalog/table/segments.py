@@ -21,7 +21,7 @@ from smalti.catalog.table.arrow import emit_joined, load_content, opened_bytes
 from smalti.catalog.table.rows import NAMES
 from smalti.catalog.table.segment_list import Segment, SegmentList, SplitFacts, segment_shards_of
 from smalti.catalog.table.shard_table import (
-    Content,
+    ShardRows,
     ShardTable,
     TableContent,
     check_shards,
@@ -137,7 +137,7 @@ def _splits_of(content: TableContent, begin: int = 0) -> dict[str, SplitFacts]:
 
 
 @dataclass(eq=False)
-class SegmentedContent(Content):
+class SegmentedContent(ShardRows):
     """The shards of all segments. They stay loaded once columns of all shards were read."""
 
     segment_shards: int

@@ -39,7 +39,7 @@ _quoted = json.encoder.encode_basestring_ascii
 _PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}\Z")
 
 
-class Content(ABC):
+class ShardRows(ABC):
     """The data of a shard table: one file (`TableContent`), or several segments (`SegmentedContent`)."""
 
     emitted: bytes | None = None
@@ -142,7 +142,7 @@ class Content(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class TableContent(Content):
+class TableContent(ShardRows):
     """The data of one file of shards."""
 
     arrow: "pa.Table"
@@ -211,7 +211,7 @@ def _reopened(reopen: Callable[[], TableContent]) -> TableContent:
 class ShardTable(Sequence[ShardInfo]):
     """Shards in order, created on access. Immutable, thread-safe, fork-safe, cheap to pickle and to slice."""
 
-    def __init__(self, content: Content, rows: range | Ids | None = None) -> None:
+    def __init__(self, content: ShardRows, rows: range | Ids | None = None) -> None:
         """Create a sequence of these rows of the table, in this order; by default all."""
         self._content = content
         self._rows = range(content.size) if rows is None else rows
@@ -271,7 +271,7 @@ class ShardTable(Sequence[ShardInfo]):
         return self._select(self._content.numbers("samples"))
 
     @property
-    def content(self) -> Content:
+    def content(self) -> ShardRows:
         """The data of the table, of which these shards may be a part."""
         return self._content
 

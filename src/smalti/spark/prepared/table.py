@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from smalti.catalog import Manifest, sidecars
-from smalti.catalog.opening import Choice, open_version
+from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import FormatError, StoreNotFound
 from smalti.format import ShardInfo
 from smalti.images.duplicates import HASH_BYTES
@@ -202,7 +202,7 @@ def bad_in(files: pa.Table) -> list[tuple[str, str]]:
 
 def _manifest(store: Store, version: int | None, tag: str | None) -> Manifest:
     try:
-        return open_version(store, Choice(version, tag))
+        return open_version(store, WantedVersion(version, tag))
     except StoreNotFound as error:
         is_older = next(iter(store.list("_tables")), None) is not None
         found = "it has the tables of a Smalti before versions, which are not read" if is_older else "check the address"
