@@ -73,7 +73,10 @@ def test_a_place_without_a_set_is_one_line(tmp_path, capsys):
     (tmp_path / "a.jpg").write_bytes(b"x")
     for command in ("info", "head", "stats", "preview"):
         assert main([command, str(tmp_path)]) == 1
-        assert "holds no shard set, but images such as a.jpg: `smalti convert`" in capsys.readouterr().err
+        assert (
+            "holds no shard set, but other files such as a.jpg: if they are data, `smalti convert`"
+            in capsys.readouterr().err
+        )
 
 
 def test_the_widest_columns_share_the_room_that_is_left():

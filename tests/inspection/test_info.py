@@ -65,9 +65,7 @@ def test_splits_in_folders_of_their_own_are_named_and_opened(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a/b.jpg", "images such as a/b.jpg: `smalti convert`"),
-        ("part-0.parquet", "Parquet files such as part-0.parquet"),
-        ("notes.txt", "There are 1 other objects such as notes.txt"),
+        ("a/b.jpg", "but other files such as a/b.jpg: if they are data, `smalti convert`"),
         (None, ". The place is empty or does not exist"),
     ],
 )

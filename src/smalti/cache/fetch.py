@@ -10,6 +10,9 @@ A wrong hash reaches the user in these steps:
    number of attempts. Of a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
 3. `FetchQueue` (`cache.py`) keeps the error for the reader of the shard, and `ShardCache` raises a copy in every thread
    that reads it. Nothing above wraps it.
+
+Of a shard that is read by ranges, `format/blocks.py` compares each block, and `cache/blocks.py` adds the shard's name.
+A size that is wrong is found before its hash: `format/reading/files.py`.
 """
 
 import errno

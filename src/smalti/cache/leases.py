@@ -347,6 +347,11 @@ def read_leases(root: Path, own: str | None = None) -> list[LeaseContents]:
     return found
 
 
+def num_readers(root: Path) -> int:
+    """Return how many leases on a cache folder are alive: a lease lives as long as its process holds its lock."""
+    return sum(map(is_held, lease_paths(root)))
+
+
 def lease_paths(root: Path) -> list[Path]:
     """Return the files of all leases on a cache folder, stale ones included."""
     try:

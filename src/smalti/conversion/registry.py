@@ -1,6 +1,7 @@
 """The table of formats that `convert` reads: which module opens each, and how a format is recognised.
 
-A further format is one entry in `FORMATS`, and a module in `sources/` with two functions:
+A further format is a name in `Format`, an entry in `FORMATS`, a place in `_BY_ENDING` and `_TABULAR` if it is
+recognised by endings and has rows, and a module in `sources/` with two functions:
 
     recognises(place, names) -> bool
         Decides whether a place has this format. `place` is a path, a URL, a `Store`, or an object of another library;

@@ -19,6 +19,7 @@ from smalti.stream import OpenStreams
 
 Ints = NDArray[np.int64]
 _SAMPLES_PER_LOOKUP = 1 << 16  # sample ids that are mapped to shards together
+_BATCHES_AHEAD = 8  # at first; then as many as `_SHARDS_AHEAD` need, if that is more
 _MIN_LOOKAHEAD = 64  # samples; MosaicML Streaming's lookahead when the batch size is unknown
 _SHARDS_AHEAD = 4  # average shards; with fewer the link is idle whenever one of them is late
 _MAX_SAMPLES_AHEAD = 1 << 16  # planned at once, which takes some microseconds for a step
@@ -160,7 +161,7 @@ def lookahead_spans(
     batch_size: int, shard_samples: float, num_all: int, predownload: int | None = None
 ) -> tuple[int, int]:
     """Return how many steps are planned together, at first and later on, for shards of so many samples on average."""
-    samples = max(8 * batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
+    samples = max(_BATCHES_AHEAD * batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
     first = max(1, -(-samples // batch_size)) * num_all
     if predownload is not None:
         return first, first

@@ -49,11 +49,6 @@ _DEADLINE_SECONDS = 3600.0  # for the rows of one shard; the store's own deadlin
 
 _SPLITS = ("train", "val", "validation", "test")  # that are looked for where listing is not bounded
 _LISTED = 200  # objects that are looked at where there is no set
-_CONVERTED = {
-    ".parquet": "Parquet files", ".csv": "CSV files", ".jsonl": "JSON lines", ".tar": "tar files",
-    ".jpg": "images", ".jpeg": "images", ".png": "images", ".webp": "images", ".arrow": "Arrow files",
-    ".bin": "binary chunks, as LitData writes",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -427,16 +422,13 @@ def explain_missing(store: Store, error: StoreNotFound) -> StoreNotFound:
             url=store.url,
             splits=below,
         )
-    kinds = [_CONVERTED.get(f".{key.rpartition('.')[2].lower()}") for key in keys]
-    named = next(filter(None, kinds), None)
-    if named is not None:
-        return StoreNotFound(
-            f"{store.url} holds no shard set, but {named} such as {keys[kinds.index(named)]}: `smalti convert` makes "
-            "a version of them",
-            url=store.url,
-        )
-    found = f"There are {len(keys)} other objects such as {keys[0]}" if keys else "The place is empty or does not exist"
-    return StoreNotFound(f"{error.message}. {found}", url=store.url)
+    if not keys:
+        return StoreNotFound(f"{error.message}. The place is empty or does not exist", url=store.url)
+    return StoreNotFound(
+        f"{store.url} holds no shard set, but other files such as {keys[0]}: if they are data, `smalti convert` makes "
+        "a version of them",
+        url=store.url,
+    )
 
 
 def _first_keys(store: Store) -> list[str]:

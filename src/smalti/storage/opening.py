@@ -148,7 +148,7 @@ def check_secrets(address: str) -> None:
     if not service and not has_login(address):
         return
     shown = redact_address(address)
-    if "#" in address and service in (*_WEB, "hf"):
+    if "#" in address and service in SCHEME_BY_NAME and SCHEME_BY_NAME[service].is_web:
         raise StoreError(f"{shown}: no fragment in an address of the web; # in a name is written %23", url=shown)
     if "?" in address and not address.startswith("/"):
         advice = "give signatures and tokens as storage options"

@@ -2,7 +2,8 @@
 
 To add a scheme, write a module of `smalti.storage.backends` with a function `make`, and add one entry to `SCHEMES`.
 The opening of addresses, `FsspecStore`, advice in error messages, redaction, training workers and deployments read the
-registry. Only the exceptions of a new client library need another place: their names in `smalti.storage.errors`.
+registry. Two things have other places: exceptions of a new client library are named in `smalti.storage.errors`, and a
+storage resource of Dagster with its own fields is a class in `smalti_dagster/resources/storage.py`.
 
 Functions of backends are named as text and imported on first use: `import smalti` stays fast, and every module of this
 package can import this one.
@@ -50,6 +51,8 @@ class Scheme:
     """`() -> names` of all options that the library of the scheme takes; imports it. "" accepts any name."""
     allows_at_sign: bool = False
     """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
+    is_web: bool = False
+    """True if addresses are those of the web, in which "#" begins a fragment."""
     is_read_only: bool = False
     """True if the store refuses writes; the file system of `hf://` refuses them itself, with advice."""
     has_conditional_puts: bool = False
@@ -143,6 +146,7 @@ _HTTPS = Scheme(
     reader="smalti.storage.backends.web:web_reader",
     usual_options=("headers", "client_kwargs", "exact_address"),
     client_options="smalti.storage.backends.web:option_names",
+    is_web=True,
     is_read_only=True,
     credentials_help=(
         "pass what the server wants as the storage option `headers`, such as {'Authorization': 'Bearer ...'}"
@@ -267,6 +271,7 @@ SCHEMES = (
     ),
     Scheme(
         name="hf",
+        is_web=True,
         maker="smalti.storage.backends.hub:make",
         parse_address="smalti.storage.backends.hub:parse_address",
         endpoint="smalti.storage.backends.hub:server_of",

@@ -1,6 +1,7 @@
 """The sections of a declaration about the data: their source, partitions, split, preparation and storage."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import dagster as dg
@@ -14,18 +15,35 @@ PARTITION = "{partition}"
 MANIFESTS = (".csv", ".parquet")
 """Endings of the names of manifests."""
 
-FORMS: dict[str, Literal["images", "rows"]] = {
-    "folder": "images",
-    "manifest": "images",
-    "table": "rows",
-    "sql": "rows",
-    "dataframe": "rows",
-    "generate": "images",
+
+@dataclass(frozen=True)
+class SourceForm:
+    """One form of a source, such as a folder or a query."""
+
+    kind: Literal["images", "rows"]
+    """What the source has. Rows are read by `sources/rows.py`, images are found by `sources/images.py`."""
+    text: str = ""
+    """The value of the field, in the words of a run's configuration; of rows."""
+    names_function: bool = False
+    """True if the value is a `module:function`."""
+
+
+FORMS = {
+    "folder": SourceForm("images"),
+    "manifest": SourceForm("images"),
+    "table": SourceForm("rows", "name in the catalogue, or address if the declaration has a format"),
+    "sql": SourceForm("rows", "a query"),
+    "dataframe": SourceForm("rows", "module:function", names_function=True),
+    "generate": SourceForm("images", names_function=True),
 }
-"""The forms of a source, each named as its field of `Source`, and what it has. Rows are read by `sources/rows.py`."""
-ROW_FORMS = tuple(form for form, kind in FORMS.items() if kind == "rows")
+"""The forms of a source, each named as its field of `Source`."""
 GENERATE = "generate"
 """The form that may stand beside another one."""
+
+
+def forms_of(kind: Literal["images", "rows"]) -> tuple[str, ...]:
+    """Return the names of the forms of a kind."""
+    return tuple(name for name, form in FORMS.items() if form.kind == kind)
 
 
 class Source(dg.Model, dg.Resolvable):
@@ -78,16 +96,12 @@ class Source(dg.Model, dg.Resolvable):
             )
         if self.manifest and not self.manifest.endswith(MANIFESTS):
             raise ValueError(f"`manifest` must be a file {' or '.join(MANIFESTS)}, found {self.manifest!r}")
-        if self.generate:
-            require_import_path("generate", self.generate)
+        for name, path in self.functions.items():
+            require_import_path(name, path)
         if self.generate_options and not self.generate:
             raise ValueError("`generate_options` are arguments of the function that `generate` names: give both")
-        if self.dataframe:
-            require_import_path("dataframe", self.dataframe)
-        if self.version:
-            require_import_path("version", self.version)
         if self.version and self.kind == "images":
-            raise ValueError(f"`version` needs a source of rows ({', '.join(ROW_FORMS)})")
+            raise ValueError(f"`version` needs a source of rows ({', '.join(forms_of('rows'))})")
         if self.options and self.format is None:
             raise ValueError("`options` are those of the reader of a table given by its address: give its `format`")
         return self
@@ -105,7 +119,13 @@ class Source(dg.Model, dg.Resolvable):
     @property
     def kind(self) -> Literal["images", "rows"]:
         """`images` for folders, manifests and generated sets, `rows` for tables, queries and DataFrames."""
-        return FORMS[self.form]
+        return FORMS[self.form].kind
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions that the source names, as `module:function`, by field; `version` among them."""
+        names = [*(name for name, form in FORMS.items() if form.names_function), "version"]
+        return {name: path for name in names if (path := getattr(self, name))}
 
 
 _WINDOWS: dict[str, Callable[..., dg.PartitionsDefinition[str]]] = {

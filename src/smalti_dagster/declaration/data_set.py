@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from smalti.torch.train.config import IMAGES, TASKS
 from smalti_dagster.declaration.automation import Automation
 from smalti_dagster.declaration.checks import CheckName, Severity, blocking_checks, refuse_of_other_kind
-from smalti_dagster.declaration.data import PARTITION, Image, Partitions, Prepare, Shards, Source, Split
+from smalti_dagster.declaration.data import PARTITION, Image, Partitions, Prepare, Shards, Source, Split, forms_of
 from smalti_dagster.declaration.training import Train, Tuning
 from smalti_dagster.declaration.values import IMPORT_PATH, Share, module_text
 
@@ -209,7 +209,7 @@ class Declaration(dg.Model, dg.Resolvable):
         """Return each `module:name` that a stage calls."""
         train = self.train
         named: dict[Stage, tuple[str | None, ...]] = {
-            "raw": (self.source.dataframe, self.source.generate),
+            "raw": tuple(path for name, path in self.source.functions.items() if name != "version"),
             "prepared": (self.function,),
             "model": (train.function, train.task, train.architecture) if train is not None else (),
         }
@@ -224,9 +224,11 @@ class Declaration(dg.Model, dg.Resolvable):
 def _refuse_for_images(declared: Declaration) -> None:
     split, columns = declared.split, declared.shards.columns
     if declared.function is not None:
-        raise ValueError("`prepare.function` needs a source of rows (table, sql, dataframe); images take `image`")
+        raise ValueError(
+            f"`prepare.function` needs a source of rows ({', '.join(forms_of('rows'))}); images take `image`"
+        )
     if declared.train is not None and declared.train.task in TASKS and declared.train.task != IMAGES:
-        raise ValueError(f"`train.task` {declared.train.task} needs a source of rows (table, sql, dataframe)")
+        raise ValueError(f"`train.task` {declared.train.task} needs a source of rows ({', '.join(forms_of('rows'))})")
     if split.key or split.column:
         raise ValueError("`split.key` and `split.column` need a source of rows: images are split by their paths")
     if declared.shards.nulls:
@@ -238,7 +240,8 @@ def _refuse_for_images(declared: Declaration) -> None:
 
 def _refuse_for_rows(declared: Declaration) -> None:
     if declared.prepare is not None and declared.prepare.image is not None:
-        raise ValueError("`prepare.image` needs a source of images (folder, manifest, generate); rows take `function`")
+        images = ", ".join(forms_of("images"))
+        raise ValueError(f"`prepare.image` needs a source of images ({images}); rows take `function`")
     if declared.train is not None and declared.train.function is None and declared.train.task == IMAGES:
         rest = ", ".join(name for name in TASKS if name != IMAGES)
         raise ValueError(

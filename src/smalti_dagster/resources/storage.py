@@ -16,6 +16,7 @@ from pydantic import Field
 
 from smalti.storage import Store, open_store
 from smalti.storage.opening import service_of
+from smalti.storage.schemes import SCHEMES
 from smalti_dagster.runs.lifetime import RunBoundResource
 
 STAGE_TAG = "smalti/stage"
@@ -231,8 +232,6 @@ class VolumesStorage(StorageResource):
 class FsspecStorage(StorageResource):
     """Any other service that the library opens, such as sftp://, with the options of its file system as they are."""
 
-    schemes = ("sftp", "memory")
-
     storage_options: dict[str, Any] = Field(default={}, description="Keyword arguments of the file system.")
 
     def options(self) -> dict[str, Any]:
@@ -240,15 +239,18 @@ class FsspecStorage(StorageResource):
         return dict(self.storage_options)
 
 
-_CLASSES: tuple[type[StorageResource], ...] = (
+_OWN: tuple[type[StorageResource], ...] = (
     LocalStorage,
     S3Storage,
     OciStorage,
     GcsStorage,
     AzureStorage,
     VolumesStorage,
-    FsspecStorage,
 )
+FsspecStorage.schemes = tuple(
+    scheme.name for scheme in SCHEMES if not scheme.is_web and not any(scheme.name in each.schemes for each in _OWN)
+)
+_CLASSES = (*_OWN, FsspecStorage)
 
 
 def storage_class(url: str) -> type[StorageResource]:

@@ -6,18 +6,19 @@ from pydantic import Field
 from smalti.storage.redact import redact
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import with_defaults
-from smalti_dagster.declaration.data import ROW_FORMS
+from smalti_dagster.declaration.data import FORMS, forms_of
 from smalti_dagster.places import expand
+
+_FORMS = forms_of("rows")
 
 
 class RowsConfig(dg.Config):
     """The source of the rows."""
 
-    form: str = Field(default="table", description=f"{', '.join(ROW_FORMS[:-1])} or {ROW_FORMS[-1]}.")
+    form: str = Field(default="table", description=f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}.")
     source: str = Field(
         default="",
-        description="table: name in the catalogue, or address if the declaration has a format; sql: a query; "
-        "dataframe: module:function.",
+        description="; ".join(f"{name}: {FORMS[name].text}" for name in _FORMS) + ".",
     )
 
     @property

@@ -193,9 +193,7 @@ def _refuse_what_differs(
         if name not in databricks.environment:
             raise _refusal(f"the declaration refers to the variable {name}: name it in `environment`")
     installed = packages_distributions()
-    for path in filter(
-        None, (declared.function, declared.source.dataframe, declared.source.version, declared.source.generate)
-    ):
+    for path in filter(None, (declared.function, *declared.source.functions.values())):
         package = re.split(r"[.:]", path)[0]
         if package not in {each.partition(".")[0] for each in databricks.packages} and package not in installed:
             raise _refusal(f"the cluster has no package {package!r} of {path}: name it in `packages`")

@@ -51,7 +51,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         validate_hash: hash that the index must have for every file; all hashes that it has are checked in any case.
         keep_zip: keep compressed shards after unpacking.
         epoch_size: samples of an epoch, such as 64000 or "64k", with relative weights or none.
-        predownload: samples that a worker looks ahead; by default eight batches.
+        predownload: samples that a worker looks ahead; by default as `predownload` of `smalti.CacheOptions`.
         cache_limit: bytes that local copies may take, such as "100gb".
         sampling_method: `balanced` or `fixed`, for a stream of which an epoch takes a part.
         sampling_granularity: samples that are drawn from a shard together.
