@@ -16,6 +16,7 @@ from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target
 from smalti.conversion.job import (
+    UPLOADS,
     Group,
     Job,
     JoinShards,
@@ -37,7 +38,7 @@ from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import collect_parts, delete_all
 from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require
 from smalti.writer.tables.transform import Transform, TransformFunction
-from smalti.writer.tables.versions import derive_write_id, identify, options_in_id, write_version
+from smalti.writer.tables.versions import begun, derive_write_id, identify, options_in_id, publish_shards
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
     left_out_of(opened).warn(opened.url)
     with memory_errors(opened.url):
-        job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
+        job = plan_job(opened, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 
@@ -194,21 +195,18 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
     write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
-    plan = dataclasses.replace(job.plan, write_id=write.write_id)
-    check_append(write.parent, plan)
+    check_append(write.parent, job.output.schema, job.output.logical)
     check_classes(write.parent, job)
     runner = _Runner(processes, on_progress)
-
-    def run(plan: WritePlan) -> Answers:
+    with begun(store, write) as watch:
+        plan = WritePlan(store, write.write_id, job.options.shard_options, job.rows, job.output, UPLOADS, watch.disk)
         answers = runner.write(plan, job.groups)
         try:
             check_unchanged(job)
         except BaseException:
             _remove_shards(store, answers)
             raise
-        return answers
-
-    published = write_version(plan, write, job.options, run, runner.join)
+        published = publish_shards(plan, write, job.options, answers, runner.join, watch)
     _remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
     return published.manifest
 
@@ -232,7 +230,7 @@ class _Runner:
             SmaltiError: What a task raised, or its processes died.
         """
         tasks = [
-            Task(number, f"{plan.part_word} {number} ({group.name})", WriteGroup(group), group.num_bytes)
+            Task(number, f"{plan.input.words.part} {number} ({group.name})", WriteGroup(group), group.num_bytes)
             for number, group in enumerate(groups)
         ]
         answers: Answers = []

@@ -80,7 +80,7 @@ class _Worker:
         task.rows = 0
         self.task, self.last_sign = task, time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send_bytes(_dumps((task.work, attempt)))
+            self.connection.send_bytes(pickle.dumps((task.work, attempt)))
 
 
 class Workers:
@@ -92,7 +92,7 @@ class Workers:
         Raises:
             SmaltiError: The plan's transform cannot be sent to another process.
         """
-        self._plan = _dumps(plan)
+        self._plan = _dumped(plan)
         self._count = count
         self._workers: list[_Worker] = []
         self.lost: list[Attempt] = []
@@ -220,24 +220,24 @@ def _ending_of(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def _dumps(value: Any) -> bytes:
-    """Return the value pickled: functions of `__main__`, such as a notebook's, by value.
+def _dumped(plan: WritePlan) -> bytes:
+    """Return the plan pickled: a transform of `__main__`, such as a notebook's, by value.
 
     Raises:
         MissingDependency: There is such a function, and cloudpickle is not installed.
     """
-    transform = getattr(value, "transform", None)
+    transform = plan.input.transform
     if transform is None:
-        return pickle.dumps(value)
+        return pickle.dumps(plan)
     try:
         import cloudpickle
     except ImportError:
         if getattr(transform.function, "__module__", "") != "__main__":
-            return pickle.dumps(value)
+            return pickle.dumps(plan)
         raise MissingDependency(
             "`transform` is defined in the program itself, which other processes do not import: install cloudpickle, "
             "move the function to a module, or use processes=1",
             module="cloudpickle",
         ) from None
-    dumped: bytes = cloudpickle.dumps(value)
+    dumped: bytes = cloudpickle.dumps(plan)
     return dumped

@@ -161,7 +161,7 @@ def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]
 
     stored = _columns_of(plan)
     require_reach(df.sparkSession, plan.store)
-    frame = with_casts(df, stored).select(
+    frame = with_casts(df, stored.casts).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
         *(functions.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(stored.names)),
     )

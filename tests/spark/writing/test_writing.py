@@ -8,7 +8,7 @@ from smalti.format import ShardOptions
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import WritePlan, collect_columns, plan_output
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan, collect_columns
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform
 from tests.stores import MemoryStore
@@ -19,11 +19,9 @@ def answers_of(store, function, columns, tasks=2):
     plan = WritePlan(
         store,
         "w",
-        None,
         ShardOptions(None),
-        inputs=("id",),
-        requested=columns,
-        transform=Transform(function),
+        InputRows(("id",), transform=Transform(function)),
+        OutputColumns(requested=columns),
     )
     answers = []
     for task in range(tasks):
@@ -65,4 +63,4 @@ def test_a_requested_column_missing_from_the_output_is_named(tmp_path):
 def test_a_type_that_cannot_be_stored_is_refused_with_its_column():
     schema = pa.schema([("when", pa.month_day_nano_interval())])
     with pytest.raises(SchemaError, match="column 'when' has type month_day_nano_interval, which cannot be stored"):
-        plan_output(schema, WritePlan(MemoryStore(), "", None, ShardOptions(None)))
+        OutputColumns().of_transformed(schema)

@@ -19,14 +19,14 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.table.segments import joined_table
 from smalti.catalog.table.shard_table import written_keys
 from smalti.catalog.verify import open_checked
-from smalti.errors import SchemaError, SmaltiError, StoreError
+from smalti.errors import SmaltiError, StoreError
 from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.format.writing.sealing import FileOptions
 from smalti.storage import Store
 from smalti.storage.store import Watch
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
-from smalti.writer.tables.plan import WriteOptions, WritePlan
+from smalti.writer.tables.plan import WriteOptions, WritePlan, no_rows
 from smalti.writer.uploader import ShardUploader
 
 _TABLE_SHARDS = 4096  # from this many on, shards are kept as a table, which takes a tenth of the memory
@@ -126,7 +126,7 @@ def pack(plan: WritePlan, answers: Answers, options: WriteOptions, join_many: Jo
     parts = collect_parts(answers)
     answers.clear()
     if not parts and options.mode != "append":
-        raise SchemaError(f"{plan.table_word} has no rows; nothing was published")
+        raise no_rows(plan.input.words)
     chosen = FileOptions.of(plan.options).compression_name
     runs = find_runs(parts, chosen) if options.joins_shards and options.target_shards is None else []
     return Packed(parts, runs, join_runs(plan, runs, join_many), row_hash)
