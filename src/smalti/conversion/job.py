@@ -14,7 +14,6 @@ from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, 
 from smalti.errors import SchemaError, SmaltiError
 from smalti.sources.listing import LeftOut
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.kinds import kinds_of
 from smalti.writer.tables.packing import join_rows
 from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.plan import (
@@ -31,6 +30,7 @@ from smalti.writer.tables.plan import (
     require,
 )
 from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.types import kinds_of
 from smalti.writer.uploader import UploadOptions
 
 _NUM_GROUPS = 32

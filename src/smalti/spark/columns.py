@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.spark.tasks import quoted
 from smalti.writer.tables.columns import TablePlan, plan_columns
-from smalti.writer.tables.kinds import Kind
+from smalti.writer.tables.types import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

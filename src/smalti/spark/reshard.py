@@ -43,7 +43,7 @@ from smalti.catalog.sidecars import (
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.format import Schema, ShardInfo
 from smalti.format.sizes import parse_size_limit
 from smalti.spark.tasks import LocalFrame, require_reach, run_on_rows, run_tasks, session_of
 from smalti.spark.writing.plan import join_on_executors, plan_frame, select_inputs
@@ -329,11 +329,7 @@ def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: A
                     part = samples[begin:end]
                     dropped -= part.row_hash()
                     if split not in uploaders:
-                        builder = ShardBuilder(job.info.schema, plan.options)
-                        prefix = plan.prefix(split, attempt)
-                        uploaders[split] = ShardUploader(
-                            plan.store, prefix, builder, partition=split, uploads=plan.uploads
-                        )
+                        uploaders[split] = plan.uploader(job.info.schema, split, attempt.name)
                     uploaders[split].write_encoded(part.lengths, part.content)
         shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
     except BaseException:

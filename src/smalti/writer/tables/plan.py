@@ -20,14 +20,15 @@ from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import ArgumentError, BadImageError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.format.writing.sealing import SpareMemory
 from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.columns import TablePlan, plan_columns, repeated
-from smalti.writer.tables.kinds import Kind, kinds_of
 from smalti.writer.tables.transform import Transform, TransformFunction, TransformRun, as_transform
-from smalti.writer.uploader import UploadOptions
+from smalti.writer.tables.types import Kind, kinds_of
+from smalti.writer.uploader import ShardUploader, UploadOptions
 
 ERROR = "error"
 """Column of `prepare_images` with the reason why a row has no image; null if it has one."""
@@ -271,10 +272,28 @@ class WritePlan:
     is_loose: bool = False
     """True if no version is published, and the shards of each task are a folder of their own below the root."""
 
-    def prefix(self, split: str | None, attempt: Attempt) -> str:
-        """Return the folder of an attempt's shards."""
-        name = f"{self.write_id}-{attempt.name}" if self.is_loose else f"{self.write_id}/{attempt.name}"
-        return name if split is None else f"{split}/{name}"
+    def uploader(
+        self,
+        schema: Schema,
+        split: str | None,
+        folder: str,
+        *,
+        uploads: UploadOptions | None = None,
+        spare: SpareMemory | None = None,
+    ) -> ShardUploader:
+        """Return an uploader of shards of a split.
+
+        Args:
+            schema: Columns of the shards.
+            split: Split that the shards belong to, if the set has splits.
+            folder: Folder of the write that no other attempt writes to.
+            uploads: Options of uploading, by default those of the plan.
+            spare: Buffers for reuse.
+        """
+        path = f"{self.write_id}{'-' if self.is_loose else '/'}{folder}"
+        builder = ShardBuilder(schema, self.options, allow_unsafe_types=self.output.allow_unsafe_types, spare=spare)
+        prefix = path if split is None else f"{split}/{path}"
+        return ShardUploader(self.store, prefix, builder, partition=split, uploads=uploads or self.uploads)
 
 
 def plan_rows(

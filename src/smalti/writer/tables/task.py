@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards
 from smalti.errors import SchemaError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.format import Schema, ShardInfo
 from smalti.format.writing.sealing import SpareMemory
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.plan import ORIGIN, WritePlan
@@ -137,11 +137,7 @@ class TaskWriter:
         if uploader is None:
             plan = self._plan
             _check_split(plan.input.partition_by, split, len(self._uploaders))
-            builder = ShardBuilder(
-                schema, plan.options, allow_unsafe_types=plan.output.allow_unsafe_types, spare=_SPARE
-            )
-            prefix = plan.prefix(split, self._attempt)
-            uploader = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
+            uploader = plan.uploader(schema, split, self._attempt.name, uploads=self._uploads, spare=_SPARE)
             self._uploaders[split] = uploader
         return uploader
 
