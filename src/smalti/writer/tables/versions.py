@@ -27,7 +27,7 @@ from smalti.catalog.retention import markers
 from smalti.format import ShardInfo
 from smalti.format.writing.sealing import AUTOMATIC
 from smalti.storage import Store
-from smalti.storage.store import Watch
+from smalti.storage.store import SyncWatch
 from smalti.writer.tables.attempts import Answers
 from smalti.writer.tables.packing import JoinMany, delete_all, make_durable, pack
 from smalti.writer.tables.plan import WriteOptions, WritePlan, stored_columns
@@ -119,7 +119,7 @@ def _is_shown(store: Store, newest: Header, version: int, options: WriteOptions)
 
 
 @contextlib.contextmanager
-def begun(store: Store, write: Write) -> Iterator[Watch]:
+def begun(store: Store, write: Write) -> Iterator[SyncWatch]:
     """Mark the write as begun, so that no vacuum removes its shards; yield how the process that publishes syncs them.
 
     Raises:
@@ -131,7 +131,7 @@ def begun(store: Store, write: Write) -> Iterator[Watch]:
 
 
 def publish_shards(
-    plan: WritePlan, write: Write, options: WriteOptions, answers: Answers, join_many: JoinMany, watch: Watch
+    plan: WritePlan, write: Write, options: WriteOptions, answers: Answers, join_many: JoinMany, watch: SyncWatch
 ) -> Published:
     """Publish the shards that the tasks of a plan wrote as a version; blocks until that is done.
 
