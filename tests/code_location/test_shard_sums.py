@@ -65,7 +65,7 @@ class Pictures:
             return Frame(pa.Table.from_pylist([self.row(path) for path in paths], ARROW))
 
         def convert(frame: Any, plan: Any, recipe: Recipe) -> Any:
-            attempt, batches = Attempt.new(0), frame.rows.select(list(plan.input_columns())).to_batches()
+            attempt, batches = Attempt.new(0), frame.rows.select(list(plan.input.names)).to_batches()
             return [(attempt, convert_files(plan, recipe.path_column, iter(batches), attempt))]
 
         options = WriteOptions(

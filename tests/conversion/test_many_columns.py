@@ -8,7 +8,7 @@ from smalti.format import Schema
 from smalti.format.reading.batch import read_plan
 from smalti.format.writing.arrow import encode_batch
 from smalti.writer.tables.columns import plan_columns
-from smalti.writer.tables.kinds import kind_of
+from smalti.writer.tables.types import kind_of
 from tests.conversion.rows import table_source
 
 _COLUMNS = 2_000

@@ -8,7 +8,7 @@ from smalti.catalog.retention import markers
 from smalti.format import Schema, ShardOptions
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
@@ -18,7 +18,8 @@ ROWS = 200
 
 def plan(store, write_id, **options):
     """Return the plan of a job that stores numbers, about thirty in a shard."""
-    return WritePlan(store, write_id, SCHEMA, ShardOptions(compression=None, size_limit=256), **options)
+    options = {"input": InputRows(SCHEMA.names), "output": OutputColumns(SCHEMA), **options}
+    return WritePlan(store, write_id, ShardOptions(compression=None, size_limit=256), **options)
 
 
 def batches(task=0, on_batch=None):

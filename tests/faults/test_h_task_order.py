@@ -12,7 +12,7 @@ from smalti.format import Schema, ShardOptions
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
 from smalti.writer.tables.attempts import Attempt, one_answer_each
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
 from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.own_session import own_session
@@ -37,10 +37,9 @@ def test_h11_task_results_in_any_order_give_the_shards_in_one_order(tmp_path):
     plan = WritePlan(
         LocalStore(tmp_path),
         new_write_id(),
-        Schema.from_columns({"id": "int64"}),
         ShardOptions(size_limit=256),
-        None,
-        None,
+        InputRows(("id",)),
+        OutputColumns(Schema.from_columns({"id": "int64"})),
     )
     answers = []
     for task in range(TASKS):

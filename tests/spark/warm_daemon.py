@@ -7,10 +7,10 @@ from pyspark.daemon import manager
 
 import smalti.spark.prepare
 import smalti.spark.writing.dataframe
-import smalti.spark.writing.task
+import smalti.spark.writing.plan
 
 assert all(
-    [pandas, pyarrow, pyspark.worker, smalti.spark.writing.dataframe, smalti.spark.prepare, smalti.spark.writing.task]
+    [pandas, pyarrow, pyspark.worker, smalti.spark.writing.dataframe, smalti.spark.prepare, smalti.spark.writing.plan]
 )
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from smalti.catalog.publishing import Mode
 from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target
 from smalti.conversion.job import (
+    UPLOADS,
     Group,
     Job,
     JoinShards,
@@ -28,7 +29,7 @@ from smalti.conversion.job import (
 )
 from smalti.conversion.registry import Format, open_source
 from smalti.conversion.source import Source, SourceOptions
-from smalti.conversion.workers import Task, Workers
+from smalti.conversion.workers import Workers, WorkerTask
 from smalti.errors import StoreError
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Place, Store, open_store
@@ -37,7 +38,7 @@ from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import collect_parts, delete_all
 from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require
 from smalti.writer.tables.transform import Transform, TransformFunction
-from smalti.writer.tables.versions import derive_write_id, identify, options_in_id, write_version
+from smalti.writer.tables.versions import begun, derive_write_id, identify, options_in_id, publish_shards
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         check_target(source if isinstance(source, Store) else str(source), source_storage_options, store)
     left_out_of(opened).warn(opened.url)
     with memory_errors(opened.url):
-        job = plan_job(opened, store, options, reading.settings, reading.part_bytes)
+        job = plan_job(opened, options, reading.settings, reading.part_bytes)
     return _publish_job(job, store, count, on_progress)
 
 
@@ -194,21 +195,18 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
     write = identify(store, job.options, job.lineage, derived)
     if write.published is not None:
         return write.published
-    plan = dataclasses.replace(job.plan, write_id=write.write_id)
-    check_append(write.parent, plan)
+    check_append(write.parent, job.output.schema, job.output.logical)
     check_classes(write.parent, job)
     runner = _Runner(processes, on_progress)
-
-    def run(plan: WritePlan) -> Answers:
+    with begun(store, write) as watch:
+        plan = WritePlan(store, write.write_id, job.options.shard_options, job.rows, job.output, UPLOADS, watch.disk)
         answers = runner.write(plan, job.groups)
         try:
             check_unchanged(job)
         except BaseException:
             _remove_shards(store, answers)
             raise
-        return answers
-
-    published = write_version(plan, write, job.options, run, runner.join)
+        published = publish_shards(plan, write, job.options, answers, runner.join, watch)
     _remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
     return published.manifest
 
@@ -232,13 +230,13 @@ class _Runner:
             SmaltiError: What a task raised, or its processes died.
         """
         tasks = [
-            Task(number, f"{plan.part_word} {number} ({group.name})", WriteGroup(group), group.num_bytes)
+            WorkerTask(number, f"{plan.input.words.part} {number} ({group.name})", WriteGroup(group), group.num_bytes)
             for number, group in enumerate(groups)
         ]
         answers: Answers = []
-        progress = _Progress(tasks, self._on_progress)
+        progress = _ProgressCount(tasks, self._on_progress)
 
-        def done(task: Task, answer: dict[str, Any]) -> None:
+        def done(task: WorkerTask, answer: dict[str, Any]) -> None:
             answers.append((task.attempts[-1], answer))
             progress.add(task)
 
@@ -251,7 +249,7 @@ class _Runner:
 
     def join(self, plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
         """Join small shards, each row in a task of its own."""
-        tasks = [Task(place, f"joined shard {place}", JoinShards(((place, shards),))) for place, shards in rows]
+        tasks = [WorkerTask(place, f"joined shard {place}", JoinShards(((place, shards),))) for place, shards in rows]
         answers: Answers = []
         self._run(plan, tasks, lambda task, answer: answers.append((task.attempts[-1], answer)), lambda _: None)
         return answers
@@ -259,9 +257,9 @@ class _Runner:
     def _run(
         self,
         plan: WritePlan,
-        tasks: list[Task],
-        on_done: Callable[[Task, dict[str, Any]], None],
-        on_rows: Callable[[Task], None],
+        tasks: list[WorkerTask],
+        on_done: Callable[[WorkerTask, dict[str, Any]], None],
+        on_rows: Callable[[WorkerTask], None],
     ) -> None:
         if self._processes == 1 or len(tasks) <= 1:
             for task in tasks:
@@ -276,7 +274,7 @@ class _Runner:
             _remove_shards(plan.store, workers.unread)
 
 
-def _run_here(plan: WritePlan, task: Task, on_rows: Callable[[Task], None]) -> dict[str, Any]:
+def _run_here(plan: WritePlan, task: WorkerTask, on_rows: Callable[[WorkerTask], None]) -> dict[str, Any]:
     def report(rows: int) -> None:
         task.rows = rows
         on_rows(task)
@@ -286,22 +284,22 @@ def _run_here(plan: WritePlan, task: Task, on_rows: Callable[[Task], None]) -> d
     return task.work(plan, attempt, report)
 
 
-class _Progress:
+class _ProgressCount:
     """Counts what tasks have read, and calls the caller's function."""
 
-    def __init__(self, tasks: Sequence[Task], on_progress: OnProgress | None) -> None:
+    def __init__(self, tasks: Sequence[WorkerTask], on_progress: OnProgress | None) -> None:
         self._tasks = tasks
         self._on_progress = on_progress
         self._done = self._num_bytes = 0
         self._total = sum(task.num_bytes for task in tasks)
 
-    def add(self, task: Task) -> None:
+    def add(self, task: WorkerTask) -> None:
         """Count a task that is done."""
         self._done += 1
         self._num_bytes += task.num_bytes
         self.show(task)
 
-    def show(self, task: Task) -> None:  # noqa: ARG002  one signature for all calls
+    def show(self, task: WorkerTask) -> None:  # noqa: ARG002  one signature for all calls
         """Report the state."""
         if self._on_progress is not None:
             rows = sum(task.rows for task in self._tasks)

@@ -45,27 +45,29 @@ class Files(Protocol):
         """Return the file's path if it is on a local disk, else None."""
 
 
-class _State(dict[str, "_State"]):
+class _PatternState(dict[str, "_PatternState"]):
     """A state of the search for a pattern; the next character leads to the next state, which is made when needed.
 
     It is a set of places in the pattern, so that one pass over a key decides, whatever the pattern is. Place 2n is
     before piece n, and 2n + 1 within a folder of a piece `**/`.
     """
 
-    def __init__(self, pieces: Sequence[str], places: frozenset[int], states: "dict[frozenset[int], _State]") -> None:
+    def __init__(
+        self, pieces: Sequence[str], places: frozenset[int], states: "dict[frozenset[int], _PatternState]"
+    ) -> None:
         self._pieces, self._places, self._states = pieces, places, states
         self.is_match = 2 * len(pieces) in places
         """True if the characters so far match the pattern."""
 
     @classmethod
-    def first(cls, pattern: str) -> "_State":
+    def first(cls, pattern: str) -> "_PatternState":
         """Return the state before the first character of a key."""
         pieces = re.findall(r"\*\*/|\*\*|.", pattern, re.DOTALL)
         return cls(pieces, _with_empty(pieces, {0}), {})
 
-    def __missing__(self, char: str) -> "_State":
+    def __missing__(self, char: str) -> "_PatternState":
         places = _with_empty(self._pieces, {after for place in self._places for after in self._after(place, char)})
-        state = self._states.setdefault(places, _State(self._pieces, places, self._states))
+        state = self._states.setdefault(places, _PatternState(self._pieces, places, self._states))
         self[char] = state
         return state
 
@@ -109,7 +111,7 @@ class Pattern:
 
     def predicate(self) -> Callable[[str], bool]:
         """Return the function that says whether a key matches; it takes time that is linear in the key's length."""
-        first = _State.first(self.text)
+        first = _PatternState.first(self.text)
 
         def matches(key: str) -> bool:
             state = first
@@ -396,7 +398,7 @@ _COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd", "
 
 
 @dataclass(frozen=True)
-class SourceFile:
+class StoredFile:
     """One file of a source; picklable."""
 
     store: Store
@@ -438,6 +440,48 @@ class SourceFile:
         return cast("BinaryIO", open_sequential(self.store, self.key, self.num_bytes))
 
 
+class SourceOfFiles:
+    """A source whose files decide where it is, and how its rows are recognised."""
+
+    found: SourceFiles
+
+    @property
+    def url(self) -> str:
+        """Address of the files."""
+        return self.found.url
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Files at the place that are not read."""
+        return self.found.left_out
+
+    def identity(self) -> Any:
+        """Return a digest of the files as they are now."""
+        return self.found.identity()
+
+
+class PartOfFile:
+    """A part that is one whole file."""
+
+    file: StoredFile
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        return self.file.key
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return self.file.num_bytes
+
+
+def marks_of(files: Sequence[StoredFile]) -> Any:
+    """Return names, sizes and marks of files as they are now (JSON)."""
+    infos = [file.store.info(file.key) for file in files]
+    return [[info.key, info.num_bytes, info.modified] for info in infos]
+
+
 def find_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bool]) -> SourceFiles:
     """Return the files of a source: the place itself, those of a pattern, or those below it whose names are wanted.
 
@@ -449,9 +493,9 @@ def find_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bo
     return found.wanted(is_wanted, what="there are no files of this format")
 
 
-def each_file(found: SourceFiles) -> list[SourceFile]:
+def each_file(found: SourceFiles) -> list[StoredFile]:
     """Return the files one by one."""
-    return [SourceFile(found.store, file.key, file.num_bytes) for file in found.files]
+    return [StoredFile(found.store, file.key, file.num_bytes) for file in found.files]
 
 
 def without_compression(key: str) -> str:

@@ -13,30 +13,30 @@ from smalti.catalog.header import Header
 from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, as_json, changed
 from smalti.errors import SchemaError, SmaltiError
 from smalti.sources.listing import LeftOut
-from smalti.storage import Store
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.kinds import kinds_of
 from smalti.writer.tables.packing import join_rows
 from smalti.writer.tables.plain import plain_batch
 from smalti.writer.tables.plan import (
     NUM_TRIAL_ROWS,
     ORIGIN,
+    InputRows,
+    OutputColumns,
+    Words,
     WriteOptions,
     WritePlan,
-    begin_plan,
-    needs_output,
     no_output,
+    no_rows,
     plan_rows,
     require,
-    with_output,
 )
 from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.types import kinds_of
 from smalti.writer.uploader import UploadOptions
 
 _NUM_GROUPS = 32
 """Groups of a source of middle size; it does not depend on the machine, so that equal rows give equal shards."""
 _MIN_GROUP_BYTES, _MAX_GROUP_BYTES = 8 << 20, 64 << 20
-_UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
+UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
 """Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
 
 _SHOWN_CLASSES = 10
@@ -124,8 +124,8 @@ class WriteGroup:
         Raises:
             SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
         """
-        rows = self.group.rows(plan.input_columns(), report, with_origins=plan.transform is None)
-        where = plan.where(attempt)
+        rows = self.group.rows(plan.input.names, report, with_origins=plan.input.transform is None)
+        where = plan.input.where(attempt)
         try:
             with memory_errors(f"{where} ({self.group.name})"):
                 return write_shards(plan, rows, attempt)
@@ -150,8 +150,8 @@ class Job:
     """A planned conversion."""
 
     source: Source
-    plan: WritePlan
-    """Without a write id."""
+    rows: InputRows
+    output: OutputColumns
     groups: tuple[Group, ...]
     options: WriteOptions
     facts: Mapping[str, Any]
@@ -168,9 +168,7 @@ class Job:
         return {**self.facts, "sources": [{**self.facts["sources"][0], "left_out": self.left_out.to_dict()}]}
 
 
-def plan_job(
-    source: Source, store: Store, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None
-) -> Job:
+def plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None) -> Job:
     """Return the plan of a conversion; reads no row, except that a transform runs on the first ones.
 
     Raises:
@@ -178,20 +176,19 @@ def plan_job(
     """
     schema = source.schema()
     options = dataclasses.replace(options, metadata={**_classes(schema, options), **(options.metadata or {})})
-    begun = dataclasses.replace(
-        begin_plan(store, options, _UPLOADS),
-        part_word="part",
-        table_word="the source",
-        requested=_requested(schema, options),
+    rows, output = plan_rows(
+        kinds_of(schema),
+        options,
+        columns=_requested(schema, options),
+        words=Words("the source", "part"),
     )
-    plan = plan_rows(begun, kinds_of(schema), options)
     groups = tuple(group_parts(source.parts(), part_bytes))
-    if needs_output(plan):
-        plan = _with_learned(plan, groups)
+    if output.needs_first_rows:
+        output = _learned(rows, output, groups)
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
     facts = {"sources": [{"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}]}
-    return Job(source, plan, groups, options, facts, identity is not None, left_out_of(source))
+    return Job(source, rows, output, groups, options, facts, identity is not None, left_out_of(source))
 
 
 def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
@@ -239,17 +236,17 @@ def _requested(schema: pa.Schema, options: WriteOptions) -> Mapping[str, str | N
     return {name: encoding or named.get(name) for name, encoding in chosen.items()}
 
 
-def _with_learned(plan: WritePlan, groups: Sequence[Group]) -> WritePlan:
-    """Return the plan with the columns that the transform makes of the first rows."""
-    rows = (batch for group in groups for batch in group.rows(plan.input_columns(), lambda _: None) if batch.num_rows)
-    trial = next(rows, None)
+def _learned(rows: InputRows, output: OutputColumns, groups: Sequence[Group]) -> OutputColumns:
+    """Return the columns that are stored of what the transform makes of the first rows."""
+    batches = (batch for group in groups for batch in group.rows(rows.names, lambda _: None) if batch.num_rows)
+    trial = next(batches, None)
     if trial is None:
-        raise SchemaError(f"{plan.table_word} has no rows; nothing was published")
+        raise no_rows(rows.words)
     trial = trial.slice(0, NUM_TRIAL_ROWS)
-    first = next(plan.rows(iter([trial]), "learning the columns of `transform` from the first rows"), None)
-    if first is None:
+    schema = rows.first_transformed(iter([trial]))
+    if schema is None:
         raise no_output(trial.num_rows)
-    return with_output(plan, first.schema)
+    return output.of_transformed(schema)
 
 
 def group_parts(parts: Sequence[SourcePart], part_bytes: int | None) -> Iterator[Group]:

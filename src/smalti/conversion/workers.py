@@ -5,6 +5,9 @@ Intended behaviour; anything else is a bug:
 2. A process that dies is replaced and its task repeated, up to `MAX_ATTEMPTS` times.
 3. No process outlives the `with` block, nor the process that started it.
 4. Every wait ends: a process that gives no sign for `STALL_SECONDS` is an error.
+
+A process runs `main`. It is started as `python -c`, not by `multiprocessing`: the program that converts is not imported
+again, so that a script needs no `if __name__ == "__main__"`. If it is asked to end, it leaves no shards.
 """
 
 import contextlib
@@ -18,13 +21,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
-from types import TracebackType
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from smalti.conversion.job import Report
-from smalti.conversion.worker import DONE, FAILED, ROWS
 from smalti.errors import MissingDependency, SmaltiError
+from smalti.process import end_with_parent
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.plan import WritePlan
 
@@ -32,12 +37,17 @@ MAX_ATTEMPTS = 3
 STALL_SECONDS = 1800.0
 _GRACE_SECONDS = 15.0
 _POLL_SECONDS = 1.0
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from smalti.conversion.worker import main; main({descriptor}, {parent})"
+_REPORT_SECONDS = 0.25
+_DONE, _FAILED, _ROWS = "done", "failed", "rows"
+"""Kinds of messages of a process to its parent."""
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; from smalti.conversion.workers import main; main({descriptor}, {parent})"
+)
 Work = Callable[[WritePlan, Attempt, Report], dict[str, Any]]
 
 
 @dataclass
-class Task:
+class WorkerTask:
     """One piece of work, and what became of it so far."""
 
     number: int
@@ -52,8 +62,8 @@ class Task:
     """Rows that the last attempt has read."""
 
 
-OnDone = Callable[[Task, dict[str, Any]], None]
-OnRows = Callable[[Task], None]
+OnDone = Callable[[WorkerTask, dict[str, Any]], None]
+OnRows = Callable[[WorkerTask], None]
 
 
 class _Worker:
@@ -68,19 +78,19 @@ class _Worker:
             )
         finally:
             theirs.close()
-        self.task: Task | None = None
+        self.task: WorkerTask | None = None
         self.last_sign = time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its death is seen when it is waited for
             self.connection.send_bytes(plan)
 
-    def give(self, task: Task) -> None:
+    def give(self, task: WorkerTask) -> None:
         """Send a task."""
         attempt = Attempt.new(task.number)
         task.attempts.append(attempt)
         task.rows = 0
         self.task, self.last_sign = task, time.monotonic()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.connection.send_bytes(_dumps((task.work, attempt)))
+            self.connection.send_bytes(pickle.dumps((task.work, attempt)))
 
 
 class Workers:
@@ -92,7 +102,7 @@ class Workers:
         Raises:
             SmaltiError: The plan's transform cannot be sent to another process.
         """
-        self._plan = _dumps(plan)
+        self._plan = _dumped(plan)
         self._count = count
         self._workers: list[_Worker] = []
         self.lost: list[Attempt] = []
@@ -100,7 +110,7 @@ class Workers:
         self.unread: Answers = []
         """Answers that arrived after another task had failed, known once the `with` block has ended."""
 
-    def run(self, tasks: Sequence[Task], on_done: OnDone, on_rows: OnRows | None = None) -> None:
+    def run(self, tasks: Sequence[WorkerTask], on_done: OnDone, on_rows: OnRows | None = None) -> None:
         """Run the tasks, in about this order; blocks until all are done. `on_done` gets the answer of each.
 
         Raises:
@@ -120,7 +130,7 @@ class Workers:
                         f"nothing was published"
                     )
 
-    def _assign(self, waiting: deque[Task]) -> None:
+    def _assign(self, waiting: deque[WorkerTask]) -> None:
         while waiting:
             idle = next((worker for worker in self._workers if worker.task is None), None)
             if idle is None and len(self._workers) < self._count:
@@ -130,7 +140,7 @@ class Workers:
                 return
             idle.give(waiting.popleft())
 
-    def _receive(self, worker: _Worker, waiting: deque[Task], on_done: OnDone, on_rows: OnRows | None) -> None:
+    def _receive(self, worker: _Worker, waiting: deque[WorkerTask], on_done: OnDone, on_rows: OnRows | None) -> None:
         task = worker.task
         if task is None:
             return
@@ -141,18 +151,18 @@ class Workers:
             waiting.appendleft(task)
             return
         worker.last_sign = time.monotonic()
-        if kind == ROWS:
+        if kind == _ROWS:
             task.rows = value
             if on_rows is not None:
                 on_rows(task)
-        elif kind == DONE:
+        elif kind == _DONE:
             worker.task = None
             on_done(task, value)
-        elif kind == FAILED:
+        elif kind == _FAILED:
             worker.task = None
             raise value
 
-    def _bury(self, worker: _Worker, task: Task) -> None:
+    def _bury(self, worker: _Worker, task: WorkerTask) -> None:
         """Remove a process that died; its task can be given to another.
 
         Raises:
@@ -187,12 +197,12 @@ class Workers:
         self._workers.clear()
 
 
-def _unread_answers(worker: _Worker, task: Task) -> Iterator[tuple[Attempt, dict[str, Any]]]:
+def _unread_answers(worker: _Worker, task: WorkerTask) -> Iterator[tuple[Attempt, dict[str, Any]]]:
     """Yield the answer of a task that was done when its process was ended."""
     with contextlib.suppress(EOFError, OSError):
         while worker.connection.poll():
             kind, value = worker.connection.recv()
-            if kind == DONE:
+            if kind == _DONE:
                 yield task.attempts[-1], value
 
 
@@ -220,24 +230,92 @@ def _ending_of(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def _dumps(value: Any) -> bytes:
-    """Return the value pickled: functions of `__main__`, such as a notebook's, by value.
+def _dumped(plan: WritePlan) -> bytes:
+    """Return the plan pickled: a transform of `__main__`, such as a notebook's, by value.
 
     Raises:
         MissingDependency: There is such a function, and cloudpickle is not installed.
     """
-    transform = getattr(value, "transform", None)
+    transform = plan.input.transform
     if transform is None:
-        return pickle.dumps(value)
+        return pickle.dumps(plan)
     try:
         import cloudpickle
     except ImportError:
         if getattr(transform.function, "__module__", "") != "__main__":
-            return pickle.dumps(value)
+            return pickle.dumps(plan)
         raise MissingDependency(
             "`transform` is defined in the program itself, which other processes do not import: install cloudpickle, "
             "move the function to a module, or use processes=1",
             module="cloudpickle",
         ) from None
-    dumped: bytes = cloudpickle.dumps(value)
+    dumped: bytes = cloudpickle.dumps(plan)
     return dumped
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Run the tasks that arrive on a connection until it is closed. Blocks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
+    signal.signal(signal.SIGTERM, _end)
+    end_with_parent(parent)
+    pa.set_cpu_count(1)  # the other cores have processes of their own
+    with Connection(descriptor) as connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(connection)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to remove
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  the interface of signals
+    sys.exit(128 + number)
+
+
+def _serve(connection: Connection) -> None:
+    plan, plan_fault = _message_of(connection)
+    while True:
+        message, fault = _message_of(connection)  # until the parent closes its end, or is gone
+        fault = plan_fault or fault
+        connection.send((_FAILED, fault) if fault is not None else _outcome(message, plan, _Reports(connection)))
+
+
+def _message_of(connection: Connection) -> tuple[Any, SmaltiError | None]:
+    """Return a message of the parent, or the error that this process cannot load it."""
+    try:
+        return connection.recv(), None
+    except (ImportError, AttributeError, pickle.UnpicklingError) as error:
+        return None, SmaltiError(
+            f"a process of the conversion cannot load the source or `transform`: {error}. Define it in a module that "
+            f"can be imported, or use processes=1"
+        )
+
+
+def _outcome(message: Any, plan: WritePlan, report: Report) -> tuple[str, Any]:
+    """Return the answer of a task, or its error, for the parent."""
+    work, attempt = message
+    try:
+        return _DONE, work(plan, attempt, report)
+    except Exception as error:  # noqa: BLE001  the parent raises it
+        return _FAILED, _portable(error)
+
+
+class _Reports:
+    """Sends the number of rows that a task has read, not more often than a person can follow."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._due = 0.0
+
+    def __call__(self, rows: int) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _REPORT_SECONDS
+            self._connection.send((_ROWS, rows))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error, or its text if the parent might not be able to load it."""
+    if not isinstance(error, SmaltiError) and type(error).__module__ != "builtins":
+        return SmaltiError(f"{type(error).__name__}: {error}")
+    try:
+        pickle.dumps(error)
+    except Exception:  # noqa: BLE001  anything can go wrong in pickling what an error carries
+        return SmaltiError(f"{type(error).__name__}: {error}")
+    return error

@@ -10,7 +10,6 @@ which runs in this process or in Spark's tasks, or from a DataFrame with sample 
 
 import functools
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,17 +22,19 @@ from smalti.catalog import Manifest, load_manifest, new_write_id
 from smalti.catalog.publishing import check_stored, check_target
 from smalti.catalog.retention import markers
 from smalti.catalog.sidecars import columns_of, store_columns
+from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import SchemaError, SmaltiError, StoreNotFound
-from smalti.format import Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format import Schema, ShardInfo, ShardOptions
 from smalti.format.logical import parse_logical
 from smalti.spark.columns import plan_table, with_casts
 from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame, require_reach, run_on_rows, run_tasks
 from smalti.storage import Store, open_store
-from smalti.writer import ShardUploader
+from smalti.writer import ShardUploader, UploadOptions
 from smalti.writer.tables.attempts import Attempt, check_owner
 from smalti.writer.tables.columns import TablePlan
+from smalti.writer.tables.plan import WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,31 +49,14 @@ _ColumnShards = dict[int, ShardInfo]
 
 
 @dataclass(frozen=True)
-class AlignedPlan:
-    """The plan of the column shards, as every task gets it; picklable."""
-
-    store: Store
-    write_id: str
-    schema: Schema
-    """Columns of the column shards."""
-    options: ShardOptions
-    columns: TablePlan | None = None
-    """Plan of the DataFrame's columns; None for the output of a function."""
-
-    def uploader(self, place: int, split: str | None, attempt: Attempt) -> ShardUploader:
-        """Return an uploader of the column shard of the shard in this place."""
-        prefix = f"{self.write_id}/{_folder(place, attempt)}"
-        builder = ShardBuilder(self.schema, self.options)
-        return ShardUploader(self.store, prefix if split is None else f"{split}/{prefix}", builder, partition=split)
-
-
-@dataclass(frozen=True)
 class _Computed:
     """A function that computes columns, and the reading of samples for it."""
 
     store: Store
     columns: Mapping[str, str]
     logical: Mapping[str, Any]
+    added: Schema
+    """The columns that it computes."""
     function: Callable[[dict[str, Any]], Mapping[str, Any]]
 
     def batches(self, info: ShardInfo) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -86,7 +70,7 @@ class _Computed:
 
 
 def _write_computed(
-    spark: "SparkSession | None", plan: AlignedPlan, computed: _Computed, shards: Sequence[ShardInfo]
+    spark: "SparkSession | None", plan: WritePlan, computed: _Computed, shards: Sequence[ShardInfo]
 ) -> _ColumnShards:
     """Write a column shard for each shard, with the values that a function computes from its samples.
 
@@ -96,7 +80,7 @@ def _write_computed(
     if spark is None:
         attempt = Attempt.new(0)
         return {place: _computed_shard(plan, computed, place, info, attempt) for place, info in enumerate(shards)}
-    rows = [(place, _emit(info)) for place, info in enumerate(shards)]
+    rows = [(place, pack_shards([info])) for place, info in enumerate(shards)]
     work = functools.partial(_compute_shards, plan, computed)
     num_tasks = min(len(rows), _MAX_TASKS)
     require_reach(spark, plan.store)
@@ -104,19 +88,20 @@ def _write_computed(
 
 
 def _compute_shards(
-    plan: AlignedPlan, computed: _Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
+    plan: WritePlan, computed: _Computed, batches: Iterator[pa.RecordBatch], attempt: Attempt
 ) -> dict[str, Any]:
     """Write the column shards of the shards that a task's rows name."""
-    found = []
+    entries = []
     for row in (row for batch in batches for row in batch.to_pylist()):
-        info = _computed_shard(plan, computed, row["place"], _parse(row["shard"]), attempt)
-        found.append([row["place"], info.to_json()])
-    return {"shards": found}
+        (info,) = unpack_shards(row["shard"], where="a shard to add columns to")
+        written = _computed_shard(plan, computed, row["place"], info, attempt)
+        entries.append([row["place"], written.to_json()])
+    return {"shards": entries}
 
 
-def _computed_shard(plan: AlignedPlan, computed: _Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
-    uploader = plan.uploader(place, info.partition, attempt)
-    names = plan.schema.names
+def _computed_shard(plan: WritePlan, computed: _Computed, place: int, info: ShardInfo, attempt: Attempt) -> ShardInfo:
+    uploader = plan.uploader(computed.added, info.partition, _folder(place, attempt))
+    names = computed.added.names
     try:
         for count, values in computed.batches(info):
             _check_values(values, names, count, info)
@@ -151,7 +136,7 @@ def _plan_keyed(df: "DataFrame", columns: Mapping[str, str | None]) -> TablePlan
     return plan_table(df.drop(SAMPLE_ID).schema, columns)
 
 
-def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]) -> _ColumnShards:
+def _write_keyed(df: "DataFrame", plan: WritePlan, stored: TablePlan, shards: Sequence[ShardInfo]) -> _ColumnShards:
     """Write column shards with the values of a DataFrame.
 
     Raises:
@@ -159,9 +144,8 @@ def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]
     """
     from pyspark.sql import functions
 
-    stored = _columns_of(plan)
     require_reach(df.sparkSession, plan.store)
-    frame = with_casts(df, stored).select(
+    frame = with_casts(df, stored.casts).select(
         functions.col(SAMPLE_ID).cast("long").alias("sample"),
         *(functions.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(stored.names)),
     )
@@ -170,13 +154,7 @@ def _write_keyed(df: "DataFrame", plan: AlignedPlan, shards: Sequence[ShardInfo]
     placed = map_in_arrow(frame, functools.partial(place_rows, ends), f"place int, {kinds}")
     placed = placed.repartition(min(len(shards), _MAX_TASKS), "place").sortWithinPartitions("place", "sample")
     splits = [info.partition for info in shards]
-    return _collected(run_tasks(placed, functools.partial(write_placed, plan, ends, splits)))
-
-
-def _columns_of(plan: AlignedPlan) -> TablePlan:
-    if plan.columns is None:
-        raise SchemaError("the columns to add are computed by a function, and not of a DataFrame")
-    return plan.columns
+    return _collected(run_tasks(placed, functools.partial(write_placed, plan, stored, ends, splits)))
 
 
 def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -200,31 +178,36 @@ def place_rows(ends: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def write_placed(
-    plan: AlignedPlan, ends: Any, splits: Sequence[str | None], batches: Iterator[pa.RecordBatch], attempt: Attempt
+    plan: WritePlan,
+    columns: TablePlan,
+    ends: Any,
+    splits: Sequence[str | None],
+    batches: Iterator[pa.RecordBatch],
+    attempt: Attempt,
 ) -> dict[str, Any]:
     """Write sorted rows to the column shards of their places."""
-    columns = _columns_of(plan)
-    found: list[list[Any]] = []
+    schema = Schema.from_columns(columns.encodings)
+    entries: list[list[Any]] = []
     uploader: ShardUploader | None = None
     place, following = -1, 0
     try:
         for begin_place, batch in _by_place(batches):
             if begin_place != place:
-                _finish(found, place, uploader, following, ends)
+                _finish(entries, place, uploader, following, ends)
                 place, following = begin_place, int(ends[begin_place - 1]) if begin_place else 0
-                uploader = plan.uploader(place, splits[place], attempt)
+                uploader = plan.uploader(schema, splits[place], _folder(place, attempt))
             ids = batch.column("sample").to_numpy(zero_copy_only=False)
             _check_ids(ids, following)
             named = pa.RecordBatch.from_arrays(batch.columns[2:], list(columns.names))
             if uploader is not None:
                 uploader.write_batch(columns.prepare(named, first_row=following))
             following += len(ids)
-        _finish(found, place, uploader, following, ends)
+        _finish(entries, place, uploader, following, ends)
     except BaseException:
         if uploader is not None:
             uploader.abort()
         raise
-    return {"shards": found}
+    return {"shards": entries}
 
 
 def _by_place(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -245,13 +228,13 @@ def _check_ids(ids: Any, following: int) -> None:
         raise SchemaError(f"{what}: {SAMPLE_ID!r} must name each sample of the set once; nothing was published")
 
 
-def _finish(found: list[list[Any]], place: int, uploader: ShardUploader | None, following: int, ends: Any) -> None:
+def _finish(entries: list[list[Any]], place: int, uploader: ShardUploader | None, following: int, ends: Any) -> None:
     if uploader is None:
         return
     if following != int(ends[place]):
         raise SchemaError(f"sample {following} has no values; nothing was published")
     (written,) = uploader.finish()
-    found.append([place, written.to_json()])
+    entries.append([place, written.to_json()])
 
 
 def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShards:
@@ -265,15 +248,6 @@ def _collected(answers: Sequence[tuple[Attempt, dict[str, Any]]]) -> _ColumnShar
 
 def _folder(place: int, attempt: Attempt) -> str:
     return f"{place:08d}-{attempt.attempt}"
-
-
-def _emit(info: ShardInfo) -> str:
-    return json.dumps([info.partition, info.to_json()])
-
-
-def _parse(text: str) -> ShardInfo:
-    split, entry = json.loads(text)
-    return replace(ShardInfo.from_json(entry, where="a shard to add columns to"), partition=split)
 
 
 Values = Callable[[dict[str, Any]], Mapping[str, Any]]
@@ -313,21 +287,22 @@ def add_columns(
         require_frame(values, "`values`, where it is no function,")
     store = open_store(out, storage_options)
     base = _base(store, columns)
-    options = ShardOptions(compression, tuple(hashes), None)
     write_id = new_write_id()
-    stored = None if callable(values) else _plan_keyed(values, columns)
-    encodings = stored.encodings if stored is not None else _encodings(columns)
-    plan = AlignedPlan(store, write_id, Schema.from_columns(encodings), options, stored)
-    markers.begin(store, write_id)
+    plan = WritePlan(store, write_id, ShardOptions(compression, tuple(hashes), None), uploads=UploadOptions())
+    logical: Mapping[str, Any] = {}
     if callable(values):
-        computed = _Computed(store, base.schema.columns(), base.logical, values)
-        found = _write_computed(spark, plan, computed, base.shards)
+        schema = Schema.from_columns(_encodings(columns))
+        computed = _Computed(store, base.schema.columns(), base.logical, schema, values)
+        markers.begin(store, write_id)
+        written = _write_computed(spark, plan, computed, base.shards)
     else:
-        found = _write_keyed(values, plan, base.shards)
-    added = _in_order(found, base.shards)
+        stored = _plan_keyed(values, columns)
+        schema, logical = Schema.from_columns(stored.encodings), stored.logical
+        markers.begin(store, write_id)
+        written = _write_keyed(values, plan, stored, base.shards)
+    added = _in_order(written, base.shards)
     check_stored(store, added, write_id)
-    logical = stored.logical if stored is not None else {}
-    entry = store_columns(store, f"{write_id}/columns.arrow", added, plan.schema.columns(), logical)
+    entry = store_columns(store, f"{write_id}/columns.arrow", added, schema.columns(), logical)
     manifest = _publish(store, base, [*base.sidecars, entry.to_json()], write_id, "add_columns")
     markers.end(store, write_id)
     return manifest

@@ -3,12 +3,12 @@
 Also here: Spark's types as the kinds of columns that `smalti.writer.tables` stores.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from smalti.spark.tasks import quoted
 from smalti.writer.tables.columns import TablePlan, plan_columns
-from smalti.writer.tables.kinds import Kind
+from smalti.writer.tables.types import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,11 +22,11 @@ def plan_table(
     return plan_columns(kinds_in(schema), columns, nulls)
 
 
-def with_casts(df: "DataFrame", plan: TablePlan) -> "DataFrame":
-    """Return the DataFrame with the casts of the plan done; its other columns stay as they are."""
+def with_casts(df: "DataFrame", casts: Mapping[str, Sequence[str]]) -> "DataFrame":
+    """Return the DataFrame with the casts of a `TablePlan` done; its other columns stay as they are."""
     from pyspark.sql import functions
 
-    for name, kinds in plan.casts.items():
+    for name, kinds in casts.items():
         column = functions.col(quoted(name))
         for kind in kinds:
             column = column.cast(kind)

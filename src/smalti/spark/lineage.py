@@ -95,7 +95,7 @@ def source_of(df: "DataFrame") -> dict[str, Any]:
     if not hasattr(df, "_jdf"):
         return _of_names(df)
     plan = df._jdf.queryExecution().analyzed()
-    found = [_of_leaf(leaf) for leaf in _items(plan.collectLeaves())]
+    found = [_of_leaf(leaf) for leaf in scala_items(plan.collectLeaves())]
     sources = [source for source, _ in found if source]
     if not sources:
         return {}
@@ -131,7 +131,7 @@ def _of_leaf(leaf: Any) -> tuple[dict[str, Any], bool]:
 
 def _of_files(relation: Any) -> tuple[dict[str, Any], bool]:
     location = relation.location()
-    paths = [redact(path.toString()) for path in _items(location.rootPaths())]
+    paths = [redact(path.toString()) for path in scala_items(location.rootPaths())]
     shown: dict[str, Any] = {"format": _format_of(relation), "paths": paths[:_MAX_PATHS]}
     kind, text = location.getClass().getSimpleName(), location.toString()
     if "Delta" in kind or "Tahoe" in kind:
@@ -141,7 +141,7 @@ def _of_files(relation: Any) -> tuple[dict[str, Any], bool]:
     if kind != "InMemoryFileIndex":
         return shown, False
     files, is_whole = _listed(location.allFiles())
-    options = hashlib.sha256(str(sorted(map(str, _items(relation.options().toSeq())))).encode()).hexdigest()
+    options = hashlib.sha256(str(sorted(map(str, scala_items(relation.options().toSeq())))).encode()).hexdigest()
     return {**shown, **_digest_of(files), "options": options}, is_whole
 
 
@@ -218,7 +218,7 @@ def _delta_version(session: "SparkSession", folder: str) -> int | None:
     return None if newest is None else int(newest["version"])
 
 
-def _items(sequence: Any) -> Iterator[Any]:
+def scala_items(sequence: Any) -> Iterator[Any]:
     """Yield the elements of a Scala sequence."""
     return (sequence.apply(place) for place in range(sequence.size()))
 
@@ -291,7 +291,7 @@ def _check_unchanged(df: "DataFrame", before: FileList | None) -> None:
             except StoreNotFound as error:
                 raise _changed(error.path, "is gone") from error
         return
-    for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
+    for leaf in scala_items(df._jdf.queryExecution().analyzed().collectLeaves()):
         if leaf.getClass().getSimpleName() == "LogicalRelation" and _is_of_files(leaf.relation()):
             relation = leaf.relation()
             then, _ = _listed(relation.location().allFiles())

@@ -43,11 +43,10 @@ from smalti.catalog.sidecars import (
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.verify import open_checked
 from smalti.errors import ArgumentError, CatalogError, SchemaError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.format import Schema, ShardInfo
 from smalti.format.sizes import parse_size_limit
 from smalti.spark.tasks import LocalFrame, require_reach, run_on_rows, run_tasks, session_of
-from smalti.spark.writing.plan import plan_write, select_inputs
-from smalti.spark.writing.task import join_on_executors
+from smalti.spark.writing.plan import join_on_executors, plan_frame, select_inputs
 from smalti.storage import Store, open_store
 from smalti.writer import ShardUploader
 from smalti.writer.tables.attempts import Answers, Attempt
@@ -59,7 +58,7 @@ from smalti.writer.tables.packing import (
     find_runs,
     join_runs,
 )
-from smalti.writer.tables.plan import WriteOptions, WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WriteOptions, WritePlan
 from smalti.writer.tables.task import by_split, write_shards
 
 if TYPE_CHECKING:
@@ -219,10 +218,10 @@ def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: 
     """Write the rows of a frame as shards: on Spark's executors, or here."""
     work = functools.partial(convert_files, plan, recipe.path_column)
     if isinstance(frame, LocalFrame):
-        attempt, names = Attempt.new(0), list(plan.input_columns())
+        attempt, names = Attempt.new(0), list(plan.input.names)
         return [(attempt, work((batch.select(names) for batch in frame.batches), attempt))]
     require_reach(frame.sparkSession, plan.store)
-    return run_tasks(select_inputs(frame, plan), work)
+    return run_tasks(select_inputs(frame, plan.input), work)
 
 
 @dataclass(frozen=True)
@@ -330,11 +329,7 @@ def _copy_samples(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: A
                     part = samples[begin:end]
                     dropped -= part.row_hash()
                     if split not in uploaders:
-                        builder = ShardBuilder(job.info.schema, plan.options)
-                        prefix = plan.prefix(split, attempt)
-                        uploaders[split] = ShardUploader(
-                            plan.store, prefix, builder, partition=split, uploads=plan.uploads
-                        )
+                        uploaders[split] = plan.uploader(job.info.schema, split, attempt.name)
                     uploaders[split].write_encoded(part.lengths, part.content)
         shards = [info for split in sorted(uploaders, key=str) for info in uploaders[split].finish()]
     except BaseException:
@@ -362,14 +357,14 @@ class _Resharding:
         kept, surviving = self._divide(gone)
         frame = conversion.prepare(conversion.spark, fresh) if fresh else None
         write_id = new_write_id()
-        drafted = self._plan(frame) if frame is not None else None
-        plan = replace(drafted or WritePlan(self.store, "", None, self.recipe.options.shard_options), write_id=write_id)
+        rows, output = self._columns(frame) if frame is not None else (InputRows(()), OutputColumns())
+        plan = WritePlan(self.store, write_id, self.recipe.options.shard_options, rows, output)
         markers.begin(self.store, write_id)
         copied = _copy_surviving(conversion.spark, plan, surviving)
         converted = conversion.convert(frame, plan, self.recipe) if frame is not None else []
         _check_paths(converted, fresh)
         parts = _parts(copied, converted)
-        schema = self._schema(plan, parts, kept)
+        schema = self._schema(output, parts, kept)
         joins = find_runs(parts)
         packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(conversion.spark)))
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
@@ -381,7 +376,7 @@ class _Resharding:
             sorted([*kept, *packed.shards], key=lambda shard: shard.partition or ""),
             lineage={**self._lineage(), **dict(self.recipe.options.lineage or {})},
             metadata=dict(self.recipe.options.metadata or {}),
-            logical=self._logical(plan),
+            logical=self._logical(output),
             row_hash=row_hash,
             sidecars=(store_sources(self.store, sources, write_id),),
         )
@@ -418,34 +413,35 @@ class _Resharding:
         replaced = [shard for shard in shards if shard.raw.basename in touched]
         return kept, [_Surviving(shard, _ranges(runs[shard.raw.basename], gone)) for shard in replaced]
 
-    def _plan(self, frame: "DataFrame | LocalFrame") -> WritePlan:
-        plan = plan_write(frame, self.store, self.recipe.options)
-        if plan.schema is None or plan.schema.columns().get(self.recipe.path_column) != "str":
+    def _columns(self, frame: "DataFrame | LocalFrame") -> tuple[InputRows, OutputColumns]:
+        """Return the columns of the frame, and those that are stored of them, which are those of the last version."""
+        rows, output = plan_frame(frame.schema, self.recipe.options)
+        if output.schema is None or output.schema.columns().get(self.recipe.path_column) != "str":
             raise SchemaError(
                 f"the set must hold the path of each row's file in column {self.recipe.path_column!r}, as `str`",
                 column=self.recipe.path_column,
             )
         base = self.base.manifest if self.base.sources is not None else None
-        if base is not None and (base.schema, dict(base.logical)) != (plan.schema, dict(plan.logical)):
+        if base is not None and (base.schema, dict(base.logical)) != (output.schema, dict(output.logical)):
             raise SchemaError(
                 f"`prepare` returned other columns than those of version {base.version}, {base.schema.columns()}, by "
-                f"the same `recipe`: now {plan.schema.columns()}. Give another recipe to convert all files",
+                f"the same `recipe`: now {output.schema.columns()}. Give another recipe to convert all files",
                 expected=base.schema.columns(),
-                found=plan.schema.columns(),
+                found=output.schema.columns(),
             )
-        return plan
+        return rows, output
 
-    def _schema(self, plan: WritePlan, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
+    def _schema(self, output: OutputColumns, parts: Sequence[TaskShards], kept: Sequence[ShardInfo]) -> Schema:
         """Return the columns of the version; kept shards have the same, because the recipe has not changed."""
         if not parts and not kept:
             raise SchemaError("no file has a row; nothing was published")
-        if plan.schema is not None:
-            return plan.schema
+        if output.schema is not None:
+            return output.schema
         return kept[0].schema if kept else parts[0].tail.schema
 
-    def _logical(self, plan: WritePlan) -> dict[str, Any]:
-        if plan.columns is not None:
-            return dict(plan.logical)
+    def _logical(self, output: OutputColumns) -> dict[str, Any]:
+        if output.table is not None:
+            return dict(output.logical)
         return dict(self.base.manifest.logical) if self.base.manifest is not None else {}
 
     def _runs(
@@ -496,8 +492,8 @@ def convert_files(
 
     def recorded() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for usable in plan.usable_rows(iter([batch])):
-                for split, part in by_split(usable, plan.partition_by):
+            for usable in plan.input.usable(iter([batch])):
+                for split, part in by_split(usable, plan.input.partition_by):
                     recorders.setdefault(split, _RunRecorder()).add(part.column(path_column))
             yield batch
 

@@ -12,7 +12,6 @@ does not travel.
 import functools
 import hashlib
 import json
-import os
 import pickle
 import site
 import sys
@@ -33,7 +32,7 @@ from smalti.catalog.header import Header, read_header
 from smalti.catalog.opening import headers_before
 from smalti.errors import SchemaError
 from smalti.spark.lineage import source_of
-from smalti.spark.tasks import decode_errors, map_in_arrow, quoted, require_frame
+from smalti.spark.tasks import decode_errors, has_remote_executors, map_in_arrow, quoted, require_frame
 from smalti.storage import Store
 from smalti.writer.tables.transform import Transform, TransformRun, as_transform
 
@@ -318,7 +317,7 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
     Returns:
         Names of the top-level modules and packages that are sent.
     """
-    if _is_local(session):
+    if not has_remote_executors(session):
         return []
     from pyspark import cloudpickle
 
@@ -333,13 +332,6 @@ def ship_function(session: "SparkSession", function: Callable[..., Any]) -> list
             cloudpickle.unregister_pickle_by_value(module)
         return []
     return [module.__name__ for module in modules]
-
-
-def _is_local(session: "SparkSession") -> bool:
-    if ".connect." in type(session).__module__ or os.environ.get("DATABRICKS_RUNTIME_VERSION"):
-        return False  # its server or cluster has a folder and an environment of its own
-    master = session.conf.get("spark.master", "")
-    return master == "local" or str(master).startswith("local[")
 
 
 def _beside(name: str) -> list[ModuleType]:

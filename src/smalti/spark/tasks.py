@@ -288,12 +288,12 @@ def map_in_arrow(
     """
     use_driver_python(df.sparkSession)
     made = df.mapInArrow(encode_errors(task), schema)
-    record_recipe(made, Recipe(df, task))
+    record_recipe(made, RowRecipe(df, task))
     return made
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RowRecipe:
     """The making of a DataFrame's rows: from those of another one, by a Python function in a task."""
 
     frame: "DataFrame"
@@ -302,15 +302,15 @@ class Recipe:
     """Makes the batches of one partition; the columns have the names and order of the DataFrame's."""
 
 
-_RECIPES: "WeakKeyDictionary[DataFrame, Recipe]" = WeakKeyDictionary()
+_RECIPES: "WeakKeyDictionary[DataFrame, RowRecipe]" = WeakKeyDictionary()
 
 
-def record_recipe(df: "DataFrame", recipe: Recipe) -> None:
+def record_recipe(df: "DataFrame", recipe: RowRecipe) -> None:
     """Have `run_tasks` make the rows of this DataFrame, the object, by a recipe; frames derived from it have none."""
     _RECIPES[df] = recipe
 
 
-def recipe_of(df: "DataFrame") -> Recipe | None:
+def recipe_of(df: "DataFrame") -> RowRecipe | None:
     """Return the recipe of a DataFrame; None if Spark computes its rows, or keeps those that were computed."""
     recipe = _RECIPES.get(df)
     return None if recipe is None or df.is_cached else recipe
@@ -329,7 +329,7 @@ def select_columns(df: "DataFrame", columns: Sequence[tuple[str, str]]) -> "Data
         def make_selected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return (batch.select(old).rename_columns(names) for batch in make(batches))
 
-        record_recipe(selected, Recipe(recipe.frame, make_selected))
+        record_recipe(selected, RowRecipe(recipe.frame, make_selected))
     return selected
 
 
@@ -446,7 +446,7 @@ def has_remote_executors(spark: "SparkSession") -> bool:
     """Return whether tasks run in processes that this one did not start with its own environment."""
     if is_connect(spark) or os.environ.get("DATABRICKS_RUNTIME_VERSION"):
         return True
-    master = str(spark.sparkContext.master)
+    master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
 
 

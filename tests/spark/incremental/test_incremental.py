@@ -88,7 +88,7 @@ class Converter:
         answers = []
         for task, rows in enumerate(frame.partitions):
             whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], [], []], SCHEMA_ARROW)
-            batches = iter(whole.select(list(plan.input_columns())).to_batches(max_chunksize=3))
+            batches = iter(whole.select(list(plan.input.names)).to_batches(max_chunksize=3))
             attempt = Attempt.new(task)
             answers.append((attempt, convert_files(plan, how.path_column, batches, attempt)))
         return answers

@@ -21,12 +21,13 @@ from smalti.catalog import Draft, load_manifest, publish, rollback, vacuum, veri
 from smalti.catalog.sidecars import columns_of, live_keys, shards_of
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, CommitConflict, IndexFileError, SchemaError, StoreNotFound
-from smalti.format import Schema, ShardOptions
-from smalti.spark.add_columns import AlignedPlan, add_columns, drop_columns, place_rows, write_placed
+from smalti.format import ShardOptions
+from smalti.spark.add_columns import add_columns, drop_columns, place_rows, write_placed
 from smalti.spark.columns import plan_table
 from smalti.storage import open_store
 from smalti.writer import MDSWriter
 from smalti.writer.tables.attempts import Attempt
+from smalti.writer.tables.plan import WritePlan
 from tests.golden.conftest import peer, peer_reads
 from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
@@ -416,13 +417,8 @@ def test_a_frame_keyed_by_sample_id_is_added_whatever_its_order(spark, tmp_path)
     assert load_manifest(root).version == 2
 
 
-KEYED = AlignedPlan(
-    MemoryStore(),
-    "write-2",
-    Schema.from_columns({"score": "int64"}),
-    ShardOptions(None),
-    plan_table(StructType([StructField("score", LongType())])),
-)
+PLAN = WritePlan(MemoryStore(), "write-2", ShardOptions(None))
+KEYED = plan_table(StructType([StructField("score", LongType())]))
 ENDS = np.array([3, 5, 9])
 
 
@@ -431,7 +427,7 @@ def placed(ids):
     numbers = pa.array(ids, pa.int64())
     rows = pa.record_batch([numbers, pa.array([7 * number for number in ids], pa.int64())], ["sample", "c0"])
     batches = (rows.slice(begin, 2) for begin in range(0, len(ids), 2))
-    return write_placed(KEYED, ENDS, [None, "train", None], place_rows(ENDS, batches), Attempt.new(0))
+    return write_placed(PLAN, KEYED, ENDS, [None, "train", None], place_rows(ENDS, batches), Attempt.new(0))
 
 
 def test_rows_of_a_frame_are_written_to_the_column_shards_of_their_samples():
@@ -460,4 +456,4 @@ def test_samples_without_values_or_with_two_are_refused(ids, message):
 
 def placed_with_nulls(ids):
     rows = pa.record_batch([pa.array(ids, pa.int64()), pa.array([1] * len(ids), pa.int64())], ["sample", "c0"])
-    return write_placed(KEYED, ENDS, [None] * 3, place_rows(ENDS, iter([rows])), Attempt.new(0))
+    return write_placed(PLAN, KEYED, ENDS, [None] * 3, place_rows(ENDS, iter([rows])), Attempt.new(0))

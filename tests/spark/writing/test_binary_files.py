@@ -16,8 +16,7 @@ from smalti.spark import PrepareOptions, dataframe_to_mds, prepare_images, updat
 from smalti.spark.tasks import recipe_of
 from smalti.spark.writing import binary_files
 from smalti.spark.writing.binary_files import read_batches
-from smalti.spark.writing.plan import plan_write, select_inputs
-from smalti.storage import open_store
+from smalti.spark.writing.plan import plan_frame, select_inputs
 from smalti.writer.tables.plan import WriteOptions
 from tests.spark.photos import encode, put
 
@@ -37,8 +36,8 @@ def files(spark, tmp_path):
 
 def is_read_by_spark(frame, nulls="reject"):
     """Return whether Spark reads the contents of the files for the tasks that write this frame."""
-    plan = plan_write(frame, open_store("/nowhere"), WriteOptions(nulls=nulls))
-    recipe = recipe_of(select_inputs(frame, plan))
+    rows, _ = plan_frame(frame.schema, WriteOptions(nulls=nulls))
+    recipe = recipe_of(select_inputs(frame, rows))
     return recipe is None or "content#" in recipe.frame._jdf.queryExecution().executedPlan().toString()
 
 
@@ -143,7 +142,7 @@ def test_many_small_partitions_become_few_tasks_in_the_same_order(spark, tmp_pat
         frame = spark.read.format("binaryFile").load(str(tmp_path / "in")).select("content")
         expected = [bytes(row["content"]) for row in frame.collect()]
         assert frame.rdd.getNumPartitions() == 40
-        recipe = recipe_of(select_inputs(frame, plan_write(frame, open_store("/nowhere"), WriteOptions())))
+        recipe = recipe_of(select_inputs(frame, plan_frame(frame.schema, WriteOptions())[0]))
         assert recipe.frame.rdd.getNumPartitions() == 4
         dataframe_to_mds(frame, tmp_path / "out", progress=False)
     finally:
@@ -214,12 +213,12 @@ def test_kept_files_of_several_formats_are_bytes_and_a_bad_one_is_named(spark, t
 
 def test_images_that_spark_keeps_are_not_read_again(spark, flowers):
     images = prepare_images(spark, list_images(str(flowers)), PrepareOptions(size=None))
-    plan = plan_write(images, open_store("/nowhere"), WriteOptions())
-    assert recipe_of(select_inputs(images, plan)) is not None
+    rows, _ = plan_frame(images.schema, WriteOptions())
+    assert recipe_of(select_inputs(images, rows)) is not None
     images.cache()
-    assert recipe_of(select_inputs(images, plan)) is None
+    assert recipe_of(select_inputs(images, rows)) is None
     images.unpersist()
-    assert recipe_of(select_inputs(images, plan)) is not None
+    assert recipe_of(select_inputs(images, rows)) is not None
 
 
 def test_kept_files_that_are_cut_short_or_of_another_format_follow_the_policy(spark, tmp_path):

@@ -26,7 +26,7 @@ from smalti.spark.prepared.update import update_prepared
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import LocalStore, open_store
 from smalti.writer.tables.attempts import Attempt, one_answer_each
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
 from tests.faults.jobs_without_spark import collect_shards
 from tests.spark.photos import put
@@ -370,7 +370,8 @@ def test_a_task_that_always_dies_publishes_nothing(spark, tmp_path):
 
 def plan(store, *, write_id, partition_by=None):
     schema = Schema.from_columns({"id": "int64"})
-    return WritePlan(store, write_id, schema, ShardOptions(size_limit=256), partition_by, None)
+    rows = InputRows(("id", partition_by) if partition_by else ("id",), partition_by=partition_by)
+    return WritePlan(store, write_id, ShardOptions(size_limit=256), rows, OutputColumns(schema))
 
 
 def batches(start=0):

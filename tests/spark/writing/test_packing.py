@@ -24,7 +24,7 @@ from smalti.writer.tables.packing import (
     join_runs,
     join_shards,
 )
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
 
 SCHEMA = Schema.from_columns({"id": "int64"})
@@ -35,7 +35,8 @@ MAX_SAMPLE_BYTES = 512 - 169
 
 
 def plan(store, *, size_limit=512, partition_by=None, compression=None):
-    return WritePlan(store, new_write_id(), SCHEMA, ShardOptions(compression, (), size_limit), partition_by)
+    rows = InputRows(("id", partition_by) if partition_by else ("id",), partition_by=partition_by)
+    return WritePlan(store, new_write_id(), ShardOptions(compression, (), size_limit), rows, OutputColumns(SCHEMA))
 
 
 def part(task, num_bytes, *, split=None, count=1, size_limit=1000):
@@ -52,7 +53,7 @@ def written(store, rows_of_tasks, **options):
     made, answers, start = plan(store, **options), [], 0
     for task, rows in enumerate(rows_of_tasks):
         columns = {"id": pa.array(range(start, start + rows), pa.int64())}
-        if made.partition_by:
+        if made.input.partition_by:
             columns["s"] = pa.array([("odd" if n % 2 else "even") for n in range(start, start + rows)])
         attempt = Attempt.new(task)
         answers.append((attempt, write_shards(made, iter([pa.RecordBatch.from_pydict(columns)]), attempt)))

@@ -13,7 +13,7 @@ from smalti.spark import dataframe_to_mds
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import Packed, collect_parts
-from smalti.writer.tables.plan import WritePlan
+from smalti.writer.tables.plan import InputRows, OutputColumns, WritePlan
 from smalti.writer.tables.task import write_shards
 from tests.spark.writing.logging_store import HERE, LoggingStore
 from tests.stores import MemoryStore
@@ -29,7 +29,7 @@ def logging_store(tmp_path, **options):
 
 def task(store, disk, attempt="aaaaaaaa"):
     """Run one attempt at 100 numbers of 8 bytes and 4 of offset, in shards of at most 512 bytes."""
-    plan = WritePlan(store, "w", SCHEMA, ShardOptions(None, (), 512), disk=disk)
+    plan = WritePlan(store, "w", ShardOptions(None, (), 512), InputRows(("id",)), OutputColumns(SCHEMA), disk=disk)
     batch = pa.RecordBatch.from_pydict({"id": np.arange(100)})
     return Attempt(0, attempt), write_shards(plan, iter([batch]), Attempt(0, attempt))
 

@@ -1,16 +1,21 @@
 """Answers of tasks, and the columns that the driver takes from them; without Spark."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 
+from smalti.catalog import load_manifest
 from smalti.errors import SchemaError
 from smalti.format import ShardOptions
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.packing import collect_parts
-from smalti.writer.tables.plan import WritePlan, collect_columns, plan_output
+from smalti.writer.tables.plan import InputRows, OutputColumns, WriteOptions, WritePlan, collect_columns, plan_rows
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.transform import Transform
+from smalti.writer.tables.types import kinds_of
+from smalti.writer.tables.versions import begun, identify, publish_shards
 from tests.stores import MemoryStore
 
 
@@ -19,11 +24,9 @@ def answers_of(store, function, columns, tasks=2):
     plan = WritePlan(
         store,
         "w",
-        None,
         ShardOptions(None),
-        inputs=("id",),
-        requested=columns,
-        transform=Transform(function),
+        InputRows(("id",), transform=Transform(function)),
+        OutputColumns(requested=columns),
     )
     answers = []
     for task in range(tasks):
@@ -31,6 +34,24 @@ def answers_of(store, function, columns, tasks=2):
         attempt = Attempt.new(task)
         answers.append((attempt, write_shards(plan, iter([batch]), attempt)))
     return answers
+
+
+def test_tasks_that_get_a_plan_as_bytes_write_what_the_driver_publishes(tmp_path):
+    """The steps of a write whose tasks and whose publishing run in processes of another program."""
+    store, options = LocalStore(tmp_path), WriteOptions(columns={"id": "int32"}, compression=None)
+    rows, output = plan_rows(kinds_of(pa.schema([("id", pa.int64())])), options, columns=options.columns)
+    write = identify(store, options, {}, None)
+    with begun(store, write) as watch:
+        plan = WritePlan(store, write.write_id, options.shard_options, rows, output, disk=watch.disk)
+        sent, answers = pickle.dumps(plan), []
+        for task in range(2):
+            attempt, batch = Attempt.new(task), pa.RecordBatch.from_pydict({"c0": pa.array([2 * task, 2 * task + 1])})
+            answers.append((attempt, write_shards(pickle.loads(sent), iter([batch]), attempt)))
+        assert not (tmp_path / "index.json").exists()
+        published = publish_shards(plan, write, options, answers, lambda *_: pytest.fail("joined elsewhere"), watch)
+    manifest = load_manifest(tmp_path)
+    assert (manifest.version, manifest.rows, manifest.schema.columns()) == (1, 4, {"id": "int32"})
+    assert published.manifest.digest == manifest.digest
 
 
 def test_columns_that_tasks_find_for_themselves_must_agree():
@@ -65,4 +86,4 @@ def test_a_requested_column_missing_from_the_output_is_named(tmp_path):
 def test_a_type_that_cannot_be_stored_is_refused_with_its_column():
     schema = pa.schema([("when", pa.month_day_nano_interval())])
     with pytest.raises(SchemaError, match="column 'when' has type month_day_nano_interval, which cannot be stored"):
-        plan_output(schema, WritePlan(MemoryStore(), "", None, ShardOptions(None)))
+        OutputColumns().of_transformed(schema)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFile, SourceFiles, each_file, without_compression
+from smalti.conversion.files import SourceFiles, SourceOfFiles, StoredFile, each_file, without_compression
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.lines import (
     BATCH_ROWS,
@@ -33,17 +33,18 @@ from smalti.conversion.sources.lines import (
     Block,
     LineRange,
     Marks,
+    PartOfLines,
     declared_types,
     find_text_files,
     first_row_end,
     line_ranges,
+    refuse_missing,
     refuse_unknown,
     row_blocks,
     row_ends,
     too_long,
 )
 from smalti.errors import FormatError, SchemaError
-from smalti.sources.listing import LeftOut
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
 # Digits alone have at most 15 places: a float holds these exactly.
@@ -271,20 +272,14 @@ def _learned(
 
 
 def _guesses(
-    file: SourceFile, names: Sequence[str], types: Mapping[str, pa.DataType], columns: Sequence[str] | None
+    file: StoredFile, names: Sequence[str], types: Mapping[str, pa.DataType], columns: Sequence[str] | None
 ) -> dict[str, ColumnGuess]:
     """Return what is known of each column whose type is not declared.
 
     Raises:
         SchemaError: The caller names columns that there are not.
     """
-    present = set(names)
-    unknown = [name for name in (*types, *(columns or ())) if name not in present]
-    if unknown:
-        raise SchemaError(
-            f"{file.url}: there are no columns {unknown}; the columns are {', '.join(names):.1000}. Correct the names "
-            "in the setting `types` and in `columns`"
-        )
+    refuse_missing(file.url, (*types, *(columns or ())), names)
     return {name: ColumnGuess() for name in columns or names if name not in types}
 
 
@@ -374,7 +369,7 @@ def _refuse_other_delimiter(block: Block, dialect: Dialect, names: Sequence[str]
         )
 
 
-def _unlike(file: SourceFile, header: Sequence[str], first: SourceFile, names: Sequence[str]) -> SchemaError:
+def _unlike(file: StoredFile, header: Sequence[str], first: StoredFile, names: Sequence[str]) -> SchemaError:
     return SchemaError(
         f"{file.url} has the columns {', '.join(header):.1000}, and {first.url} has {', '.join(names):.1000}; files of "
         "one source have the same columns in the same order. Convert them one by one; or if they have no header, give "
@@ -486,7 +481,7 @@ def _located(block: Block, skipped: int, dialect: Dialect, names: Sequence[str],
 
 
 @dataclass(frozen=True)
-class DelimitedSource:
+class DelimitedSource(SourceOfFiles):
     """The rows of CSV or TSV files."""
 
     found: SourceFiles
@@ -494,11 +489,6 @@ class DelimitedSource:
     dialect: Dialect
     names: tuple[str, ...]
     columns: pa.Schema
-
-    @property
-    def url(self) -> str:
-        """Place of the files."""
-        return self.found.url
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
@@ -508,34 +498,15 @@ class DelimitedSource:
         """Return a part for each piece of the files."""
         return [DelimitedPart(piece, self.dialect, self.names, self.columns) for piece in self.ranges]
 
-    def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        return self.found.identity()
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Files at the place that are not read."""
-        return self.found.left_out
-
 
 @dataclass(frozen=True)
-class DelimitedPart:
+class DelimitedPart(PartOfLines):
     """The rows of one piece of a file."""
 
     piece: LineRange
     dialect: Dialect
     names: tuple[str, ...]
     schema: pa.Schema = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Name of the file and its bytes."""
-        return self.piece.name
-
-    @property
-    def num_bytes(self) -> int:
-        """Stored size."""
-        return self.piece.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order.

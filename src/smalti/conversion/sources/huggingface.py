@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFile, is_file_name
+from smalti.conversion.files import PartOfFile, StoredFile, is_file_name, marks_of
 from smalti.conversion.source import CLASS_NAMES, SourceOptions
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
@@ -102,14 +102,14 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     names = [str(each.get("filename")) for each in entries]
     if state.get("_indices_data_files"):
         raise FormatError(f"{store.url} has a separate file of indices; save it again with a newer `datasets`")
-    files: list[SourceFile] = []
+    files: list[StoredFile] = []
     for name in names:
         if not is_file_name(name):
             raise FormatError(f"{store.locate(join_key(folder, _STATE))}: {name!r:.100} is no name of a file")
         key = join_key(folder, name)
         if any(file.key == key for file in files):
             raise FormatError(f"{store.locate(join_key(folder, _STATE))} names {name} twice", key=key)
-        files.append(SourceFile(store, key, store.size(key)))
+        files.append(StoredFile(store, key, store.size(key)))
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url, files[0].num_bytes).schema
     first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
@@ -335,7 +335,7 @@ class HuggingFaceSource:
     url: str
     columns: tuple[HuggingFaceColumn, ...]
     pieces: "tuple[ArrowFilePart | DatasetPart, ...]"
-    files: tuple[SourceFile, ...]
+    files: tuple[StoredFile, ...]
     fingerprint: Any = None
 
     def schema(self) -> pa.Schema:
@@ -348,27 +348,17 @@ class HuggingFaceSource:
 
     def identity(self) -> Any:
         """Return names, sizes and marks of the files, or the dataset's fingerprint."""
-        return self.fingerprint if not self.files else _digest(self.files)
+        return self.fingerprint if not self.files else marks_of(self.files)
 
 
 @dataclass(frozen=True)
-class ArrowFilePart:
+class ArrowFilePart(PartOfFile):
     """The rows of one Arrow file of a folder."""
 
-    file: SourceFile
+    file: StoredFile
     columns: tuple[HuggingFaceColumn, ...] = field(default=(), repr=False)
     names: tuple[str, ...] = field(default=(), repr=False)
     """Columns of the first file, also those that are not read."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return self.file.key
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self.file.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order.
@@ -411,11 +401,6 @@ def _has_end(stream: BinaryIO) -> bool:
     stream.seek(-8, io.SEEK_END)
     end = stream.read(8)
     return end[4:] == bytes(4) and (is_old or end[:4] == _CONTINUATION)
-
-
-def _digest(files: Sequence[SourceFile]) -> Any:
-    infos = [file.store.info(file.key) for file in files]
-    return [[info.key, info.num_bytes, info.modified] for info in infos]
 
 
 def _reader(stream: Any, url: str, num_bytes: int) -> pa.RecordBatchReader:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, each_file, without_compression
+from smalti.conversion.files import SourceFiles, SourceOfFiles, each_file, without_compression
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.json_checks import (
     MAX_EXACT,
@@ -34,14 +34,15 @@ from smalti.conversion.sources.lines import (
     MAX_COLUMNS,
     Block,
     LineRange,
+    PartOfLines,
     declared_types,
     find_text_files,
     line_blocks,
     line_ranges,
+    refuse_missing,
     refuse_unknown,
 )
 from smalti.errors import FormatError, SchemaError, StoreNotFound
-from smalti.sources.listing import LeftOut
 
 _ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _HADOOP_PART = re.compile(r"(?:.*/)?part-[^/]*\.json")
@@ -86,13 +87,7 @@ def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
         schema = pa.schema([(name, types[name]) for name in wanted])
         return JsonLinesSource(found, ranges, schema, is_learned=False)
     learned = _learned(ranges, types)
-    present = set(learned.names)
-    unknown = [name for name in (*types, *(wanted or ())) if name not in present]
-    if unknown:
-        raise SchemaError(
-            f"{found.url}: there are no columns {unknown}; the columns are {', '.join(learned.names):.1000}. "
-            "Correct the names in the setting `types` and in `columns`"
-        )
+    refuse_missing(found.url, (*types, *(wanted or ())), learned.names)
     schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
     return JsonLinesSource(found, ranges, schema, is_learned=True)
 
@@ -372,7 +367,7 @@ def _float_paths(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class JsonLinesSource:
+class JsonLinesSource(SourceOfFiles):
     """The objects of files of JSON lines."""
 
     found: SourceFiles
@@ -380,11 +375,6 @@ class JsonLinesSource:
     columns: pa.Schema
     is_learned: bool
     """True if all lines were read to learn types."""
-
-    @property
-    def url(self) -> str:
-        """Place of the files."""
-        return self.found.url
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
@@ -394,34 +384,15 @@ class JsonLinesSource:
         """Return a part for each piece of the files."""
         return [JsonLinesPart(piece, self.columns, self.is_learned) for piece in self.ranges]
 
-    def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        return self.found.identity()
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Files at the place that are not read."""
-        return self.found.left_out
-
 
 @dataclass(frozen=True)
-class JsonLinesPart:
+class JsonLinesPart(PartOfLines):
     """The objects of one piece of a file."""
 
     piece: LineRange
     schema: pa.Schema = field(repr=False)
     is_checked: bool
     """True if the lines were read before."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file and its bytes."""
-        return self.piece.name
-
-    @property
-    def num_bytes(self) -> int:
-        """Stored size."""
-        return self.piece.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the objects in order.

@@ -12,7 +12,7 @@ a closing quote, and removes the quote; so that no value is altered, such text i
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from smalti.conversion.files import SourceFile, SourceFiles, list_files, read_some
+from smalti.conversion.files import SourceFiles, StoredFile, list_files, read_some
 from smalti.conversion.source import SourceOptions
 from smalti.errors import FormatError, SchemaError
 
@@ -44,7 +44,7 @@ _ALIASES = {"timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us",
 class LineRange:
     """The lines of a file that start in a range of its bytes; the whole of a compressed file."""
 
-    file: SourceFile
+    file: StoredFile
     begin: int = 0
     end: int | None = None
     """None for the end of the file."""
@@ -67,6 +67,22 @@ class LineRange:
             FormatError: There is a NUL byte, or a line is too long.
         """
         return io.BufferedReader(_LineStream(self), 1 << 20)
+
+
+class PartOfLines:
+    """A part that is the lines of a range."""
+
+    piece: LineRange
+
+    @property
+    def name(self) -> str:
+        """Name of the file and its bytes."""
+        return self.piece.name
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored size."""
+        return self.piece.num_bytes
 
 
 @dataclass(frozen=True)
@@ -249,7 +265,7 @@ def find_text_files(place: Any, options: SourceOptions, is_wanted: Callable[[str
     return chosen
 
 
-def line_ranges(file: SourceFile, part_bytes: int = PART_BYTES) -> list[LineRange]:
+def line_ranges(file: StoredFile, part_bytes: int = PART_BYTES) -> list[LineRange]:
     """Return a file in pieces that can be read side by side; a compressed file is one piece."""
     count = max(1, round(file.num_bytes / part_bytes)) if file.compression is None else 1
     if count == 1:
@@ -319,6 +335,21 @@ def _named_type(column: str, name: Any) -> pa.DataType:
             "'timestamp' or 'decimal128(38, 2)'",
             column=column,
         ) from error
+
+
+def refuse_missing(url: str, wanted: Iterable[str], columns: Sequence[str]) -> None:
+    """Raise an error about columns that the caller names and that there are not.
+
+    Raises:
+        SchemaError: There are some.
+    """
+    present = set(columns)
+    unknown = [name for name in wanted if name not in present]
+    if unknown:
+        raise SchemaError(
+            f"{url}: there are no columns {unknown}; the columns are {', '.join(columns):.1000}. Correct the names in "
+            "the setting `types` and in `columns`"
+        )
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: str, of: str) -> None:

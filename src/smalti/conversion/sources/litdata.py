@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.files import SourceFile, is_file_name
+from smalti.conversion.files import StoredFile, is_file_name, marks_of
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.litdata_items import ADVICE, Chunk, ChunkData, Items, item_columns
 from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound
@@ -197,7 +197,7 @@ def _chunks(store: Store, entries: Sequence[Any], compression: str | None) -> It
         names.add(name)
         count = entry.get("chunk_size")
         try:
-            file = SourceFile(store, name, store.size(name))
+            file = StoredFile(store, name, store.size(name))
         except StoreNotFound as error:
             raise StoreNotFound(
                 f"{store.locate(name)}: the index names this chunk, which is missing", key=name
@@ -223,8 +223,7 @@ class LitDataSource:
 
     def identity(self) -> Any:
         """Return names, sizes and marks of the chunks."""
-        infos = [chunk.file.store.info(chunk.file.key) for chunk in self.chunks]
-        return [[info.key, info.num_bytes, info.modified] for info in infos]
+        return marks_of([chunk.file for chunk in self.chunks])
 
 
 @dataclass(frozen=True)

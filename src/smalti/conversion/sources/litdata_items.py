@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 
-from smalti.conversion.files import SourceFile, read_some
+from smalti.conversion.files import StoredFile, read_some
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.format import parse_encoding
 from smalti.format.json_fields import unique_keys
@@ -40,7 +40,7 @@ _TAIL_BYTES = 4 + len(_MAGIC)
 class Chunk:
     """A chunk that the index names."""
 
-    file: SourceFile
+    file: StoredFile
     compression: str | None
     num_items: int | None
     """Number of samples, by the index; None if it does not say."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, list_files
+from smalti.conversion.files import SourceFiles, SourceOfFiles, list_files
 from smalti.conversion.source import SourceOptions
 from smalti.conversion.sources.huggingface import HuggingFaceColumn, dataset_columns, features_in
 from smalti.conversion.sources.parquet_files import (
@@ -35,7 +35,6 @@ from smalti.conversion.sources.parquet_files import (
 )
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format.index import MAX_INDEX_BYTES
-from smalti.sources.listing import LeftOut
 from smalti.storage import Store
 from smalti.writer.tables.columns import repeated
 from smalti.writer.tables.plain import cast_array, plain_array, plain_type
@@ -126,11 +125,11 @@ def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
             raise FormatError(f"{where} lists {key} with {rows} rows, {state}; {advice}", key=key)
 
 
-class ParquetSource:
+class ParquetSource(SourceOfFiles):
     """The rows of Parquet files, in the order of their names."""
 
     def __init__(self, found: SourceFiles, options: SourceOptions) -> None:
-        self._files = found
+        self.found = found
         with ThreadPoolExecutor(min(_READERS, len(found.files)), thread_name_prefix="smalti-footer") as pool:
             self.footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
         texts = partition_texts(found.names(), found.store.locate)
@@ -140,23 +139,9 @@ class ParquetSource:
         self._files_in = self._file_columns(features) if features else {}
         self._schema = self._described(features)
 
-    @property
-    def url(self) -> str:
-        """Address of the files."""
-        return self._files.url
-
     def schema(self) -> pa.Schema:
         """Return the columns of all files, and those of folder names at the end."""
         return self._schema
-
-    def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        return self._files.identity()
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Files at the place that are not read."""
-        return self._files.left_out
 
     def parts(self) -> Sequence["ParquetPart"]:
         """Return one part per row group, in order."""
@@ -172,7 +157,7 @@ class ParquetSource:
                 stored = footer.num_bytes * group.num_bytes // raw_bytes
                 rows = max(1, min(most_rows, _BATCH_BYTES * group.num_rows // max(1, group.num_bytes)))
                 yield ParquetPart(
-                    self._files.store,
+                    self.found.store,
                     footer.key,
                     footer.num_bytes,
                     footer.digest,
@@ -195,7 +180,7 @@ class ParquetSource:
                 joint = pa.unify_schemas([joint, schema], promote_options="permissive")
             except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
                 raise SmaltiError(
-                    f"{self._files.store.locate(footer.key)} has other columns than {self.footers[0].key} and files "
+                    f"{self.found.store.locate(footer.key)} has other columns than {self.footers[0].key} and files "
                     f"between: {error}. Convert them on their own, or rewrite one with the types of the other",
                     key=footer.key,
                 ) from error
@@ -204,23 +189,23 @@ class ParquetSource:
     def _features(self) -> Mapping[str, Any]:
         """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
         first = self.footers[0]
-        features = features_in(first.schema, self._files.store.locate(first.key))
+        features = features_in(first.schema, self.found.store.locate(first.key))
         if features and (twice := repeated(self._stored.names)):
             raise SchemaError(f"the files have column {twice[0]!r} more than once; rename or drop one", column=twice[0])
         for footer in self.footers[1:]:
-            others = features_in(footer.schema, self._files.store.locate(footer.key))
+            others = features_in(footer.schema, self.found.store.locate(footer.key))
             differing = [name for name in others if name in features and others[name] != features[name]]
             if differing:
                 raise SchemaError(
-                    f"{self._files.store.locate(footer.key)} describes column {differing[0]!r} in another way than "
+                    f"{self.found.store.locate(footer.key)} describes column {differing[0]!r} in another way than "
                     f"{first.key}, such as by other names of classes; convert them on their own",
                     column=differing[0],
                 )
-        splits = splits_of_hub(self._files.names()) if features and not self._files.pattern else []
+        splits = splits_of_hub(self.found.names()) if features and not self.found.pattern else []
         if len(splits) > 1:
             raise VersionNotFound(
-                f"{self._files.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
-                f"{self._files.url}/**/{splits[0]}-*.parquet"
+                f"{self.found.url} has the splits {', '.join(splits)}: choose one by a pattern of its files, such as "
+                f"{self.found.url}/**/{splits[0]}-*.parquet"
             )
         return features
 

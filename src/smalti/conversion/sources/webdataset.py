@@ -27,8 +27,10 @@ import pyarrow.types as pt
 
 from smalti.conversion.exported import RECORD, damaged_record
 from smalti.conversion.files import (
-    SourceFile,
+    PartOfFile,
     SourceFiles,
+    SourceOfFiles,
+    StoredFile,
     each_file,
     find_files,
     without_compression,
@@ -40,7 +42,6 @@ from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
 from smalti.format.npy import read_npy
 from smalti.format.reading.arrow import LOGICAL, STORED_AS, decode_schema, fixed_lists_of
 from smalti.sources.archive_members import Member, is_system_file, read_members
-from smalti.sources.listing import LeftOut
 
 _ENCODINGS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "json": "json", "jsn": "json"}
 _INTEGERS = frozenset({"cls", "cls2", "index", "inx", "id", "count"})
@@ -275,12 +276,12 @@ def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
         types = [each for each in types if each.field.name in options.columns]
     if missing == "null":
         types = [each.nullable() for each in types]
-    layout = _Layout(tuple(types), is_closed=options.columns is None and not is_exported)
-    return WebDatasetSource(found, layout)
+    columns = _SampleColumns(tuple(types), is_closed=options.columns is None and not is_exported)
+    return WebDatasetSource(found, columns)
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _SampleColumns:
     """The columns of the samples."""
 
     types: tuple[MemberType, ...]
@@ -289,61 +290,37 @@ class _Layout:
 
 
 @dataclass(frozen=True)
-class WebDatasetSource:
+class WebDatasetSource(SourceOfFiles):
     """The samples of tar files."""
 
     found: SourceFiles
-    layout: _Layout
-
-    @property
-    def url(self) -> str:
-        """Place of the files."""
-        return self.found.url
+    columns: _SampleColumns
 
     def schema(self) -> pa.Schema:
         """Return the columns."""
-        return pa.schema([each.field for each in self.layout.types])
+        return pa.schema([each.field for each in self.columns.types])
 
     def parts(self) -> list["TarPart"]:
         """Return one part for each file."""
         files = each_file(self.found)
         followers = (*files[1:], None)
-        return [TarPart(file, after, self.layout) for file, after in zip(files, followers, strict=True)]
-
-    def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        return self.found.identity()
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Files at the place that are not read."""
-        return self.found.left_out
+        return [TarPart(file, after, self.columns) for file, after in zip(files, followers, strict=True)]
 
 
 @dataclass(frozen=True)
-class TarPart:
+class TarPart(PartOfFile):
     """The samples of one tar file."""
 
-    file: SourceFile
-    after: SourceFile | None
+    file: StoredFile
+    after: StoredFile | None
     """The file that follows, whose first sample must not continue the last one of this file."""
-    layout: _Layout
+    columns: _SampleColumns
     _keys: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Keys of the rows of the batch that was yielded last, by number of the row in this part."""
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return self.file.key
 
     def origin(self, row: int) -> str:
         """Return the file and the key of a row of the batch that was yielded last."""
         return f"{self.file.key}, sample {self._keys.get(row, '')!r:.200}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self.file.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the samples of the file in order.
@@ -370,9 +347,9 @@ class TarPart:
         self._check_end(last)
 
     def _row(self, key: str, sample: Mapping[str, bytes]) -> list[bytes | None]:
-        row = [sample.get(each.ending) for each in self.layout.types]
-        if self.layout.is_closed:
-            known = {each.ending for each in self.layout.types}
+        row = [sample.get(each.ending) for each in self.columns.types]
+        if self.columns.is_closed:
+            known = {each.ending for each in self.columns.types}
             for ending in sample:
                 if ending not in known:
                     raise FormatError(
@@ -380,7 +357,7 @@ class TarPart:
                         f"not ({', '.join(sorted(known))}); name the wanted ones in `columns`",
                         key=key,
                     )
-        for each, content in zip(self.layout.types, row, strict=True):
+        for each, content in zip(self.columns.types, row, strict=True):
             if content is None and not each.field.nullable:
                 raise FormatError(
                     f"{self.file.url}, sample {key!r:.200}: it has no member .{each.ending}; the sample is incomplete. "
@@ -395,7 +372,7 @@ class TarPart:
         self._keys.clear()
         self._keys.update(enumerate(keys, begin))
         arrays = []
-        for each, contents in zip(self.layout.types, zip(*rows, strict=True), strict=True):
+        for each, contents in zip(self.columns.types, zip(*rows, strict=True), strict=True):
             try:
                 arrays.append(each.array(contents))
             except (ValueError, ArithmeticError, pa.ArrowException) as error:  # noqa: PERF203 -- one for each column
@@ -406,7 +383,7 @@ class TarPart:
                     key=keys[place],
                     column=each.field.name,
                 ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([each.field for each in self.layout.types]))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([each.field for each in self.columns.types]))
 
     def _check_end(self, last: str) -> None:
         """Refuse a sample whose members continue in the next file."""
@@ -416,7 +393,7 @@ class TarPart:
         if (
             first is not None
             and first[0] == last
-            and not set(first[1]).issuperset(each.ending for each in self.layout.types)
+            and not set(first[1]).issuperset(each.ending for each in self.columns.types)
         ):
             raise FormatError(
                 f"{self.file.url}: its last sample {last!r:.200} goes on in {self.after.url}; each sample lies in one "
@@ -434,14 +411,14 @@ def _first_bad(each: MemberType, contents: Sequence[bytes | None]) -> int:
     return 0
 
 
-def samples_of(file: SourceFile) -> Iterator[tuple[str, Sample]]:
+def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
     """Yield key and members of each sample of a tar file.
 
     Raises:
         FormatError: It is no whole tar file, or a key returns.
     """
     seen: set[int] = set()
-    left_out = _LeftOut()
+    left_out = _OtherMembers()
     for key, sample in _groups(file, left_out):
         mark = hash(key)
         if mark in seen:
@@ -461,9 +438,9 @@ def samples_of(file: SourceFile) -> Iterator[tuple[str, Sample]]:
         )
 
 
-def _groups(file: SourceFile, left_out: "_LeftOut | None" = None) -> Iterator[tuple[str, Sample]]:
+def _groups(file: StoredFile, left_out: "_OtherMembers | None" = None) -> Iterator[tuple[str, Sample]]:
     current, sample, num_bytes = "", Sample(), 0
-    for member, key, ending in _members_of(file, left_out or _LeftOut()):
+    for member, key, ending in _members_of(file, left_out or _OtherMembers()):
         if sample and key != current:
             yield current, sample
             sample, num_bytes = {}, 0
@@ -480,7 +457,7 @@ def _groups(file: SourceFile, left_out: "_LeftOut | None" = None) -> Iterator[tu
 
 
 @dataclass
-class _LeftOut:
+class _OtherMembers:
     """The members of a tar file that are no part of a sample."""
 
     count: int = 0
@@ -492,7 +469,7 @@ class _LeftOut:
         self.first = self.first or name
 
 
-def _members_of(file: SourceFile, left_out: _LeftOut) -> Iterator[tuple[Member, str, str]]:
+def _members_of(file: StoredFile, left_out: _OtherMembers) -> Iterator[tuple[Member, str, str]]:
     """Yield the members that are a part of a sample, with its key and their ending.
 
     Raises:
@@ -509,7 +486,7 @@ def _members_of(file: SourceFile, left_out: _LeftOut) -> Iterator[tuple[Member, 
                 yield member, match[1], match[2].lower()
 
 
-def _check_member(file: SourceFile, member: Member, key: str, ending: str, num_bytes: int) -> None:
+def _check_member(file: StoredFile, member: Member, key: str, ending: str, num_bytes: int) -> None:
     """Check a member before its content is read; `num_bytes` are those of the sample so far."""
     name = member.name
     what = f"{file.url}: member {name!r:.200}"
@@ -534,7 +511,7 @@ def _check_member(file: SourceFile, member: Member, key: str, ending: str, num_b
         )
 
 
-def _types_of_first(files: Sequence[SourceFile]) -> list[MemberType]:
+def _types_of_first(files: Sequence[StoredFile]) -> list[MemberType]:
     """Return the columns of the first sample."""
     for file in files:
         first = next(_groups(file), None)

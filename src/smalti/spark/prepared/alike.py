@@ -60,7 +60,7 @@ def find_alike(table: PreparedTable, *, max_bits: int) -> Alike:
         table: Table from `update_prepared`.
         max_bits: Bits of 128 in which the hashes of two rows may differ.
     """
-    rows = _Rows(table.good)
+    rows = _AlikeRows(table.good)
     is_complete = rows.compare(max_bits)
     is_trained = rows.split == TRAIN
     is_near_trained = rows.is_near(is_trained)
@@ -81,7 +81,7 @@ def find_alike(table: PreparedTable, *, max_bits: int) -> Alike:
     )
 
 
-class _Rows:
+class _AlikeRows:
     """Rows as arrays; `content` numbers what they look like, so that equal hashes are compared once."""
 
     def __init__(self, good: pa.Table) -> None:

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from smalti.errors import CatalogError, SchemaError, StoreNotFound
 from smalti.sources.contents import read_contents
-from smalti.spark.tasks import Recipe, record_recipe, select_columns
+from smalti.spark.lineage import scala_items
+from smalti.spark.tasks import RowRecipe, record_recipe, select_columns
 from smalti.storage import Store
 from smalti.storage.local import LocalStore
 
@@ -73,11 +74,11 @@ def _record_reading(df: "DataFrame", columns: Sequence[tuple[str, str]], selecte
         count = max(-(-found.num_bytes // _PARTITION_BYTES), _TASKS_PER_CORE * cores)
         frame = frame.coalesce(min(count, _MAX_PARTITIONS))  # tables have the largest number for an unknown size
     names = tuple(name for _, name in columns)
-    record_recipe(selected, Recipe(frame, partial(read_batches, names, frozenset(contents))))
+    record_recipe(selected, RowRecipe(frame, partial(read_batches, names, frozenset(contents))))
 
 
 @dataclass(frozen=True)
-class _Contents:
+class _ContentColumns:
     """The contents of files in the columns of a DataFrame."""
 
     names: frozenset[str]
@@ -88,17 +89,17 @@ class _Contents:
     """True if the partitions are those of the source."""
 
 
-def _find(df: "DataFrame") -> _Contents | None:
+def _find(df: "DataFrame") -> _ContentColumns | None:
     """Return the contents of local files in the columns of a frame, by its query's plan; None if there are none."""
     execution = df._jdf.queryExecution()
     plan = execution.analyzed()
-    leaves = [leaf for leaf in _items(plan.collectLeaves()) if _is_of_local_files(leaf)]
+    leaves = [leaf for leaf in scala_items(plan.collectLeaves()) if _is_of_local_files(leaf)]
     if len(leaves) != 1 or "InMemoryRelation" in execution.withCachedData().toString():
         return None
     if int(df.sparkSession.conf.get(_MAX_LENGTH, None) or _MAX_BYTES) < _MAX_BYTES:
         return None
     outputs: dict[int, frozenset[str]] = {}
-    for name, attribute in zip(df.columns, _items(plan.output()), strict=True):
+    for name, attribute in zip(df.columns, scala_items(plan.output()), strict=True):
         outputs[_id_of(attribute)] = outputs.get(_id_of(attribute), frozenset()) | {name}
     return _trace(plan, outputs)
 
@@ -119,18 +120,18 @@ def _is_of_local_files(leaf: Any) -> bool:
     return all(root.startswith("file:") for root in roots)
 
 
-def _trace(plan: Any, wanted: Mapping[int, frozenset[str]]) -> _Contents | None:
+def _trace(plan: Any, wanted: Mapping[int, frozenset[str]]) -> _ContentColumns | None:
     """Return which of the wanted attributes (names of columns by their ids) are contents as the source has them."""
     kind = plan.getClass().getSimpleName()
     if _is_of_local_files(plan):
-        found = [wanted.get(_id_of(each)) for each in _items(plan.output()) if each.name() == _CONTENT]
+        found = [wanted.get(_id_of(each)) for each in scala_items(plan.output()) if each.name() == _CONTENT]
         names = next((each for each in found if each), None)
-        return None if names is None else _Contents(names, int(plan.relation().sizeInBytes()))
+        return None if names is None else _ContentColumns(names, int(plan.relation().sizeInBytes()))
     if kind not in _NARROW | _WIDE:
         return None
     if kind == "Project":
         wanted = _before(plan, wanted)
-    for child in _items(plan.children()):
+    for child in scala_items(plan.children()):
         contents = _trace(child, wanted)
         if contents is not None:
             return replace(contents, is_narrow=contents.is_narrow and kind in _NARROW)
@@ -140,7 +141,7 @@ def _trace(plan: Any, wanted: Mapping[int, frozenset[str]]) -> _Contents | None:
 def _before(project: Any, wanted: Mapping[int, frozenset[str]]) -> dict[int, frozenset[str]]:
     """Return the wanted attributes as they are called below a projection; those that it computes are left out."""
     below: dict[int, frozenset[str]] = {}
-    for expression in _items(project.projectList()):
+    for expression in scala_items(project.projectList()):
         names = wanted.get(_id_of(expression))
         source = expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
         if names and source.getClass().getSimpleName() == "AttributeReference":
@@ -151,11 +152,6 @@ def _before(project: Any, wanted: Mapping[int, frozenset[str]]) -> dict[int, fro
 def _id_of(attribute: Any) -> int:
     """Return the number by which Spark's plans refer to a column, whatever its name."""
     return int(attribute.exprId().id())
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    """Yield the elements of a Scala sequence."""
-    return (sequence.apply(place) for place in range(sequence.size()))
 
 
 class _Extension:
@@ -182,9 +178,9 @@ class _Extension:
             source = self._frame_of(plan)
             source = source.withColumns({_ADDRESS: source["path"], _SIZE: source["length"]})
             analyzed = source._jdf.queryExecution().analyzed()
-            self._added = list(_items(analyzed.output()))[-2:]
+            self._added = list(scala_items(analyzed.output()))[-2:]
             return analyzed
-        children = list(_items(plan.children()))
+        children = list(scala_items(plan.children()))
         extended = [self._extended(child) for child in children]
         if not any(extended):
             return None
@@ -192,7 +188,7 @@ class _Extension:
         if kind == "View":
             return extended[0]
         if kind == "Project":
-            columns = self._sequence([*_items(plan.projectList()), *self._added])
+            columns = self._sequence([*scala_items(plan.projectList()), *self._added])
             return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, extended[0])
         return plan.withNewChildren(self._sequence([new or old for new, old in zip(extended, children, strict=True)]))
 
@@ -204,7 +200,7 @@ def read_batches(
     names: tuple[str, ...], contents: frozenset[int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with these columns: those at the places `contents` read from the files that the rows name."""
-    store = _Files("/")
+    store = _WholePaths("/")
     for batch in batches:
         _check_listed(batch)
         begin = 0
@@ -217,7 +213,7 @@ def read_batches(
             begin += len(content)
 
 
-class _Files(LocalStore):
+class _WholePaths(LocalStore):
     """Files of this machine by their whole paths, also those with names that are no keys of an object store."""
 
     def local_path(self, key: str) -> Path:

@@ -4,7 +4,6 @@ The steps are those of every table, in `smalti.writer.tables.versions`; Spark ru
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,25 @@ from smalti.catalog.publishing import Mode
 from smalti.errors import StoreError
 from smalti.spark.lineage import require_unchanged, source_of, write_id_of
 from smalti.spark.tasks import decode_errors, require_frame, require_reach
-from smalti.spark.writing.plan import learn_columns, plan_write, select_inputs
+from smalti.spark.writing.plan import join_on_executors, learn_columns, plan_frame, run, select_inputs
 from smalti.spark.writing.plan import shuffle_rows as shuffled
 from smalti.spark.writing.progress import reporting
-from smalti.spark.writing.task import join_on_executors, run
 from smalti.storage import Store, open_store
 from smalti.storage.opening import check_apart
 from smalti.writer import UploadOptions
 from smalti.writer.tables.attempts import Answers
-from smalti.writer.tables.plan import ProgressChoice, SampleFunction, WriteOptions, WritePlan, check_append
+from smalti.writer.tables.plan import (
+    UPLOADS,
+    InputRows,
+    OutputColumns,
+    ProgressChoice,
+    SampleFunction,
+    WriteOptions,
+    WritePlan,
+    check_append,
+)
 from smalti.writer.tables.transform import Transform, TransformFunction
-from smalti.writer.tables.versions import Write, identify, options_in_id, write_version
+from smalti.writer.tables.versions import Write, begun, identify, options_in_id, publish_shards
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -128,25 +135,24 @@ def write_frame(
     store: Store,
     options: WriteOptions,
     samples: SampleFunction | None = None,
-    uploads: UploadOptions | None = None,
+    uploads: UploadOptions = UPLOADS,
 ) -> Manifest:
     """Write the rows of the frame, and return the version that has them; a write that is published reads no row.
 
     With `samples`, a function of the user makes the samples of the rows; errors are those of `dataframe_to_mds`.
     """
-    plan = plan_write(df, store, options, samples, uploads)
+    rows, planned = plan_frame(df.schema, options, samples)
     write = _identify(df, store, options)
     if write.published is not None:
         return write.published
     with reporting(df.sparkSession, store.url, options.progress) as report:
-        frame, plan = _prepared(df, replace(plan, write_id=write.write_id), options)
-        check_append(write.parent, plan)
-
-        def run_tasks(plan: WritePlan) -> Answers:
+        frame, output = _prepared(df, store, rows, planned, options)
+        check_append(write.parent, output.schema, output.logical)
+        with begun(store, write) as watch:
+            plan = WritePlan(store, write.write_id, options.shard_options, rows, output, uploads, watch.disk)
             with require_unchanged(df):
-                return run(frame, plan)
-
-        published = write_version(plan, write, options, run_tasks, join_on_executors(df.sparkSession))
+                answers = run(frame, plan)
+            published = publish_shards(plan, write, options, answers, join_on_executors(df.sparkSession), watch)
         if report is not None:
             report.finish(published.manifest, published.shards)
     return published.manifest
@@ -158,23 +164,29 @@ def write_folders(
     store: Store,
     options: WriteOptions,
     samples: SampleFunction | None = None,
-    uploads: UploadOptions | None = None,
+    uploads: UploadOptions = UPLOADS,
 ) -> Answers:
     """Write the shards of each Spark partition to a folder of its own, and return them; nothing is published."""
-    plan = plan_write(df, store, options, samples, uploads)
+    rows, planned = plan_frame(df.schema, options, samples)
     with reporting(df.sparkSession, store.url, options.progress):
-        frame, plan = _prepared(df, replace(plan, write_id=new_write_id(), is_loose=True), options)
+        frame, output = _prepared(df, store, rows, planned, options)
+        plan = WritePlan(store, new_write_id(), options.shard_options, rows, output, uploads, is_loose=True)
         return run(frame, plan)
 
 
-def _prepared(df: "DataFrame", plan: WritePlan, options: WriteOptions) -> "tuple[DataFrame, WritePlan]":
-    """Return the frame that the tasks read, and the complete plan; executors that cannot use the store are an error."""
-    require_reach(df.sparkSession, plan.store)
-    frame = select_inputs(df, plan)
-    plan = learn_columns(frame, plan)
+def _prepared(
+    df: "DataFrame", store: Store, rows: InputRows, planned: OutputColumns, options: WriteOptions
+) -> "tuple[DataFrame, OutputColumns]":
+    """Return the frame that the tasks read, and the columns to store; executors that cannot use the store are an error.
+
+    Of the planned columns, those of a transform's output may still be open; they are known then, if they have to be.
+    """
+    require_reach(df.sparkSession, store)
+    frame = select_inputs(df, rows)
+    output = learn_columns(frame, rows, planned)
     if options.seed is not None:
         frame = shuffled(frame, options.seed, options.target_shards)
-    return frame, plan
+    return frame, output
 
 
 def _identify(df: "DataFrame", store: Store, options: WriteOptions) -> Write:

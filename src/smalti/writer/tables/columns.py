@@ -21,8 +21,7 @@ from smalti.format import Schema, parse_encoding
 from smalti.format.encodings.numbers import NdArray
 from smalti.format.logical import MASK_SUFFIX
 from smalti.format.writing.arrow import encode_column
-from smalti.writer.tables.kinds import Kind
-from smalti.writer.tables.types import Stored, casts, stored_as
+from smalti.writer.tables.types import Kind, Stored, casts, stored_as
 from smalti.writer.tables.values import ORIGIN_SUFFIX, Convert, image_origins
 
 _SHOWN_COLUMNS = 8
@@ -56,7 +55,7 @@ class NullPolicy:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _StoredColumn:
     """One stored column and how it is computed."""
 
     name: str
@@ -96,7 +95,7 @@ class TablePlan:
     """Casts that Spark does on a column, one after the other, because Arrow cannot carry its type."""
     policies: Mapping[str, NullPolicy] = field(default_factory=dict)
     """Null policy of each of `names`."""
-    _columns: tuple[_Column, ...] = ()
+    _columns: tuple[_StoredColumn, ...] = ()
 
     def prepare(self, batch: pa.RecordBatch, *, first_row: int = 0) -> pa.RecordBatch:
         """Return the columns `names`, without nulls, in values that their encodings take; other columns are left out.
@@ -172,22 +171,22 @@ class _PlanBuilder:
         self.encodings: dict[str, str] = {}
         self.logical: dict[str, Any] = {}
         self.casts: dict[str, tuple[str, ...]] = {}
-        self.columns: list[_Column] = []
+        self.columns: list[_StoredColumn] = []
 
     def add(self, name: str, kind: Kind, stored: Stored, filler: pa.Array | None, *, is_masked: bool) -> None:
         """Add a column of the table, with its mask and the origins of its images where it has these."""
         if steps := casts(kind):
             self.casts[name] = steps
-        self._add(_Column(name, name, stored.convert, filler), stored.encoding)
+        self._add(_StoredColumn(name, name, stored.convert, filler), stored.encoding)
         if stored.logical is not None:
             self.logical[name] = dict(stored.logical)
         if is_masked:
-            self._add(_Column(name + MASK_SUFFIX, name, _is_null, None), "uint8")
+            self._add(_StoredColumn(name + MASK_SUFFIX, name, _is_null, None), "uint8")
             self.logical[name] = {**self.logical.get(name, _PLAIN), "mask": True}
         if kind.is_image:
-            self._add(_Column(name + ORIGIN_SUFFIX, name, image_origins, None), "str")
+            self._add(_StoredColumn(name + ORIGIN_SUFFIX, name, image_origins, None), "str")
 
-    def _add(self, column: _Column, encoding: str) -> None:
+    def _add(self, column: _StoredColumn, encoding: str) -> None:
         if column.name in self.encodings:
             sources = [column.source, *(each.source for each in self.columns if each.name == column.name)]
             owner = next((source for source in sources if source != column.name), column.source)

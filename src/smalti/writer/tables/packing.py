@@ -19,15 +19,14 @@ from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.catalog.table.segments import joined_table
 from smalti.catalog.table.shard_table import written_keys
 from smalti.catalog.verify import open_checked
-from smalti.errors import SchemaError, SmaltiError, StoreError
-from smalti.format import ShardBuilder, ShardInfo
+from smalti.errors import SmaltiError, StoreError
+from smalti.format import ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.format.writing.sealing import FileOptions
 from smalti.storage import Store
 from smalti.storage.store import SyncWatch
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
-from smalti.writer.tables.plan import WriteOptions, WritePlan
-from smalti.writer.uploader import ShardUploader
+from smalti.writer.tables.plan import WriteOptions, WritePlan, no_rows
 
 _TABLE_SHARDS = 4096  # from this many on, shards are kept as a table, which takes a tenth of the memory
 _MAX_DRIVER_BYTES = 32 << 20  # joined by the process that publishes, which is faster than starting tasks
@@ -126,7 +125,7 @@ def pack(plan: WritePlan, answers: Answers, options: WriteOptions, join_many: Jo
     parts = collect_parts(answers)
     answers.clear()
     if not parts and options.mode != "append":
-        raise SchemaError(f"{plan.table_word} has no rows; nothing was published")
+        raise no_rows(plan.input.words)
     chosen = FileOptions.of(plan.options).compression_name
     runs = find_runs(parts, chosen) if options.joins_shards and options.target_shards is None else []
     return Packed(parts, runs, join_runs(plan, runs, join_many), row_hash)
@@ -223,12 +222,8 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
         FormatError: One of them is damaged.
         StoreError: One cannot be read, or the new one cannot be stored.
     """
-    first = infos[0]
-    prefix = f"{plan.write_id}/{_joined_folder(place, attempt)}"
-    if first.partition is not None:
-        prefix = f"{first.partition}/{prefix}"
-    builder = ShardBuilder(first.schema, plan.options)
-    uploader = ShardUploader(plan.store, prefix, builder, partition=first.partition, uploads=plan.uploads)
+    folder = _joined_folder(place, attempt)
+    uploader = plan.uploader(infos[0].schema, infos[0].partition, folder)
     try:
         for info in infos:
             with open_checked(plan.store, info) as shard:
@@ -236,7 +231,7 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
                 uploader.write_encoded(samples.lengths, samples.content)
         (joined,) = uploader.finish()
         if joined.samples != sum(info.samples for info in infos):
-            raise SmaltiError(f"{prefix}: {joined.samples} samples after joining; nothing was published")
+            raise SmaltiError(f"{joined.raw.basename}: {joined.samples} samples after joining; nothing was published")
     except BaseException:
         uploader.abort()
         raise

@@ -1,14 +1,16 @@
-"""The options and the plan of a write: everything that is decided before a task runs, and travels to the tasks.
+"""The options, the output schema and the plan of a write: everything that is decided before a task runs.
 
-`plan_rows` decides what columns and options determine, and reads no row. `with_output` completes the plan of a
-transform, whose columns are known only after it has run on the first rows. What tasks do by a plan is in `task`.
+`WriteOptions` is what the caller asks for. `plan_rows` decides by the columns of the table which arrive (`InputRows`),
+and which are stored (`OutputColumns`); it reads no row. The columns of a transform's output may be known only after it
+has run on the first rows (`OutputColumns.of_transformed`). Then the `WritePlan` is made, which travels to the tasks and
+is never changed. What tasks do by a plan is in `task`.
 
 Also here: rows of prepared images that have no image, and the policy for them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,14 +20,15 @@ from smalti.catalog.publishing import Mode
 from smalti.catalog.sidecars import check_no_added_columns
 from smalti.errors import ArgumentError, BadImageError, SchemaError
 from smalti.format import Schema, ShardBuilder, ShardOptions
+from smalti.format.writing.sealing import SpareMemory
 from smalti.redaction import hide_options
 from smalti.storage import Store
 from smalti.storage.store import Disk
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.columns import TablePlan, plan_columns, repeated
-from smalti.writer.tables.kinds import Kind, kinds_of
 from smalti.writer.tables.transform import Transform, TransformFunction, TransformRun, as_transform
-from smalti.writer.uploader import UploadOptions
+from smalti.writer.tables.types import Kind, kinds_of
+from smalti.writer.uploader import ShardUploader, UploadOptions
 
 ERROR = "error"
 """Column of `prepare_images` with the reason why a row has no image; null if it has one."""
@@ -57,6 +60,7 @@ NUM_TRIAL_ROWS = 16
 """Rows on which a transform is run to learn its columns."""
 ORIGIN = "\0origin"
 """Name of an additional last column of batches whose rows come from a file each: the files' names, for messages."""
+UPLOADS = UploadOptions(hash_rows=True)
 _MAX_SHARDS = 1_000_000
 
 
@@ -139,129 +143,204 @@ class SampleFunction:
     kwargs: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class WritePlan:
-    """The plan of one write, as every task gets it; picklable."""
+class Words(NamedTuple):
+    """The names of a table and of its parts in messages."""
 
-    store: Store
-    write_id: str
-    schema: Schema | None
-    """The columns as stored; None if each task finds them in the output of the transform."""
-    options: ShardOptions
-    partition_by: str | None = None
-    bad_images: str | None = None
-    """`on_bad_image` of a frame of `prepare_images`; None for other frames."""
-    columns: TablePlan | None = None
-    """Plan of the columns that arrive; None if they have the values that the encodings take."""
-    logical: Mapping[str, Any] = field(default_factory=dict)
-    """Logical types (JSON, for the manifest) of the stored columns."""
-    inputs: tuple[str, ...] = ()
-    """Columns that arrive, in order; by default those that `input_columns` derives."""
+    table: str
+    part: str
+    """Stands before the number of the part."""
+
+
+OF_FRAMES = Words("the DataFrame", "Spark partition")
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """The rows of a table as they reach a task, and the function that makes of them the rows to store; picklable."""
+
+    names: tuple[str, ...]
+    """Columns that arrive, in order."""
+    casts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Casts that Spark does on a column before it arrives, one after the other, because Arrow cannot carry its type."""
     transform: Transform | None = None
-    transform_schema: pa.Schema | None = None
-    """Columns of the transform's output, if they are known before the tasks run."""
-    requested: Mapping[str, str | None] | None = None
-    """`columns` of the caller, by which a task plans the columns of a transform's output."""
-    nulls: str | Mapping[str, Any] = "reject"
-    """`nulls` of the caller, for the same."""
-    uploads: UploadOptions = field(default_factory=lambda: UploadOptions(hash_rows=True))
-    is_loose: bool = False
-    """True if no version is published, and the shards of each task are a folder of their own below the root."""
-    disk: Disk | None = None
-    """The disk that the driver sees: a task that sees the same one leaves syncing its shards to the driver."""
-    part_word: str = "Spark partition"
-    """Name of a part of the rows in messages, before its number."""
-    table_word: str = "the DataFrame"
-    """Name of the table in messages."""
     samples: SampleFunction | None = None
     """Function that makes samples of the rows, instead of `columns` and `transform`."""
-    allow_unsafe_types: bool = False
-    """True allows columns of pickles."""
-
-    def input_columns(self) -> tuple[str, ...]:
-        """Return the columns that arrive, in order: those to store, and those that decide where a row goes."""
-        if self.inputs:
-            return self.inputs
-        stored = self.columns.names if self.columns is not None else self.schema.names if self.schema else ()
-        extra = [self.partition_by] if self.partition_by else []
-        if self.bad_images:
-            extra += [ERROR, PATH]
-        return tuple(dict.fromkeys([*stored, *extra]))
-
-    def prefix(self, split: str | None, attempt: Attempt) -> str:
-        """Return the folder of an attempt's shards."""
-        name = f"{self.write_id}-{attempt.name}" if self.is_loose else f"{self.write_id}/{attempt.name}"
-        return name if split is None else f"{split}/{name}"
+    bad_images: str | None = None
+    """`on_bad_image` of a frame of `prepare_images`; None for other frames."""
+    partition_by: str | None = None
+    """Column of the rows to store whose values are their splits."""
+    words: Words = OF_FRAMES
 
     def where(self, attempt: Attempt) -> str:
         """Return the name of the part that an attempt writes, for messages."""
-        return f"{self.part_word} {attempt.task}"
+        return f"{self.words.part} {attempt.task}"
 
-    def rows(self, batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    def to_store(
+        self, batches: Iterator[pa.RecordBatch], where: str, transform_schema: pa.Schema | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows to store, of batches as they arrive: named, without bad images, transformed.
+
+        Args:
+            batches: Rows as they arrive.
+            where: Name of the part in messages.
+            transform_schema: Columns of the transform's output, if they are known.
 
         Raises:
             BadImageError: There is a bad image, and the policy is `fail`.
             SmaltiError: The transform failed; the message names the partition as `where`.
         """
-        usable = self.usable_rows(batches)
+        usable = self.usable(batches)
         if self.transform is None:
             return usable
         if self.bad_images:
             usable = (batch.drop_columns([ERROR]) for batch in usable)
-        return TransformRun(self.transform, where, self.transform_schema).batches(usable)
+        return TransformRun(self.transform, where, transform_schema).batches(usable)
 
-    def usable_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def usable(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that arrive, under the names of their columns and without bad images.
 
         Raises:
             BadImageError: There is a bad image, and the policy is `fail`.
         """
-        inputs = self.input_columns()
         for batch in batches:
-            names = [*inputs, ORIGIN] if batch.num_columns > len(inputs) else list(inputs)
+            names = [*self.names, ORIGIN] if batch.num_columns > len(self.names) else list(self.names)
             yield without_bad_images(pa.RecordBatch.from_arrays(batch.columns, names), self.bad_images)
 
+    def first_transformed(self, batches: Iterator[pa.RecordBatch]) -> pa.Schema | None:
+        """Return the columns that the transform makes of the first rows; None if it makes no row of them."""
+        first = next(self.to_store(batches, "learning the columns of `transform` from the first rows"), None)
+        return None if first is None else first.schema
 
-def plan_rows(plan: WritePlan, kinds: Sequence[tuple[str, Kind]], options: WriteOptions) -> WritePlan:
-    """Return a plan, begun with `begin_plan`, with the columns of rows of these kinds; no row is read.
 
-    With a transform, its columns stay open until `with_output`.
+@dataclass(frozen=True)
+class OutputColumns:
+    """The output schema of a write: the columns that its shards store, and how values become those; picklable."""
+
+    schema: Schema | None = None
+    """The columns as stored; None if each task finds them in the output of the transform."""
+    table: TablePlan | None = None
+    """How the columns that arrive are stored; None if they have the values that the encodings take."""
+    transform_schema: pa.Schema | None = None
+    """Columns of the transform's output, if they are known before the tasks run."""
+    requested: Mapping[str, str | None] | None = None
+    """`columns` of the caller, by which a task finds the columns of a transform's output."""
+    nulls: str | Mapping[str, Any] = "reject"
+    """`nulls` of the caller, for the same."""
+    allow_unsafe_types: bool = False
+    """True if columns may be pickles."""
+
+    @property
+    def logical(self) -> Mapping[str, Any]:
+        """Logical types (JSON, for the manifest) of the stored columns."""
+        return {} if self.table is None else self.table.logical
+
+    @property
+    def needs_first_rows(self) -> bool:
+        """True if the columns are open until the transform has run on the first rows."""
+        return self.schema is None and (self.requested is None or None in self.requested.values())
+
+    def of_transformed(self, schema: pa.Schema) -> "OutputColumns":
+        """Return the columns that are stored of a transform's output with these columns.
+
+        Raises:
+            SchemaError: As for `table_of`.
+        """
+        table = self.table_of(schema)
+        return OutputColumns(Schema.from_columns(table.encodings), table, schema)
+
+    def table_of(self, schema: pa.Schema) -> TablePlan:
+        """Return how the columns of a transform's output are stored.
+
+        Raises:
+            SchemaError: A column is missing, or cannot be stored as requested.
+        """
+        return plan_columns(kinds_of(schema), self.requested, self.nulls, table="the output of `transform`")
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """The plan of one write, as every task gets it; picklable. It is made once, and nothing of it changes."""
+
+    store: Store
+    write_id: str
+    options: ShardOptions
+    input: InputRows = InputRows(())
+    output: OutputColumns = OutputColumns()
+    uploads: UploadOptions = UPLOADS
+    disk: Disk | None = None
+    """The disk that the driver sees: a task that sees the same one leaves syncing its shards to the driver."""
+    is_loose: bool = False
+    """True if no version is published, and the shards of each task are a folder of their own below the root."""
+
+    def uploader(
+        self,
+        schema: Schema,
+        split: str | None,
+        folder: str,
+        *,
+        uploads: UploadOptions | None = None,
+        spare: SpareMemory | None = None,
+    ) -> ShardUploader:
+        """Return an uploader of shards of a split.
+
+        Args:
+            schema: Columns of the shards.
+            split: Split that the shards belong to, if the set has splits.
+            folder: Folder of the write that no other attempt writes to.
+            uploads: Options of uploading, by default those of the plan.
+            spare: Buffers for reuse.
+        """
+        path = f"{self.write_id}{'-' if self.is_loose else '/'}{folder}"
+        builder = ShardBuilder(schema, self.options, allow_unsafe_types=self.output.allow_unsafe_types, spare=spare)
+        prefix = path if split is None else f"{split}/{path}"
+        return ShardUploader(self.store, prefix, builder, partition=split, uploads=uploads or self.uploads)
+
+
+def plan_rows(
+    kinds: Sequence[tuple[str, Kind]],
+    options: WriteOptions,
+    *,
+    columns: Mapping[str, str | None] | None,
+    bad_images: str | None = None,
+    words: Words = OF_FRAMES,
+) -> tuple[InputRows, OutputColumns]:
+    """Return the rows of a table with columns of these kinds as they are to arrive, and the columns stored of them.
+
+    No row is read. With a transform, the columns to store may be open until it has run on the first rows.
+
+    Args:
+        kinds: Name and kind of each column of the table.
+        options: Options of the caller.
+        columns: Columns to store, with their encodings: those of the caller, or the defaults of the table.
+        bad_images: As for `InputRows`.
+        words: As for `InputRows`.
 
     Raises:
         SchemaError: A column cannot be stored as requested, or an option does not fit the columns.
     """
     names = [name for name, _ in kinds]
     if options.transform is not None:
-        check_shard_options(Schema.from_columns({"x": "int"}), plan.options)
+        check_shard_options(OutputColumns(Schema.from_columns({"x": "int"})), options)
         if twice := repeated(names):
-            raise SchemaError(f"{plan.table_word} has column {twice[0]!r} more than once; rename or drop one")
-        return replace(plan, transform=as_transform(options.transform), inputs=tuple(names))
-    _check_partition_column(dict(kinds), options.partition_by, plan.table_word)
-    table = plan_columns(kinds, plan.requested, options.nulls, table=plan.table_word)
-    schema = Schema.from_columns(table.encodings)
-    check_shard_options(schema, plan.options)
-    return replace(plan, schema=schema, columns=table, logical=table.logical)
+            raise SchemaError(f"{words.table} has column {twice[0]!r} more than once; rename or drop one")
+        rows = InputRows(
+            tuple(names), {}, as_transform(options.transform), None, bad_images, options.partition_by, words
+        )
+        return rows, OutputColumns(requested=columns, nulls=options.nulls)
+    _check_partition_column(dict(kinds), options.partition_by, words.table)
+    table = plan_columns(kinds, columns, options.nulls, table=words.table)
+    output = OutputColumns(Schema.from_columns(table.encodings), table)
+    check_shard_options(output, options)
+    extra = [options.partition_by] if options.partition_by else []
+    extra += [ERROR, PATH] if bad_images else []
+    names = list(dict.fromkeys([*table.names, *extra]))
+    return InputRows(tuple(names), table.casts, None, None, bad_images, options.partition_by, words), output
 
 
-def begin_plan(store: Store, options: WriteOptions, uploads: UploadOptions | None = None) -> WritePlan:
-    """Return the part of a plan that the options determine; it has no columns and no write id yet."""
-    return WritePlan(
-        store=store,
-        write_id="",
-        schema=None,
-        options=options.shard_options,
-        partition_by=options.partition_by,
-        requested=options.columns,
-        nulls=options.nulls,
-        uploads=uploads or UploadOptions(hash_rows=True),
-        allow_unsafe_types=options.allow_unsafe_types,
-    )
-
-
-def check_shard_options(schema: Schema, options: ShardOptions, *, allow_unsafe_types: bool = False) -> None:
+def check_shard_options(output: OutputColumns, options: WriteOptions) -> None:
     """Refuse unusable options before the first task does."""
-    ShardBuilder(schema, options, allow_unsafe_types=allow_unsafe_types)
+    if output.schema is not None:
+        ShardBuilder(output.schema, options.shard_options, allow_unsafe_types=output.allow_unsafe_types)
 
 
 def _check_partition_column(kinds: Mapping[str, Kind], name: str | None, table: str) -> None:
@@ -275,26 +354,9 @@ def _check_partition_column(kinds: Mapping[str, Kind], name: str | None, table: 
         )
 
 
-def needs_output(plan: WritePlan) -> bool:
-    """Return whether the columns of the plan are open until the transform has run on the first rows."""
-    is_requested = plan.requested is not None and None not in plan.requested.values()
-    return plan.transform is not None and not is_requested
-
-
-def with_output(plan: WritePlan, schema: pa.Schema) -> WritePlan:
-    """Return the plan with the columns of its transform's output.
-
-    Raises:
-        SchemaError: A column is missing, or cannot be stored as requested.
-    """
-    columns = plan_output(schema, plan)
-    return replace(
-        plan,
-        transform_schema=schema,
-        columns=columns,
-        logical=columns.logical,
-        schema=Schema.from_columns(columns.encodings),
-    )
+def no_rows(words: Words) -> SchemaError:
+    """Return the error of a table without rows."""
+    return SchemaError(f"{words.table} has no rows; nothing was published")
 
 
 def no_output(num_rows: int) -> SchemaError:
@@ -305,15 +367,6 @@ def no_output(num_rows: int) -> SchemaError:
     )
 
 
-def plan_output(schema: pa.Schema, plan: WritePlan) -> TablePlan:
-    """Return how the columns of a transform's output are stored.
-
-    Raises:
-        SchemaError: A column is missing, or cannot be stored as requested.
-    """
-    return plan_columns(kinds_of(schema), plan.requested, plan.nulls, table="the output of `transform`")
-
-
 def stored_columns(plan: WritePlan, answers: Answers, parent: Header | None) -> tuple[Schema, Mapping[str, Any]]:
     """Return columns and logical types of the shards: those of the plan, or those that tasks found in their output.
 
@@ -321,19 +374,17 @@ def stored_columns(plan: WritePlan, answers: Answers, parent: Header | None) -> 
         SchemaError: Two tasks found different columns, none of them had a row, or the columns cannot be appended to
             `parent`.
     """
-    if plan.schema is not None:
-        return plan.schema, plan.logical
-    found = collect_columns(answers, plan.part_word)
-    if found is None:
-        raise SchemaError(f"{plan.table_word} has no rows; nothing was published")
-    schema = Schema.from_columns(found[0])
-    check_append(parent, replace(plan, schema=schema, logical=found[1]))
-    return schema, found[1]
+    if plan.output.schema is not None:
+        return plan.output.schema, plan.output.logical
+    columns = collect_columns(answers, plan.input.words)
+    if columns is None:
+        raise no_rows(plan.input.words)
+    schema, logical = Schema.from_columns(columns[0]), columns[1]
+    check_append(parent, schema, logical)
+    return schema, logical
 
 
-def collect_columns(
-    answers: Answers, part_word: str = "Spark partition"
-) -> tuple[dict[str, str], dict[str, Any]] | None:
+def collect_columns(answers: Answers, words: Words = OF_FRAMES) -> tuple[dict[str, str], dict[str, Any]] | None:
     """Return encodings and logical types that tasks found in the output of a transform; None if none had a row.
 
     Raises:
@@ -350,16 +401,16 @@ def collect_columns(
                 one, other = first[1][kind].get(name), answer[kind].get(name)
                 if one != other:
                     raise SchemaError(
-                        f"`transform` gave column {name!r} as {one} in {part_word} {first[0].task} and as {other} "
-                        f"in {part_word.rpartition(' ')[2]} {attempt.task}; make it the same everywhere. Nothing was "
+                        f"`transform` gave column {name!r} as {one} in {words.part} {first[0].task} and as {other} "
+                        f"in {words.part.rpartition(' ')[2]} {attempt.task}; make it the same everywhere. Nothing was "
                         f"published",
                         column=name,
                     )
     return None if first is None else (first[1]["encodings"], first[1]["logical"])
 
 
-def check_append(parent: Header | None, plan: WritePlan) -> None:
-    """Return only if the columns of a plan can be appended to a version; None takes any.
+def check_append(parent: Header | None, schema: Schema | None, logical: Mapping[str, Any]) -> None:
+    """Return only if columns can be appended to a version; None as the version takes any, unknown columns always can.
 
     Publishing makes the same check, but after all the work.
 
@@ -367,17 +418,17 @@ def check_append(parent: Header | None, plan: WritePlan) -> None:
         SchemaError: A column is missing or additional, or has another encoding or logical type; or the version has
             columns that `add_columns` added.
     """
-    if parent is None or not parent.rows or plan.schema is None:
+    if parent is None or not parent.rows or schema is None:
         return
     check_no_added_columns(parent)
-    columns = plan.schema.columns()
+    columns = schema.columns()
     for name in sorted({*columns, *parent.columns}):
-        found = (columns.get(name), plan.logical.get(name))
+        here = (columns.get(name), logical.get(name))
         before = (parent.columns.get(name), parent.logical.get(name))
-        if found != before:
+        if here != before:
             raise SchemaError(
                 f"cannot append to version {parent.version}: column {name!r} is {_describe(before)} there, and "
-                f"{_describe(found)} here",
+                f"{_describe(here)} here",
                 column=name,
             )
 

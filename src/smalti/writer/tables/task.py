@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from smalti.catalog.manifest import row_hash_text
 from smalti.catalog.table.arrow import pack_shards
 from smalti.errors import SchemaError
-from smalti.format import Schema, ShardBuilder, ShardInfo
+from smalti.format import Schema, ShardInfo
 from smalti.format.writing.sealing import SpareMemory
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import ORIGIN, WritePlan, plan_output
+from smalti.writer.tables.plan import ORIGIN, WritePlan
 from smalti.writer.uploader import ShardUploader
 
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,127}", re.ASCII)
@@ -36,11 +36,12 @@ def write_shards(plan: WritePlan, batches: Iterator[pa.RecordBatch], attempt: At
     Raises:
         SchemaError: A value cannot be stored; the message names part, column and row.
         StoreError: The store failed for longer than its retries.
-        Otherwise: As for `WritePlan.rows`.
+        Otherwise: As for `InputRows.to_store`.
     """
+    rows = plan.input.to_store(batches, plan.input.where(attempt), plan.output.transform_schema)
     with TaskWriter(plan, attempt) as writer:
-        for batch in plan.rows(batches, plan.where(attempt)):
-            for split, part in by_split(batch, plan.partition_by):
+        for batch in rows:
+            for split, part in by_split(batch, plan.input.partition_by):
                 writer.write_batch(split, part)
         return writer.finish()
 
@@ -55,8 +56,7 @@ class TaskWriter:
         """Create the writer; nothing is stored yet."""
         self._plan = plan
         self._attempt = attempt
-        self._columns = plan.columns
-        self._schema = plan.schema
+        self._table, self._schema = plan.output.table, plan.output.schema
         self._uploaders: dict[str | None, ShardUploader] = {}
         driver_syncs = plan.disk is not None and plan.store.disk() == plan.disk
         self._uploads = replace(plan.uploads, is_synced=False) if driver_syncs else plan.uploads
@@ -72,12 +72,12 @@ class TaskWriter:
         if batch.num_rows == 0:
             return
         if self._schema is None:
-            self._columns = plan_output(batch.schema, self._plan)
-            self._schema = Schema.from_columns(self._columns.encodings)
+            self._table = self._plan.output.table_of(batch.schema)
+            self._schema = Schema.from_columns(self._table.encodings)
         uploader = self._uploader(split, self._schema)
         with _naming_origin(batch, first_row=self._rows):
-            if self._columns is not None:
-                prepared = self._columns.prepare(batch, first_row=self._rows)
+            if self._table is not None:
+                prepared = self._table.prepare(batch, first_row=self._rows)
             else:
                 prepared = batch.select(list(self._schema.names))
         with _naming_origin(batch, first_row=self._split_rows.get(split, 0)):
@@ -113,8 +113,8 @@ class TaskWriter:
         answer: dict[str, Any] = {"shards": pack_shards(shards), "row_hash": row_hash_text(row_hash)}
         if not self._uploads.is_synced:
             answer["is_synced"] = False
-        if self._plan.schema is None and self._columns is not None:
-            answer |= {"encodings": self._columns.encodings, "logical": self._columns.logical}
+        if self._plan.output.schema is None and self._table is not None:
+            answer |= {"encodings": self._table.encodings, "logical": self._table.logical}
         return answer
 
     def __enter__(self) -> "TaskWriter":
@@ -127,21 +127,19 @@ class TaskWriter:
             return
         for uploader in self._uploaders.values():
             uploader.abort()
-        where = self._plan.where(self._attempt)
+        where = self._plan.input.where(self._attempt)
         if isinstance(error, SchemaError) and not error.message.startswith(where):
             # The sample numbers of its message count from the start of the part.
             raise SchemaError(f"{where}: {error.message}", **error.facts) from error
 
     def _uploader(self, split: str | None, schema: Schema) -> ShardUploader:
-        found = self._uploaders.get(split)
-        if found is None:
+        uploader = self._uploaders.get(split)
+        if uploader is None:
             plan = self._plan
-            _check_split(plan.partition_by, split, len(self._uploaders))
-            builder = ShardBuilder(schema, plan.options, allow_unsafe_types=plan.allow_unsafe_types, spare=_SPARE)
-            prefix = plan.prefix(split, self._attempt)
-            found = ShardUploader(plan.store, prefix, builder, partition=split, uploads=self._uploads)
-            self._uploaders[split] = found
-        return found
+            _check_split(plan.input.partition_by, split, len(self._uploaders))
+            uploader = plan.uploader(schema, split, self._attempt.name, uploads=self._uploads, spare=_SPARE)
+            self._uploaders[split] = uploader
+        return uploader
 
 
 @contextmanager

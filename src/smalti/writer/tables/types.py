@@ -1,30 +1,141 @@
-"""The table of types: what a column of each type is stored as by default, and what else it can be stored as.
+"""The types of columns, whether Arrow's or Spark's, and the table of what a column of each type can be stored as.
 
-Spark's types and Arrow's share it; see `kinds`. A further type of single values is one entry in `_SCALARS`, and one in
-`smalti.format.logical` if its numbers have a meaning of their own; `docs/types.md` shows the table to users. Values
-keep their meaning: where the stored value alone does not determine it, a logical type in the manifest does. A number
-encoding that the caller names stores plain numbers. How values are converted is in `values`.
+A `Kind` is a family with its parameters; `smalti.spark.columns` makes kinds of Spark's types. A further type of
+single values is one entry in `_SCALARS`, and one in `smalti.format.logical` if its numbers have a meaning of their own;
+`docs/types.md` shows the table to users. Values keep their meaning: where the stored value alone does not determine it,
+a logical type in the manifest does. A number encoding that the caller names stores plain numbers. How values are
+converted is in `values`.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
 from smalti.format.json_fields import is_deeper_than
 from smalti.format.logical import number_type
-from smalti.writer.tables.kinds import Kind
+from smalti.format.reading.arrow import LOGICAL, STORED_AS
+from smalti.writer.tables.plain import check_depth, plain_type
 from smalti.writer.tables.values import Convert, ImageBytes, JsonText, as_numbers, dense_vectors, text_bytes
+
+IMAGE_FIELDS = ("origin", "height", "width", "nChannels", "mode", "data")
+"""Fields of Spark's image schema."""
+_MAX_SCALE = 76  # pyarrow cannot write the digits of wider ones
+_FAMILIES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.uint8(): "uint8",
+    pa.uint16(): "uint16",
+    pa.uint32(): "uint32",
+    pa.uint64(): "uint64",
+    pa.float16(): "half",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date32(): "date",
+    pa.date64(): "date",
+    pa.null(): "void",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The type of a column or of a nested value."""
+
+    family: str
+    """Name of the type without parameters, such as `integer`, `timestamp`, `array` or `struct`."""
+    text: str
+    """Name of the type as its users know it, for messages."""
+    element: "Kind | None" = None
+    """Type of the elements of an array."""
+    keys: "Kind | None" = None
+    """Type of the keys of a map."""
+    values: "Kind | None" = None
+    """Type of the values of a map."""
+    fields: tuple[tuple[str, "Kind"], ...] = ()
+    """Names and types of the fields of a struct, or of what a user-defined type of Spark is stored as."""
+    precision: int = 0
+    """Digits of a decimal number."""
+    scale: int = 0
+    """Digits of a decimal number after the point."""
+    stored_as: str | None = None
+    """Encoding whose stored values these are already, as the metadata of the Arrow field says; None for others."""
+    stored_logical: Any = None
+    """Logical type (JSON) of such stored values; None if they stand for themselves."""
+
+    @property
+    def is_image(self) -> bool:
+        """True for Spark's image schema."""
+        return self.family == "struct" and tuple(name for name, _ in self.fields) == IMAGE_FIELDS
+
+    @property
+    def has_nan(self) -> bool:
+        """True if values of the type may be NaN."""
+        return self.family in ("half", "float", "double")
+
+
+def kinds_of(schema: pa.Schema) -> list[tuple[str, Kind]]:
+    """Return name and type of each column of an Arrow schema.
+
+    Raises:
+        SchemaError: A type is nested too deeply, or has a name that is no text.
+    """
+    return [(field.name, _kind_of_field(field)) for field in schema]
+
+
+def _kind_of_field(field: pa.Field) -> Kind:
+    check_depth(field.name, field.type)
+    try:
+        kind, notes = kind_of(field.type), field.metadata or {}
+    except UnicodeDecodeError as error:  # a zone, or the name of a field
+        raise SchemaError(f"the type of column {field.name!r} has a name that is no UTF-8 text: {error}") from error
+    if STORED_AS not in notes:
+        return kind
+    logical = json.loads(notes[LOGICAL]) if LOGICAL in notes else None
+    return replace(kind, stored_as=notes[STORED_AS].decode(), stored_logical=logical)
+
+
+def kind_of(arrow: pa.DataType) -> Kind:
+    """Return the type of an Arrow column; one that cannot be stored has its name as its family."""
+    arrow, text = plain_type(arrow), str(arrow)
+    if arrow in _FAMILIES:
+        return Kind(_FAMILIES[arrow], text)
+    if pt.is_timestamp(arrow):
+        return Kind("timestamp" if arrow.tz else "timestamp_ntz", text)
+    if pt.is_time(arrow):
+        return Kind("time", text)
+    if pt.is_duration(arrow):
+        return Kind("daytimeinterval", text)
+    if pt.is_decimal(arrow) and abs(arrow.scale) <= _MAX_SCALE:
+        return Kind("decimal", text, precision=arrow.precision, scale=arrow.scale)
+    if pt.is_list(arrow):
+        return Kind("array", text, element=kind_of(arrow.value_type))
+    if pt.is_map(arrow):
+        return Kind("map", text, keys=kind_of(arrow.key_type), values=kind_of(arrow.item_type))
+    if pt.is_struct(arrow):
+        return Kind("struct", text, fields=tuple((field.name, kind_of(field.type)) for field in arrow))
+    return Kind(text, text)
+
 
 _INTEGER_CHOICES = ("int", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "str_int")
 _FLOAT_CHOICES = ("float16", "float32", "float64", "str_float")
 
 
 @dataclass(frozen=True)
-class _Scalar:
+class _ScalarForm:
     """One entry of the table: the storage of a type of single values."""
 
     arrow: pa.DataType
@@ -46,20 +157,20 @@ class _Scalar:
         return self.choices in (_INTEGER_CHOICES, _FLOAT_CHOICES) and self.in_json is not None
 
 
-def _integer(arrow: pa.DataType) -> _Scalar:
-    return _Scalar(arrow, str(arrow), _INTEGER_CHOICES, {"type": "int"})
+def _integer(arrow: pa.DataType) -> _ScalarForm:
+    return _ScalarForm(arrow, str(arrow), _INTEGER_CHOICES, {"type": "int"})
 
 
-def _float(arrow: pa.DataType, encoding: str) -> _Scalar:
-    return _Scalar(arrow, encoding, _FLOAT_CHOICES, {"type": "float"})
+def _float(arrow: pa.DataType, encoding: str) -> _ScalarForm:
+    return _ScalarForm(arrow, encoding, _FLOAT_CHOICES, {"type": "float"})
 
 
-def _as_integer(arrow: pa.DataType, logical: Mapping[str, Any]) -> _Scalar:
+def _as_integer(arrow: pa.DataType, logical: Mapping[str, Any]) -> _ScalarForm:
     """Return the entry of a type that is stored as an integer with a logical type, which decides the encoding."""
-    return _Scalar(arrow, number_type(logical).encoding, _INTEGER_CHOICES, logical, logical, as_numbers)
+    return _ScalarForm(arrow, number_type(logical).encoding, _INTEGER_CHOICES, logical, logical, as_numbers)
 
 
-_TEXT = _Scalar(pa.string(), "str", ("str", "json"), {"type": "text"})
+_TEXT = _ScalarForm(pa.string(), "str", ("str", "json"), {"type": "text"})
 _MONTHS = "yearmonthinterval"
 _SCALARS = {
     "boolean": _as_integer(pa.bool_(), {"type": "bool"}),
@@ -81,7 +192,7 @@ _SCALARS = {
     "string": _TEXT,
     "char": _TEXT,
     "varchar": _TEXT,
-    "binary": _Scalar(pa.binary(), "bytes", ("bytes", "jpeg", "png"), {"type": "binary"}),
+    "binary": _ScalarForm(pa.binary(), "bytes", ("bytes", "jpeg", "png"), {"type": "binary"}),
     "date": _as_integer(pa.date32(), {"type": "date"}),
     "timestamp": _as_integer(pa.timestamp("us", "UTC"), {"type": "timestamp", "unit": "us", "zone": "UTC"}),
     "timestamp_ntz": _as_integer(pa.timestamp("us"), {"type": "timestamp", "unit": "us", "zone": None}),

@@ -1,20 +1,22 @@
 """The steps of a write that makes a version of a table's rows, whatever runs its tasks.
 
-    plan      decide columns and encodings from schema and options; no row is read (`plan`)
+    columns   decide columns and encodings from schema and options; no row is read (`plan`)
     identify  derive the write id; a write that is published already ends here
+    begin     mark the write as begun, and make its plan, which travels to the tasks unchanged (`plan`)
     run       each task encodes Arrow batches into shards, uploads them below a prefix of its own, named by attempt,
               and answers with their entries once the store has acknowledged all of them (`task`)
-    pack      take one answer per task, and join small shards of neighbouring tasks (`packing`)
-    publish   make all shards durable, and commit the version
+    publish   take one answer per task, join small shards of neighbouring tasks (`packing`), make all shards durable,
+              and commit the version
 
 A task, the process that publishes, or a machine that dies leaves objects that no version names, and nothing else.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from smalti.catalog import Draft, Manifest, history, load_manifest, new_write_id, publish
@@ -25,6 +27,7 @@ from smalti.catalog.retention import markers
 from smalti.format import ShardInfo
 from smalti.format.writing.sealing import AUTOMATIC
 from smalti.storage import Store
+from smalti.storage.store import SyncWatch
 from smalti.writer.tables.attempts import Answers
 from smalti.writer.tables.packing import JoinMany, delete_all, make_durable, pack
 from smalti.writer.tables.plan import WriteOptions, WritePlan, stored_columns
@@ -115,41 +118,49 @@ def _is_shown(store: Store, newest: Header, version: int, options: WriteOptions)
     return not any(info.version > version and info.operation in _REPLACING for info in later)
 
 
-def write_version(
-    plan: WritePlan,
-    write: Write,
-    options: WriteOptions,
-    run: Callable[[WritePlan], Answers],
-    join_many: JoinMany,
-) -> Published:
-    """Run the tasks of a plan, and publish their shards as a version; blocks until that is done.
+@contextlib.contextmanager
+def begun(store: Store, write: Write) -> Iterator[SyncWatch]:
+    """Mark the write as begun, so that no vacuum removes its shards; yield how the process that publishes syncs them.
 
-    `run` returns one answer per task, `join_many` joins shards where they are too many for this process.
+    Raises:
+        StoreError: The store did not take the marker.
+    """
+    markers.begin(store, write.write_id)  # creates the root, if that is a folder
+    with store.watched() as watch:
+        yield watch
+
+
+def publish_shards(
+    plan: WritePlan, write: Write, options: WriteOptions, answers: Answers, join_many: JoinMany, watch: SyncWatch
+) -> Published:
+    """Publish the shards that the tasks of a plan wrote as a version; blocks until that is done.
+
+    Args:
+        plan: The plan.
+        write: The write that it is for.
+        options: Options of the caller.
+        answers: One answer per task, in order; the list is emptied.
+        join_many: Joins shards where they are too many for this process.
+        watch: How to sync the shards that tasks on this machine left to this process; from `begun`.
 
     Raises:
         SchemaError: There are no rows, or tasks found different columns.
         CommitConflict: Another writer published first; this write published nothing.
         StoreError: The store failed for longer than its retries.
-        Otherwise: What `run` raises.
     """
-    store = plan.store
-    markers.begin(store, write.write_id)  # creates the root, if that is a folder
-    with store.watched() as watch:
-        plan = dataclasses.replace(plan, disk=watch.disk)
-        answers = run(plan)
-        schema, logical = stored_columns(plan, answers, write.parent)
-        packed = pack(plan, answers, options, join_many)
-        make_durable(store, watch, packed)
-        draft = Draft(
-            write.write_id,
-            schema,
-            packed.shards,
-            lineage=dict(write.lineage),
-            metadata=dict(options.metadata or {}),
-            logical=logical,
-            row_hash=packed.row_hash,
-        )
-        manifest = publish(store, draft, mode=options.mode)
-    delete_all(store, packed.unused_keys())
-    markers.end(store, write.write_id)
+    schema, logical = stored_columns(plan, answers, write.parent)
+    packed = pack(plan, answers, options, join_many)
+    make_durable(plan.store, watch, packed)
+    draft = Draft(
+        write.write_id,
+        schema,
+        packed.shards,
+        lineage=dict(write.lineage),
+        metadata=dict(options.metadata or {}),
+        logical=logical,
+        row_hash=packed.row_hash,
+    )
+    manifest = publish(plan.store, draft, mode=options.mode)
+    delete_all(plan.store, packed.unused_keys())
+    markers.end(plan.store, write.write_id)
     return Published(manifest, packed.shards)
