@@ -71,7 +71,7 @@ def read_all(context):
 
 
 def options_of(data, folder):
-    return {"data": str(data), "run_dir": str(folder), "log_samples": True, "timeout_seconds": 120.0, "device": "cpu"}
+    return {"data": str(data), "run_dir": str(folder), "log_samples": True, "timeout_seconds": 280.0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def configured(rows, tmp_path):
     """Two epochs of seven steps each."""
     return TrainConfig(
         data=str(rows), run_dir=str(tmp_path / "run"), epochs=2, batch_size=8, learning_rate=0.02, weight_decay=0.0,
-        checkpoint_every=3, log_every=2, device="cpu", timeout_seconds=120.0,
+        checkpoint_every=3, log_every=2, device="cpu", timeout_seconds=280.0,
     )  # fmt: skip
 
 
