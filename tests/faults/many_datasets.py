@@ -18,7 +18,7 @@ from smalti.cache import CacheOptions
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.shard_sets import write_set
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 FORK = {"multiprocessing_context": "fork"}
 SHM = Path("/dev/shm")
 SEMAPHORES = f"mp{os.getpid()}"  # the prefix of this program's names; others of the machine have `mp`, or their own

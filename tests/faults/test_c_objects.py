@@ -18,7 +18,7 @@ from smalti.writer import MDSWriter
 from tests.catalog.conftest import make_draft
 from tests.faults.cache_steps import die_before
 from tests.faults.published_set import drafted, published, rows_of
-from tests.faults.ways_of_reading import FEW_WAYS
+from tests.faults.ways_of_reading import ALONE_AND_THREADS
 from tests.faultstore import Toxic
 from tests.shard_sets import write_set
 from tests.storage.test_process import in_fork
@@ -72,7 +72,7 @@ def test_c10_a_shard_that_a_lifecycle_rule_deleted_is_named_with_its_version(fau
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_c10_a_shard_deleted_in_the_middle_of_an_epoch_ends_it_with_its_name_and_version(faults, tmp_path, way):
     """The last of forty shards goes after the first batch: what stands before it is delivered, and then all is said."""
     from smalti.torch import StreamingDataLoader, StreamingDataset
@@ -80,7 +80,7 @@ def test_c10_a_shard_deleted_in_the_middle_of_an_epoch_ends_it_with_its_name_and
     faults.put_folder(write_set(tmp_path / "set", 400), "set/")
     dataset = StreamingDataset(
         remote="s3://bucket/set",
-        cache=CacheOptions(local=str(tmp_path / "cache"), predownload=10, download_timeout=6),
+        cache=CacheOptions(local=str(tmp_path / "cache"), predownload=10, download_timeout=20),
         batch_size=5,
         shuffle=False,
     )

@@ -285,7 +285,7 @@ def test_a_forked_rank_begins_at_its_parents_place_and_does_not_change_it(root, 
     rank = context.Process(target=read_an_epoch, args=(dataset, queue))
     rank.start()
     found = queue.get()
-    rank.join(30)
+    rank.join(120)
     assert found == epochs[1:3]
     assert (dataset.next_epoch, list(loader_of(dataset))) == (1, epochs[1])
 

@@ -24,6 +24,7 @@ def test_on_its_own_version_the_figures_are_those_of_the_training(trained, squar
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # beside the evaluation of two processes in `launch/test_processes.py`
 def test_two_processes_count_each_sample_once_as_one_does(trained, squares):
     """14 samples in steps of 4: the last step is padded on the second rank, and the second has two steps less."""
     here, there = (

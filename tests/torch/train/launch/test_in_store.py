@@ -85,9 +85,10 @@ def test_a_run_that_is_killed_between_and_during_saves_ends_like_an_uninterrupte
     config, remote, options, tmp_path, lives
 ):
     whole = train(config)
-    killed_at(lives, remote, "step-00000006-00000/optimizer.safetensors", tmp_path / "a", begin=False)  # half a checkpoint
-    killed_at(lives, remote, "step-00000006-00001/checksums.json", tmp_path / "b", begin=True)  # all but whole
-    killed_at(lives, remote, "step-00000009-00002/checksums.json", tmp_path / "c", begin=False)  # directly after it
+    # With half a checkpoint, with all but a whole one, and directly after it.
+    killed_at(lives, remote, "step-00000006-00000/optimizer.safetensors", tmp_path / "a", begin=False)
+    killed_at(lives, remote, "step-00000006-00001/checksums.json", tmp_path / "b", begin=True)
+    killed_at(lives, remote, "step-00000009-00002/checksums.json", tmp_path / "c", begin=False)
     result = train(remote)
     assert result.resumed_from["step"] == 9
     assert result.resumed_from["skipped"] == []
