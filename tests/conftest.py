@@ -98,6 +98,10 @@ def pytest_configure(config):
             config.addinivalue_line("filterwarnings", warning)
     if not hasattr(config, "workerinput"):  # the workers' reports come to the process that started them
         config.pluginmanager.register(Recap())
+        if config.getoption("numprocesses", None) and config.args_source is config.ArgsSource.TESTPATHS:
+            from tests import rewriting
+
+            rewriting.rewrite_once(config)
         if os.environ.get("SMALTI_TEST_DURATIONS"):
             from tests import scheduling
 

@@ -70,7 +70,7 @@ def read_on_all_ranks(workers=0, epochs=1, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "limit", [pytest.param(None, id="no limit", marks=pytest.mark.nightly), pytest.param(2.0, id="limit")]
+    "limit", [pytest.param(None, id="no limit"), pytest.param(2.0, id="limit", marks=pytest.mark.nightly)]
 )
 def test_four_ranks_of_two_workers_fetch_each_shard_once(written, tmp_path, monkeypatch, limit):
     """By the store's own log, not by counters of the cache."""

@@ -126,7 +126,7 @@ def settled(folder, before):
 
 
 def main(folder, how_many, out):
-    """Writes down what is left after a tenth of them, and after all."""
+    """Writes down what is left after one of each way, and after all."""
     folder, count = Path(folder), int(how_many)
     multiprocessing.current_process()._config["semprefix"] = f"/{SEMAPHORES}"  # workers inherit it
     write_set("memory://many/set", 40)
@@ -134,7 +134,7 @@ def main(folder, how_many, out):
     found = {}
     for number in range(count):
         use(folder, number)
-        if number + 1 in (count // 10, count):
+        if number + 1 in (len(WAYS), count):
             found[number + 1] = settled(folder, before)
     Path(out).write_text(json.dumps(found))
 

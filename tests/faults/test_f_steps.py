@@ -10,12 +10,13 @@ from tests.cache.conftest import DIGEST, ids
 from tests.faults.cache_steps import die_before, lose_before_opening, record
 from tests.faults.cached_sets import copies
 from tests.faults.test_f_deaths import leftovers
+from tests.seeds import SEED
 from tests.storage.test_process import in_fork
 from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.process
 
-EVERY_STEP = bool(os.environ.get("SMALTI_EVERY_STEP"))
+EVERY_STEP = bool(os.environ.get("SMALTI_EVERY_STEP")) or SEED is not None
 """True to kill a reader before every step; otherwise before every seventh."""
 WAYS = [
     pytest.param(None, False, False, id="raw"),
@@ -45,6 +46,7 @@ def hashed(local):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in copies(local)}
 
 
+@pytest.mark.search
 @pytest.mark.slow
 @pytest.mark.parametrize(("compression", "keep_zip", "limited"), WAYS)
 def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one_is_exact(

@@ -168,6 +168,7 @@ def _without_store(context):
     context.should_stop()  # waits for all
 
 
+@pytest.mark.nightly  # beside `test_a_rank_that_only_lost_another...` in `test_failures.py`
 def test_the_rank_that_others_lost_is_named_although_it_ends_after_them(options):
     with pytest.raises(TrainingError, match="label 9") as caught:
         launch(_leave, launcher="processes", num_processes=2, **options)

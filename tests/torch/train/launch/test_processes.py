@@ -212,6 +212,7 @@ def test_when_the_parent_is_killed_its_ranks_end_and_save(in_processes):
     assert list((Path(slow.run_dir) / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.nightly  # beside `test_a_stopped_run...` in `test_function.py`, and the test above
 def test_a_terminated_rank_stops_all_of_them_with_a_checkpoint(in_processes):
     slow = replace(in_processes, model="tests.torch.train.tiny_models:slow", checkpoint_every=1000)
     others = children_of(os.getpid())
