@@ -65,6 +65,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.search)
+            seeds.settle_examples(getattr(item.obj, "__func__", item.obj))
         waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("nightly") is not None and "SMALTI_NIGHTLY" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="`make test-nightly` runs it"))
@@ -97,6 +98,10 @@ def pytest_configure(config):
             config.addinivalue_line("filterwarnings", warning)
     if not hasattr(config, "workerinput"):  # the workers' reports come to the process that started them
         config.pluginmanager.register(Recap())
+        if config.getoption("numprocesses", None) and config.args_source is config.ArgsSource.TESTPATHS:
+            from tests import rewriting
+
+            rewriting.rewrite_once(config)
         if os.environ.get("SMALTI_TEST_DURATIONS"):
             from tests import scheduling
 

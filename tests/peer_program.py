@@ -4,25 +4,31 @@ Their names in shared memory clash when two begin at once. The lock is held by t
 killed program leaves behind cannot hold it.
 """
 
+import atexit
+import functools
+import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tests.turns import turn_of
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 500.0
+FORKS = Path(__file__).parent / "golden" / "peer_forks.py"
 
 
-def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
+def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 280.0) -> str:
     """Run one of MosaicML's programs and return its stdout; it must succeed within `seconds`."""
     with turn_of("peer", WAIT_SECONDS):
         return run_beside(command, env, seconds)
 
 
-def run_beside(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:
+def run_beside(command: Sequence[Any], env: Mapping[str, str], seconds: float = 280.0) -> str:
     """Run a program that may run beside others, as `run_alone` does."""
     program = subprocess.Popen(
         [str(word) for word in command],
@@ -39,6 +45,34 @@ def run_beside(command: Sequence[Any], env: Mapping[str, str], seconds: float = 
         _end(program)
     assert program.returncode == 0, f"{faults[-3000:]}\n(it ended with {program.returncode})"
     return told
+
+
+def fork_alone(python: Path, paths: Sequence[Any], command: Sequence[Any]) -> None:
+    """Run one of MosaicML's programs as `run_alone` does, forked by a process that has imported MosaicML."""
+    with turn_of("peer", WAIT_SECONDS):
+        program, faults = _forking(python, tuple(paths))
+        print(json.dumps([str(word) for word in command]), file=program.stdin, flush=True)
+        ended = program.stdout.readline()  # type: ignore[union-attr]
+        assert ended == "0\n", f"{faults.read_text()[-3000:]}\n(it ended with {ended})"
+
+
+@functools.cache
+def _forking(python: Path, paths: tuple[Any, ...]) -> "tuple[subprocess.Popen[str], Path]":
+    """Start the process that forks, which ends with this one, and return it with the file of what it complains of."""
+    descriptor, faults = tempfile.mkstemp(prefix="smalti-peer-")
+    program = subprocess.Popen(
+        [str(python), str(FORKS)],
+        env=minimal_env(paths),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=descriptor,
+        text=True,
+        start_new_session=True,
+    )
+    os.close(descriptor)
+    atexit.register(Path(faults).unlink)
+    atexit.register(_end, program)
+    return program, Path(faults)
 
 
 def minimal_env(paths: Sequence[Any]) -> dict[str, str]:

@@ -7,9 +7,12 @@ those of tests that carry the mark `search`, which take their seeds from `seed_o
 
 import hashlib
 import os
+from collections.abc import Callable
 
 VARIABLE = "SMALTI_SEED"
 SEED: int | None = int(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis' own plugin for pytest looks for them
+_SETTLED: set[Callable[..., object]] = set()
 
 
 def seed_of(fixed: int, seed: int | None = SEED) -> int:
@@ -19,9 +22,27 @@ def seed_of(fixed: int, seed: int | None = SEED) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {fixed}".encode(), digest_size=4).digest(), "big")
 
 
-def sized(count: int, seed: int | None = SEED) -> int:
-    """Return how many cases a long search draws: `count` fresh ones, or a fifth of the fixed ones."""
-    return count if seed is not None else count // 5
+def sized(count: int, seed: int | None = SEED, *, part: int = 5) -> int:
+    """Return how many cases a long search draws: `count` fresh ones, or of the fixed ones a fifth or another part."""
+    return count if seed is not None else count // part
+
+
+def examples_of(count: int, seed: int | None = SEED) -> int:
+    """Return how many examples Hypothesis draws: `count` fresh ones, or a quarter of the fixed ones, if that is 25.
+
+    Fixed examples are the same in every run, so that after the first one more of them find only what a change breaks.
+    """
+    return count if seed is not None else max(min(count, 25), count // 4)
+
+
+def settle_examples(test: Callable[..., object]) -> None:
+    """Let a test of Hypothesis draw as many examples as `examples_of` says; a second call changes nothing."""
+    from hypothesis import settings
+
+    drawn = getattr(test, _SETTINGS, settings.default)
+    if test not in _SETTLED:
+        _SETTLED.add(test)
+        setattr(test, _SETTINGS, settings(drawn, max_examples=examples_of(drawn.max_examples)))
 
 
 def explanation() -> str:

@@ -86,3 +86,20 @@ def test_a_run_is_repeated_by_its_seed_in_another_process():
 
 def test_fresh_seeds_draw_five_times_as_many_cases_in_a_long_search():
     assert (seeds.sized(2000, None), seeds.sized(2000, 7)) == (400, 2000)
+    assert (seeds.sized(2000, None, part=20), seeds.sized(2000, 7, part=20)) == (100, 2000)
+
+
+def test_fresh_seeds_draw_up_to_four_times_as_many_examples_of_hypothesis():
+    fixed = [(seeds.examples_of(count, None)) for count in (8, 25, 40, 100, 400)]
+    assert fixed == [8, 25, 25, 25, 100]
+    assert [seeds.examples_of(count, 7) for count in (8, 100, 400)] == [8, 100, 400]
+
+
+RUNS = []
+
+
+@settings(max_examples=200)
+@given(st.integers())
+def test_a_test_of_the_default_run_draws_a_quarter_of_its_examples(number):
+    RUNS.append(number)
+    assert seeds.SEED is not None or len(RUNS) <= 50

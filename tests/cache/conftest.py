@@ -78,7 +78,7 @@ def put_large():
 def make_cache(tmp_path):
     """Make a cache below `tmp_path/cache` with deadlines that a busy machine meets."""
 
-    def make(store, infos, *, local="cache", retry=2, timeout=30.0, **options) -> ShardCache:
+    def make(store, infos, *, local="cache", retry=2, timeout=120.0, **options) -> ShardCache:
         chosen = CacheOptions(local=str(tmp_path / local), download_retry=retry, download_timeout=timeout, **options)
         return ShardCache(ShardSource(store, DIGEST, infos, chosen))
 

@@ -414,7 +414,7 @@ def test_the_first_batch_of_each_thread_is_read_in_blocks_whichever_thread_begin
     budget = BlockBudget()
     with ThreadPoolExecutor(1) as earlier, ThreadPoolExecutor(1) as later:
         answers = [
-            thread.submit(budget.allows, 8 << 20, 1 << 30).result(timeout=10)
+            thread.submit(budget.allows, 8 << 20, 1 << 30).result(timeout=120)
             for thread in (earlier, earlier, later, later)
         ]
     assert answers == [True, False, True, False]
@@ -427,7 +427,7 @@ def test_a_shard_that_is_gone_is_named(store, opened):
 
 
 def test_blocks_that_never_arrive_are_an_error_at_the_deadline(store, opened):
-    dataset = opened(store, mode="none", download_timeout=0.2, download_retry=1)
+    dataset = opened(store, mode="none", download_timeout=5.0, download_retry=1)
     assert is_right(dataset[17])
     store.plant("get_range", key="*.mds", delay=30.0)
     with pytest.raises(StoreTimeout, match="did not arrive"):
@@ -437,7 +437,7 @@ def test_blocks_that_never_arrive_are_an_error_at_the_deadline(store, opened):
 @pytest.mark.parametrize("key", ["*.mds", "*.xxh3"])
 @pytest.mark.parametrize("cache", ["none", "shards"])
 def test_a_request_for_blocks_that_is_not_answered_is_made_again(store, opened, key, cache):
-    dataset = opened(store, mode=cache, download_timeout=20.0, download_retry=40)
+    dataset = opened(store, mode=cache, download_timeout=60.0, download_retry=40)
     store.plant("get_range", key=key, delay=30.0, times=1)
     assert is_right(dataset[17])
     assert dataset.stats().retries >= 1

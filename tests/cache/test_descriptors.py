@@ -44,7 +44,7 @@ def await_no_threads():
     def new():
         return [each for each in threading.enumerate() if each.name == "smalti-ahead" and each not in before]
 
-    def wait(seconds=20):
+    def wait(seconds=120):
         end = time.monotonic() + seconds
         while new() and time.monotonic() < end:
             time.sleep(0.005)
@@ -55,7 +55,7 @@ def await_no_threads():
 
 def await_descriptors(expected):
     """Wait until no more than `expected` are open: a fetch ahead that is running is completed first."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while descriptors() > expected and time.monotonic() < end:
         time.sleep(0.005)
     assert descriptors() <= expected

@@ -26,7 +26,7 @@ def made(fill, tmp_path):
         store = LocalStore(tmp_path / "set")
         infos = fill(store, compression="zstd")[:4]
         largest = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
-        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=60.0, keep_zip=keep_zip)
+        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=280.0, keep_zip=keep_zip)
         far = LoggedStore(store, tmp_path / "log")
         cache = ShardCache(ShardSource(far, DIGEST, infos, options), limit=room * largest)
         cache.plan(iter([Uses(np.array(order), np.arange(len(order)), len(order))]))
@@ -84,7 +84,7 @@ def test_a_copy_that_is_needed_nearly_as_late_is_evicted_for_one_that_is_still_i
     cache, store = made(order, room=2)
     read(cache, [0, 1])
     cache.prefetch([2])  # 1 is needed last, at step 10, but also at step 2: 0 is needed at step 9
-    end = time.monotonic() + 60
+    end = time.monotonic() + 280
     while fetched(store) != [0, 1, 2] and time.monotonic() < end:
         time.sleep(0.01)
     cache.reached(2)
@@ -110,7 +110,7 @@ WHOLE = 1 << 20
     ("block", "part"),
     [
         *(pytest.param(32, part, id=f"32-{part}") for part in (0.15, 0.4, 1.0)),
-        pytest.param(WHOLE, 0.15, id="whole-0.15", marks=pytest.mark.slow),
+        pytest.param(WHOLE, 0.15, id="whole-0.15", marks=[pytest.mark.slow, pytest.mark.nightly]),
         *(pytest.param(32, part, id=f"32-{part}", marks=pytest.mark.nightly) for part in (0.05, 0.7)),
         *(pytest.param(WHOLE, part, id=f"whole-{part}", marks=pytest.mark.nightly) for part in (0.05, 0.4, 0.7, 1.0)),
     ],
@@ -167,14 +167,16 @@ def ratio_of(dataset, epochs=1):
     return ratio
 
 
-@pytest.mark.parametrize("part", [0.1, 0.25, 0.5, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part", [0.1, pytest.param(0.25, marks=pytest.mark.nightly), 0.5, pytest.param(0.9, marks=pytest.mark.nightly)]
+)
 def test_three_epochs_with_lookahead_fetch_little_more_than_the_least(hundred, tmp_path, part):
     remote, total = hundred
     options = {"shuffle_block_size": 25, "num_canonical_nodes": 2, "cache_limit": int(part * total)}
     assert 0.99 <= ratio_of(reader(remote, tmp_path / "cache", **options), 3) <= 1.1
 
 
-@pytest.mark.parametrize("affinity", [1.0, 0.6])
+@pytest.mark.parametrize("affinity", [pytest.param(1.0, marks=pytest.mark.nightly), 0.6])
 def test_beyond_the_lookahead_the_outline_of_the_order_keeps_what_the_next_epoch_reads(
     hundred, tmp_path, monkeypatch, affinity
 ):
@@ -222,7 +224,7 @@ def test_a_mixture_under_one_limit_fetches_little_more_than_the_least(hundred, t
         batch_size=8,
         shuffle=True,
         order=OrderOptions(num_canonical_nodes=2, shuffle_block_size=25, tail="short"),
-        cache=CacheOptions(cache_limit=int(0.4 * total), download_timeout=20.0),
+        cache=CacheOptions(cache_limit=int(0.4 * total), download_timeout=280.0),
     )
     for _ in range(2):
         assert len(read_all(dataset)) == dataset.epoch_size
@@ -256,7 +258,7 @@ def test_persistent_worker_processes_fetch_little_more_than_the_least(hundred, t
     remote, total = hundred
     dataset = TorchDataset(
         remote=str(remote),
-        cache=CacheOptions(local=str(tmp_path / "cache"), cache_limit=total // 4, download_timeout=60.0),
+        cache=CacheOptions(local=str(tmp_path / "cache"), cache_limit=total // 4, download_timeout=280.0),
         batch_size=8,
         shuffle=True,
         order=OrderOptions(num_canonical_nodes=2, shuffle_block_size=50, tail="short"),
@@ -295,7 +297,7 @@ class HeldStore(LoggedStore):
     def fetch(self, key, out, **options):
         if "00002" in key:
             self.requested.set()
-            assert self.released.wait(30)
+            assert self.released.wait(280)
         return super().fetch(key, out, **options)
 
 
@@ -303,7 +305,7 @@ def test_a_fetch_by_a_job_without_a_limit_counts_before_its_bytes_arrive(fill, t
     """It makes no reservation; its fetch still counts, so that another job fetches nothing ahead on top of it."""
     store = LocalStore(tmp_path / "set")
     infos = fill(store)[:4]
-    options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
+    options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=280.0)
     slow = HeldStore(store, tmp_path / "slow")
     unlimited = ShardCache(ShardSource(slow, DIGEST, infos, options))
     far = LoggedStore(store, tmp_path / "log")
@@ -311,9 +313,9 @@ def test_a_fetch_by_a_job_without_a_limit_counts_before_its_bytes_arrive(fill, t
     limited.plan(iter([Uses(np.array([0, 2, 3]), np.array([0, 1, 2]), 3)]))
     limited.shard(0)
     unlimited.prefetch([2])
-    assert slow.requested.wait(30)
+    assert slow.requested.wait(280)
     limited.prefetch([3])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 280
     while not limited._space.get().retry_step and time.monotonic() < deadline:
         time.sleep(0.01)
     assert fetched(far) == [0], "there is space for 0 and 2 only"

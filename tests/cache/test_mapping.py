@@ -59,7 +59,7 @@ def test_files_verified_by_a_fork_count_in_its_parent_and_siblings(file):
     verified = VerifiedFiles(3)
     child = multiprocessing.get_context("fork").Process(target=verified.add, args=(2, [file]))
     child.start()
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0
     assert verified.contains(2, [file])
     assert not verified.contains(1, [file])

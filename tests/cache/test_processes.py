@@ -56,7 +56,7 @@ class Reader:
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(280)
         self.process.stdout.close()
         self.process.stdin.close()
 
@@ -67,6 +67,13 @@ def remote(tmp_path):
     return LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log", chunk_delay=0.02)
 
 
+def wait_for(check):
+    end = time.monotonic() + 280
+    while not check():
+        assert time.monotonic() < end, "nothing happened in time"
+        time.sleep(0.01)
+
+
 def leftovers(folder):
     return [path.name for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".mds")]
 
@@ -75,7 +82,7 @@ def leftovers(folder):
 def test_four_processes_fetch_each_shard_once(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner, 60)
     readers = [
-        Reader(make_cache(remote, infos, timeout=20), tmp_path, *words)
+        Reader(make_cache(remote, infos, timeout=280), tmp_path, *words)
         for words in ([], [], ["prefetch"], ["prefetch"])
     ]
     for reader in readers:
@@ -94,17 +101,12 @@ def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_ca
     slow = LoggedStore(remote.inner, remote.log, chunk_delay=300)
     reader = Reader(make_cache(slow, infos, timeout=300), tmp_path)
     reader.go()
-    end = time.monotonic() + 60
-    while not remote.lines("fetch") and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.05)
     root = tmp_path / "cache" / DIGEST
-    assert [name for name in leftovers(root) if name.endswith(".lock")], "it holds the lock"
+    wait_for(lambda: remote.lines("fetch") and [name for name in leftovers(root) if name.endswith(".lock")])
     reader.kill()
     assert not list(root.rglob("*.mds"))
-    begin = time.monotonic()
-    assert ids(make_cache(remote, infos)) == list(range(40))
-    assert time.monotonic() - begin < 60, "the dead process's lock is free at once"
+    # The dead process's lock is free at once: the next one would wait for a living one's for 300 seconds.
+    assert ids(make_cache(remote, infos, timeout=280)) == list(range(40))
     assert leftovers(root) == [], "its temporaries are gone"
 
 
@@ -121,10 +123,10 @@ def test_files_of_a_process_that_died_after_publishing_are_removed(fill, make_ca
 @pytest.mark.slow
 def test_readers_killed_at_many_moments_never_leave_a_wrong_file(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner, 60, compression="zstd")
-    for turn in range(6):
+    for turn in range(3):
         reader = Reader(make_cache(remote, infos), tmp_path)
         reader.go()
-        time.sleep(0.02 + 0.03 * turn)
+        time.sleep(0.02 + 0.06 * turn)
         reader.kill()
         for info in infos:
             path = tmp_path / "cache" / DIGEST / info.raw.basename
@@ -140,9 +142,7 @@ def test_waiting_for_another_process_ends_at_the_deadline(fill, make_cache, remo
     slow = LoggedStore(remote.inner, remote.log, chunk_delay=300)
     reader = Reader(make_cache(slow, infos, timeout=300), tmp_path)
     reader.go()
-    end = time.monotonic() + 60
-    while not remote.lines("fetch") and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_for(lambda: remote.lines("fetch"))
     begin = time.monotonic()
     with pytest.raises(StoreTimeout, match="another process"):
         make_cache(remote, infos, timeout=0.5).shard(0)
@@ -167,7 +167,7 @@ def test_a_child_forked_during_a_fetch_does_not_keep_the_lock(fill, make_cache, 
     held = HeldStore(remote.inner, remote.log)
     cache = make_cache(held, infos)
     cache.prefetch([0])
-    assert held.begun.wait(60)
+    assert held.begun.wait(280)
 
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc")
@@ -186,7 +186,7 @@ class HeldStore(LoggedStore):
 
     def fetch(self, key, out, *, on_chunk=None):
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(280)
         return super().fetch(key, out, on_chunk=on_chunk)
 
     def child(self, prefix):

@@ -37,14 +37,14 @@ def read_as_rank(rank, workers, epochs, options, barrier, answers):
         batch_size=BATCH,
         shuffle=True,
         world=World.of_blocks(rank, RANKS, 1),
-        **grouped(download_timeout=60.0, num_canonical_nodes=2, tail="short", **options),
+        **grouped(download_timeout=280.0, num_canonical_nodes=2, tail="short", **options),
     )
     loader = StreamingDataLoader(dataset, num_workers=workers, worker_kind="process" if workers else "thread")
     found = []
     for _ in range(epochs):
         for batch in loader:
             found += batch["id"].tolist()
-            barrier.wait(120)  # as in training: all ranks take a step together
+            barrier.wait(280)  # as in training: all ranks take a step together
     answers.put((found, dataset.stats()))
     dataset.close()
 
@@ -69,7 +69,9 @@ def read_on_all_ranks(workers=0, epochs=1, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [None, 2.0], ids=["no limit", "limit"])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(None, id="no limit"), pytest.param(2.0, id="limit", marks=pytest.mark.nightly)]
+)
 def test_four_ranks_of_two_workers_fetch_each_shard_once(written, tmp_path, monkeypatch, limit):
     """By the store's own log, not by counters of the cache."""
     with FaultStore(own_process=True) as store:
@@ -88,7 +90,10 @@ def test_four_ranks_of_two_workers_fetch_each_shard_once(written, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("part", "workers"), [(0.25, 0), (0.5, 2), (0.9, 0)])
+@pytest.mark.parametrize(
+    ("part", "workers"),
+    [(0.25, 0), pytest.param(0.5, 2, marks=pytest.mark.nightly), pytest.param(0.9, 0, marks=pytest.mark.nightly)],
+)
 def test_four_ranks_fetch_at_most_a_tenth_more_than_the_least(written, tmp_path, part, workers):
     """Two epochs: at the end of the first, the needs of the second are known."""
     limit = int(part * raw_bytes(written))

@@ -49,7 +49,7 @@ def shards_on_disk(tmp_path):
 
 def await_idle(cache):
     """Wait until nothing is queued or being fetched."""
-    end, queue = time.monotonic() + 30, cache._queue.get()
+    end, queue = time.monotonic() + 120, cache._queue.get()
     while queue._fetches and time.monotonic() < end:
         time.sleep(0.002)
     assert not queue._fetches

@@ -13,6 +13,7 @@ from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.errors import ChecksumMismatch, ShardNotFound, StoreError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from tests.cache.conftest import COLUMNS, DIGEST
+from tests.seeds import examples_of
 from tests.stores import MemoryStore
 
 SHARDS = st.integers(0, 3)
@@ -47,7 +48,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        options = CacheOptions(local=str(self.folder), download_retry=1, download_timeout=5)
+        options = CacheOptions(local=str(self.folder), download_retry=1, download_timeout=60)
         self.cache = ShardCache(ShardSource(self.store, DIGEST, self.infos, options))
 
     @rule(number=SHARDS)
@@ -125,4 +126,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestCacheMachine.settings = settings(max_examples=examples_of(40), stateful_step_count=20, deadline=None)

@@ -34,7 +34,7 @@ def test_worker_processes_add_to_the_same_counters(start):
         worker.start()
     add_much(counters)
     for worker in workers:
-        worker.join(30)
+        worker.join(120)
     assert (counters.get("fetches"), counters.get("bytes_fetched")) == (600, 6000)
 
 

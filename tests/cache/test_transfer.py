@@ -38,7 +38,7 @@ class ConcurrentStore(MemoryStore):
     def get_range(self, key, begin, end):
         self.spans.append((begin, end))
         if begin < 2 * PART_BYTES:
-            self._all_here.wait(30)
+            self._all_here.wait(120)
             self.together += 1
         return super().get_range(key, begin, end)
 

@@ -72,7 +72,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told(faults):
 
 
 def test_a_server_that_is_gone_ends_the_epoch_with_an_error(faults):
-    with reader_of(faults, storage_options=faults.options | {"request_attempts": 1, "request_timeout": 5}) as reader:
+    with reader_of(faults, storage_options=faults.options | {"request_attempts": 1, "request_timeout": 60}) as reader:
         faults.plant(Toxic("http", method="GET", status=403, code="AccessDenied"))
         with pytest.raises(StoreError, match=r"part-0000"):
             list(reader)

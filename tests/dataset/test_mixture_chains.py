@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from smalti.dataset.order import RunOrder
 from smalti.errors import CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS, StreamWeight
+from tests.combinations import each_value_once
 from tests.dataset.mixture_chains import Chain, Segment, check, chosen, proportions
 from tests.seeds import sized
 
 ALONE, FOUR, SIX = Segment(1, 1, 1, 7, 0.4), Segment(2, 2, 1, 3, 0.5), Segment(3, 2, 2, 2, 0.6)
+WORLDS = [pytest.param(ALONE, id="alone"), pytest.param(FOUR, id="2x2"), pytest.param(SIX, id="3x2 of 2 replicas")]
 
 
 def chain_of(seed):
@@ -116,8 +118,7 @@ def test_many_resumed_runs_with_other_worlds_and_weights(chain):
 STREAMS = [[9, 11], [8], [3, 4, 3]]
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("world", [ALONE, FOUR, SIX], ids=["alone", "2x2", "3x2 of 2 replicas"])
+@pytest.mark.parametrize(("batching", "world"), each_value_once(BATCHINGS, WORLDS))
 def test_i3_a_run_resumes_from_every_step_in_another_world(batching, world):
     """38 samples; after step n, a run continues on four ranks with batches of another size."""
     options = RunOrder(shuffle=True, seed=5, num_canonical_nodes=3)

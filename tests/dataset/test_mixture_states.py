@@ -9,6 +9,7 @@ from smalti import Stream
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.errors import CursorError
 from smalti.world import World
+from tests.combinations import each_value_once
 from tests.dataset.mixture_sets import by_stream, flat, mixed, streams_of, take, write_three
 from tests.reading_options import grouped
 from tests.shard_sets import write_set
@@ -36,8 +37,7 @@ def resumed(state, roots, *arguments, **options):
     return dataset
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("steps", [0, 1, 9, 10])
+@pytest.mark.parametrize(("batching", "steps"), each_value_once(BATCHINGS, [0, 1, 9, 10]))
 def test_a_mixture_resumes_after_any_step_and_into_the_next_epoch(roots, batching, steps):
     first, state, rest = read_steps(roots, steps, batching_method=batching)
     dataset = resumed(state, roots, batching_method=batching)
@@ -375,7 +375,7 @@ def test_a_damaged_state_is_a_cursor_error_that_names_the_field(roots, changes, 
             message = "`proportion` must be given for all streams or for none"
         with pytest.raises(CursorError, match=message):
             dataset.load_state_dict(state)
-        assert len(take(dataset)[0]) == 20, "what was refused has left no trace"
+    assert len(take(dataset)[0]) == 20, "what was refused has left no trace"
 
 
 def entry(epoch, samples, weights=(2, 1, 1), size=160):

@@ -9,13 +9,13 @@ import pytest
 from smalti.dataset import StreamingDataset
 from tests.dataset.rank_process import RankTask, run_rank
 from tests.reading_options import grouped
-from tests.seeds import seed_of
+from tests.seeds import seed_of, sized
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.search]
 
 COUNT = 137
-DEADLINE = 60.0
+DEADLINE = 280.0
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def count(saved, consumed):
                     consumed[position] = sample_id
 
 
-@pytest.mark.parametrize("chain", range(25))
+@pytest.mark.parametrize("chain", range(sized(25)))
 def test_a_run_of_killed_processes_counts_every_sample_once(processes, root, tmp_path, chain):
     rng = random.Random(seed_of(chain))
     order = {"shuffle": True, "num_canonical_nodes": 6, "shuffle_block_size": 64}

@@ -23,7 +23,7 @@ def reader(remote: Path, local: Path, *, batch_size: int = 8, shuffle: bool = Tr
         remote=str(remote),
         batch_size=batch_size,
         shuffle=shuffle,
-        **grouped(local=str(local), download_timeout=options.pop("download_timeout", 20.0), tail="short", **options),
+        **grouped(local=str(local), download_timeout=options.pop("download_timeout", 120.0), tail="short", **options),
     )
 
 
@@ -66,7 +66,7 @@ class Watch:
 
     def __exit__(self, *error) -> None:
         self._done.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _look(self) -> None:
         while not self._done.is_set():

@@ -16,7 +16,7 @@ from typing import Any
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.reading_options import grouped
 
-DEADLINE = 90.0
+DEADLINE = 280.0
 
 
 @dataclass(frozen=True)

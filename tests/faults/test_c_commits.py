@@ -39,7 +39,7 @@ def at_once(work, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.nightly)])
 def test_c1_of_publishers_at_once_exactly_one_wins(faults, make_draft, count):
     drafts = [drafted(faults, make_draft, first=10 * who) for who in range(count)]
     faults.plant(Toxic("latency", method="PUT", seconds=0.05, jitter=0.1))

@@ -7,6 +7,7 @@ from smalti.catalog import load_manifest
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from tests.faults.ways_of_reading import (
     ALONE,
+    ALONE_AND_THREADS,
     DEADLINE,
     FEW_WAYS,
     SHARD,
@@ -127,7 +128,7 @@ def test_e2_an_epoch_with_occasional_bit_flips_is_exact(faults, tmp_path, way, c
     assert_exact(open_set(tmp_path), way, compression=compression)
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e13_a_compressed_shard_that_stays_corrupt_is_an_error_on_every_consumer(faults, tmp_path, way):
     serve(faults, compression="zstd").plant(Toxic("corrupt", key=STORED))
     dataset = open_set(tmp_path)
@@ -137,7 +138,7 @@ def test_e13_a_compressed_shard_that_stays_corrupt_is_an_error_on_every_consumer
     assert_resumes(loader, taken, compression="zstd")
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 @pytest.mark.slow
 def test_e13_a_corrupt_stream_without_checksums_is_refused_or_of_the_right_size(faults, tmp_path, way):
     """Without hashes, zstd itself detects most damage, and the unpacked size is always checked."""
@@ -150,7 +151,7 @@ def test_e13_a_corrupt_stream_without_checksums_is_refused_or_of_the_right_size(
     assert_fails(open_set(tmp_path), way, FormatError, f"shard 3 .*{SHARD}")
 
 
-@pytest.mark.parametrize(("way", "compression"), crossed(FEW_WAYS, [None, "zstd"]))
+@pytest.mark.parametrize(("way", "compression"), crossed(ALONE_AND_THREADS, [None, "zstd"]))
 @pytest.mark.slow
 def test_e15_a_content_encoding_added_by_a_proxy_is_refused_or_decoded(faults, tmp_path, way, compression):
     serve(faults, compression=compression)

@@ -11,6 +11,7 @@ from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from smalti.format.reading import files
 from smalti.torch import StreamingDataLoader
 from tests.faults.ways_of_reading import (
+    ALONE_AND_THREADS,
     FEW_WAYS,
     SHARD,
     assert_exact,
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.torch
 STORED = f"*{SHARD}*"
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e3_a_corrupt_shard_is_not_read_after_a_restart(faults, tmp_path, way):
     serve(faults).plant(Toxic("corrupt", key=STORED))
     first = open_set(tmp_path)
@@ -56,7 +57,7 @@ def test_e3_a_corrupt_copy_is_quarantined_and_fetched_once_more(faults, tmp_path
     assert f".bad-{SHARD}.mds" in cached(tmp_path)
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 @pytest.mark.slow
 def test_e4_a_compressed_shard_that_is_repaired_in_the_store_is_read_by_the_same_run(faults, tmp_path, way):
     key = "set/" + key_of(serve_zstd(faults), 3)
@@ -91,7 +92,7 @@ def bomb_set(tmp_path):
     return root
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e14_a_bomb_stops_at_the_declared_size(faults, tmp_path, way):
     """No process can write a file of a megabyte here, so that a bomb that unpacks would be another error."""
     faults.put_folder(bomb_set(tmp_path), "set/")
@@ -141,7 +142,7 @@ def test_e16_a_copy_that_can_neither_be_read_nor_fetched_is_a_typed_error(faults
     first.close()
     fail_reads_of(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
     faults.plant(Toxic("http", key=STORED))
-    assert_fails(open_set(tmp_path, timeout=6), {}, StoreError, f"shard 3 .*{SHARD}")
+    assert_fails(open_set(tmp_path, retry=1), {}, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     again = open_set(tmp_path)
     assert len(list(StreamingDataLoader(again))) == 10

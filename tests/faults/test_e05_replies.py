@@ -6,7 +6,7 @@ from smalti.errors import ShardNotFound, StoreError, StoreTimeout
 from tests.faults.ways_of_reading import (
     ALONE,
     ALONE_AND_PROCESSES,
-    FEW_WAYS,
+    ALONE_AND_THREADS,
     SHARD,
     WAYS,
     assert_every_consumer_fails,
@@ -52,7 +52,7 @@ def test_e6_a_burst_of_errors_is_retried_until_it_ends(faults, tmp_path, way, st
 @pytest.mark.parametrize(("way", "status", "retry"), crossed(ALONE_AND_PROCESSES, [(500, 1), (503, 3)]))
 def test_e6_a_shard_with_endless_errors_is_an_error_on_every_consumer(faults, tmp_path, way, status, retry):
     serve(faults).plant(Toxic("http", status=status, key=STORED))
-    dataset = open_set(tmp_path, timeout=10, retry=retry)
+    dataset = open_set(tmp_path, retry=retry)
     loader, taken = assert_fails(dataset, way, StoreError, f"shard 3 .*{SHARD}")
     assert len(faults.log("GET", f"{SHARD}.mds")) <= 60, "bounded, although two layers retry"
     faults.heal()
@@ -68,7 +68,7 @@ def test_e7_reset_connections_are_made_again(faults, tmp_path, way, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ALONE_AND_PROCESSES)
+@pytest.mark.parametrize("way", ALONE)
 def test_e7_a_shard_whose_connections_are_all_reset_is_an_error(faults, tmp_path, way):
     serve(faults).plant(Toxic("reset_peer", key=STORED, after=0))
     dataset = open_set(tmp_path, retry=1)
@@ -85,7 +85,7 @@ def test_e8_a_stalled_stream_ends_in_time_for_a_second_attempt(faults, tmp_path,
     assert_exact(open_set(tmp_path, timeout=20, retry=10, store={"request_timeout": 60}), way)
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e8_a_stream_that_always_stalls_is_a_timeout_within_the_deadline(faults, tmp_path, way):
     """Every shard stalls: on a busy machine another one could fail before shard 3 within a second."""
     serve(faults).plant(Toxic("stall", key="*shard.*", seconds=60))
@@ -93,7 +93,7 @@ def test_e8_a_stream_that_always_stalls_is_a_timeout_within_the_deadline(faults,
     assert_fails(dataset, way, StoreTimeout, r"shard \d .*shard\.0000\d")
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e12_a_redirect_to_another_host_is_not_followed(faults, tmp_path, way):
     with FaultStore(own_process=True) as other:
         other.put_folder(written(), "set/")
@@ -106,7 +106,7 @@ def test_e12_a_redirect_to_another_host_is_not_followed(faults, tmp_path, way):
     assert_resumes(loader, taken)
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e17_a_brief_not_found_is_retried(faults, tmp_path, way):
     serve(faults)
     for number in range(7):

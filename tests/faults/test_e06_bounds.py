@@ -45,5 +45,5 @@ def test_e17_a_shard_that_is_not_found_for_five_seconds_is_only_late(faults, tmp
 def test_e17_a_shard_that_stays_missing_is_an_error_well_before_the_deadline(faults, tmp_path):
     serve(faults).plant(Toxic("http", key=STORED, status=404))
     begin = time.monotonic()
-    assert_fails(open_set(tmp_path, timeout=20, retry=2), {}, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
-    assert time.monotonic() - begin < 15
+    assert_fails(open_set(tmp_path, timeout=120, retry=2), {}, ShardNotFound, f"shard 3 .*{SHARD}.* gone")
+    assert time.monotonic() - begin < 60

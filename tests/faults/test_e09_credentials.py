@@ -4,6 +4,7 @@ import pytest
 
 from smalti.errors import StoreAuthError
 from tests.faults.ways_of_reading import (
+    ALONE_AND_THREADS,
     FEW_WAYS,
     SHARD,
     assert_every_consumer_fails,
@@ -37,7 +38,7 @@ def write_keys(path, access):
     path.write_text(f"[default]\naws_access_key_id = {access}\naws_secret_access_key = SECRET\n")
 
 
-@pytest.mark.parametrize("way", FEW_WAYS)
+@pytest.mark.parametrize("way", ALONE_AND_THREADS)
 def test_e9_credentials_that_expire_in_an_epoch_are_reloaded_once(faults, tmp_path, way, monkeypatch):
     """A file that another program refreshes, as SSO and most platforms do."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -27,7 +27,7 @@ def chaos(latency):
 def test_e6_an_epoch_at_the_rates_of_p12_is_exact(faults, tmp_path, way, seed):
     faults.reset(seed)
     serve(faults).plant(*chaos(0.05))
-    assert_exact(open_set(tmp_path, timeout=20), way)
+    assert_exact(open_set(tmp_path), way)
     assert len([entry for entry in faults.log() if entry.toxics]) >= 3
 
 
@@ -54,14 +54,14 @@ def readers(tmp_path, count, **options):
 )
 def test_e10_concurrent_readers_are_throttled_and_exact(faults, tmp_path, count, rate):
     serve(faults).plant(Toxic("throttle", rate=rate))
-    assert readers(tmp_path, count, timeout=20) == [expected()] * count
+    assert readers(tmp_path, count) == [expected()] * count
     assert any(entry.status == 429 for entry in faults.log())
 
 
 @pytest.mark.slow
 def test_e10_a_throttled_request_is_retried_more_often_than_a_failed_one(faults, tmp_path):
     """With two attempts, a throttled request is sent four times, one that fails with 500 twice."""
-    options = {"timeout": 20, "retry": 1, "store": {"request_attempts": 2}}
+    options = {"retry": 1, "store": {"request_attempts": 2}}
     serve(faults).plant(Toxic("http", status=429, key=f"*{SHARD}*", count=3))
     assert open_set(tmp_path / "throttled", **options)[30]["id"] == 30
     assert [entry.status for entry in faults.log("GET", f"{SHARD}.mds")] == [429, 429, 429, 200]

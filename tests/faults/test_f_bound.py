@@ -32,8 +32,12 @@ try:
     dataset.close()
 except Exception as error:
     found = f"{type(error).__name__}: {error}"
-time.sleep(0.3)  # a fetch ahead may take another moment
-left = [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
+def leftovers():
+    return [path.name for path in local.rglob("*") if path.suffix in {".part", ".lock"}]
+end = time.monotonic() + 60
+while leftovers() and time.monotonic() < end:  # a fetch ahead may take another moment
+    time.sleep(0.05)
+left = leftovers()
 print(json.dumps([found, left]))
 """
 
@@ -47,7 +51,7 @@ remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 local.mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
 found = []
-for epoch in range(8):
+for epoch in range(4):
     options = {"shuffle": bool(epoch % 2), "shuffle_seed": epoch, "order": OrderOptions(shuffle_block_size=40)}
     cache = CacheOptions(local=str(local))
     dataset = StreamingDataset(remote=str(remote), batch_size=8, cache=cache, **options)
@@ -97,7 +101,7 @@ def test_f1_epochs_on_a_disk_that_holds_six_shards_are_complete(tmp_path):
         for number in range(400):
             writer.write({"id": number, "b": random.Random(number).randbytes(20_000)})
     found = in_namespace(EPOCHS_ON_SMALL_DISK, str(remote), str(tmp_path / "cache"), str(6 << 19))
-    assert found == [400] * 8
+    assert found == [400] * 4
 
 
 @pytest.mark.process
@@ -147,18 +151,18 @@ def test_f3_readers_survive_another_process_that_keeps_removing_all_copies(tmp_p
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     readers = [
         subprocess.Popen(
-            [sys.executable, "-c", FAR_READER, str(remote), str(local), "3000", "2"],
+            [sys.executable, "-c", FAR_READER, str(remote), str(local), "3000", "3"],
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[2],
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     removed = 0
     while any(each.poll() is None for each in readers):
         removed += sum(each.files for each in inspect.clear(local))
         time.sleep(0.02)  # so that others get the lock too
-    assert [each.communicate(timeout=10)[0] for each in readers] == ["whole\n"] * 4
+    assert [each.communicate(timeout=280)[0] for each in readers] == ["whole\n"] * 2
     assert removed > 50
 
 
@@ -188,6 +192,7 @@ def test_f4_data_without_a_remote_are_never_removed(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.nightly  # beside two jobs in containers in `test_f_users.py`
 def test_f5_two_jobs_share_a_folder_within_the_limit(tmp_path):
     remote, local = remote_set(tmp_path / "set"), tmp_path / "cache"
     with Watch(local) as watch:

@@ -131,7 +131,7 @@ dataset, found, said = reader(remote, local, predownload=16), [], "nothing"
 try:
     for number, batch in enumerate(dataset.batches()):
         found += batch["id"].tolist()
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while number == 2 and subprocess.run(["mount", "-o", "remount,ro", local], stderr=subprocess.PIPE).returncode:
             assert time.monotonic() < end, "a file is open for writing all the time"
 except Exception as error:
@@ -199,7 +199,7 @@ def test_f15_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
     """Lock files have predictable names, and are truncated to the size of a reservation."""
     remote, local, victim = remote_set(tmp_path / "set"), tmp_path / "cache", tmp_path / "victim"
     victim.write_bytes(b"mine")
-    dataset = reader(remote, local, cache_limit=9000, download_timeout=2.0)
+    dataset = reader(remote, local, cache_limit=9000)
     target = local / dataset.manifest.digest / dataset.stream.shards[0].raw.basename
     target.parent.mkdir(parents=True)
     lock = target.with_name(f".{target.name}.lock")

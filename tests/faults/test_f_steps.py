@@ -10,16 +10,17 @@ from tests.cache.conftest import DIGEST, ids
 from tests.faults.cache_steps import die_before, lose_before_opening, record
 from tests.faults.cached_sets import copies
 from tests.faults.test_f_deaths import leftovers
+from tests.seeds import SEED
 from tests.storage.test_process import in_fork
 from tests.stores import MemoryStore
 
 pytestmark = pytest.mark.process
 
-EVERY_STEP = bool(os.environ.get("SMALTI_EVERY_STEP"))
-"""True to kill a reader before every step; otherwise before every fourth."""
+EVERY_STEP = bool(os.environ.get("SMALTI_EVERY_STEP")) or SEED is not None
+"""True to kill a reader before every step; otherwise before every seventh."""
 WAYS = [
     pytest.param(None, False, False, id="raw"),
-    pytest.param("zstd", False, True, id="zstd-limit"),
+    pytest.param("zstd", False, True, id="zstd-limit", marks=pytest.mark.nightly),
     pytest.param("zstd", True, True, id="zstd-limit-keep_zip"),
 ]
 """Compression, `keep_zip`, and whether there is a limit."""
@@ -33,7 +34,7 @@ def readers(fill, tmp_path):
         store = MemoryStore()
         infos = fill(store, compression=compression)[:3]
         held = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
-        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=20.0, keep_zip=keep_zip)
+        options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=120.0, keep_zip=keep_zip)
         limit = 2 * held if limited else None
         return lambda: ShardCache(ShardSource(store, DIGEST, infos, options), limit=limit)
 
@@ -45,6 +46,7 @@ def hashed(local):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in copies(local)}
 
 
+@pytest.mark.search
 @pytest.mark.slow
 @pytest.mark.parametrize(("compression", "keep_zip", "limited"), WAYS)
 def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one_is_exact(
@@ -64,7 +66,7 @@ def test_f9_a_reader_killed_before_any_step_leaves_whole_copies_and_the_next_one
         return " ".join(seen)
 
     names = set()
-    for number in range(1, 1000, 1 if EVERY_STEP else 4):
+    for number in range(1, 1000, 1 if EVERY_STEP else 7):
         clear(local)
         if not names:
             names = set(in_fork(steps).split())

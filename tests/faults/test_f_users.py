@@ -21,7 +21,7 @@ NOBODY = 65534
 
 
 @pytest.mark.slow
-def test_f5_jobs_in_three_containers_share_a_folder_within_the_limit(tmp_path):
+def test_f5_jobs_in_two_containers_share_a_folder_within_the_limit(tmp_path):
     """Each has its own mount and process namespaces, so that all are process 1 or 2; the folder is shared."""
     apart = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
@@ -33,9 +33,9 @@ def test_f5_jobs_in_three_containers_share_a_folder_within_the_limit(tmp_path):
                 [*apart, sys.executable, "-c", JOB, str(remote), str(local), str(seed)],
                 stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}"},
             )
-            for seed in (1, 2, 3)
+            for seed in (1, 2)
         ]  # fmt: skip
-        assert [job.communicate(timeout=280)[0] for job in jobs] == ["whole\n"] * 3
+        assert [job.communicate(timeout=280)[0] for job in jobs] == ["whole\n"] * 2
     assert 0 < watch.most <= 5000
     assert sum(copies(local).values()) <= 5000
 
@@ -58,7 +58,7 @@ def test_f5_two_users_have_a_folder_each_that_the_other_cannot_read():
             found = read_all(reader(remote, local, cache_limit=20000))
             return found == list(range(SAMPLES))
 
-        assert in_fork(as_nobody, seconds=60) == "True"
+        assert in_fork(as_nobody, seconds=280) == "True"
         [mine, theirs] = sorted(local.iterdir())
         assert theirs.name == f"{mine.name}.uid{NOBODY}"
         assert [stat.S_IMODE(folder.stat().st_mode) for folder in (mine, theirs)] == [0o700] * 2

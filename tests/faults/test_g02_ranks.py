@@ -42,9 +42,9 @@ def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_th
     [doomed] = ranks_of(store, tmp_path, [2])
     others = ranks_of(store, tmp_path, [0, 1, 3], after=str(go))
     with started([doomed, *others]) as [dying, *_]:
-        wait_until(lambda: requested_shards(store), 60)
+        wait_until(lambda: requested_shards(store))
         go.touch()
-        wait_until(lambda: store.requested_keys.count("set/index.json") == 4, 60)
+        wait_until(lambda: store.requested_keys.count("set/index.json") == 4)
         os.kill(dying, signal.SIGKILL)
         store.release.set()
     assert not doomed.answer.exists()
@@ -54,7 +54,11 @@ def test_g2_ranks_finish_with_exactly_their_samples_when_one_was_killed_while_th
 
 
 @pytest.mark.parametrize(
-    ("forbidden", "key"), [("", "index.json"), (r"\.mds$", "shard.0000")], ids=["everything", "shards"]
+    ("forbidden", "key"),
+    [
+        pytest.param("", "index.json", id="everything", marks=pytest.mark.nightly),
+        pytest.param(r"\.mds$", "shard.0000", id="shards"),
+    ],
 )
 def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_path, forbidden, key):
     """No rank waits for another, and none retries a request that was refused."""

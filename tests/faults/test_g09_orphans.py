@@ -26,7 +26,12 @@ def root(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "transform"),
-    [("fork", "none"), ("fork", "slow"), ("fork", "bulky"), ("spawn", "bulky"), ("forkserver", "slow")],
+    [
+        ("fork", "none"),
+        ("spawn", "bulky"),
+        ("forkserver", "slow"),
+        *(pytest.param("fork", transform, marks=pytest.mark.nightly) for transform in ("slow", "bulky")),
+    ],
 )
 def test_g9_workers_of_a_killed_program_are_gone_in_five_seconds(root, start, transform):
     way = {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": start, "prefetch_factor": 8}
@@ -35,5 +40,5 @@ def test_g9_workers_of_a_killed_program_are_gone_in_five_seconds(root, start, tr
         assert len(pids) == 2
         assert all(map(is_alive, pids))
         program.kill()
-        program.wait(10)
+        program.wait(60)
     wait_until(lambda: not any(map(is_alive, pids)), SECONDS)

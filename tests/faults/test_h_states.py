@@ -134,7 +134,7 @@ MIXED = {
     "changed": {"change_weights": True},
 }
 FORMS = ["plain", *MIXED]
-CASES_EACH = sized(1600)  # 7 forms: 11,200 states with fresh seeds
+CASES_EACH = sized(1600, part=10)  # 7 forms: 11,200 states with fresh seeds
 
 
 @pytest.fixture(scope="module")

@@ -64,9 +64,9 @@ def run_segment(root, folder, steps, numpy):
 
 def test_h10_a_run_that_goes_from_one_numpy_to_the_other_and_back_reads_the_order_written_down(other_numpy, tmp_path):
     root = write_known_set(tmp_path / "set")
-    segments = [(3, None), (2, other_numpy), (0, None), (4, other_numpy), (0, None)]
+    segments = [(3, None), (0, other_numpy), (0, None)]
     found = [run_segment(root, tmp_path, steps, numpy) for steps, numpy in segments]
-    assert [segment["numpy"] for segment in found] == [np.__version__, OTHER, np.__version__, OTHER, np.__version__]
+    assert [segment["numpy"] for segment in found] == [np.__version__, OTHER, np.__version__]
     assert [number for segment in found for number in segment["ids"]] == FIRST_EPOCH + SECOND_EPOCH
     for segment in found:
         assert segment["orders"] == BY_SHUFFLE

@@ -41,6 +41,7 @@ def test_h1_every_world_resumes_from_every_other_in_one_order_and_reads_each_sam
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.nightly  # beside `test_h2_threads_resume_from_processes...` and worlds without workers
 def test_h1_worlds_with_worker_processes_resume_from_each_other(root):
     segments = [(2, 2, 2, 1, PROCESSES), (1, 1, 3, 2, PROCESSES), (3, 1, 1, 2, PROCESSES), (1, 2, 4, None, PROCESSES)]
     assert read_segments(root, segments)[0] == FIRST

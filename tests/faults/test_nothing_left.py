@@ -21,12 +21,12 @@ HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 
 
-def test_130_data_sets_of_one_process_leave_as_much_as_13_which_is_nothing_of_ours(tmp_path):
+def test_52_data_sets_of_one_process_leave_as_much_as_13_which_is_nothing_of_ours(tmp_path):
     """Local, unpacked and remote; alone, with threads and processes; whole epochs and parts; closed and forgotten."""
     write_set(tmp_path / "plain", 40)
     write_set(tmp_path / "packed", 40, compression="zstd")
     done = subprocess.run(
-        [sys.executable, str(HERE / "many_datasets.py"), str(tmp_path), "130", str(tmp_path / "found.json")],
+        [sys.executable, str(HERE / "many_datasets.py"), str(tmp_path), "52", str(tmp_path / "found.json")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT / "src"), str(PROJECT)])},
         cwd=PROJECT,
         capture_output=True,

@@ -13,6 +13,7 @@ import pytest
 from smalti.cache import CacheOptions
 from smalti.errors import SmaltiError
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.combinations import nightly
 from tests.reading_options import grouped
 from tests.shard_sets import sample, write_set
 
@@ -20,7 +21,7 @@ COUNT = 60
 ORDER = {"shuffle": True, "shuffle_seed": 4, "batch_size": 6}
 SHARD = "shard.00003"
 ROOT = "s3://bucket/set"
-DEADLINE = 90.0
+DEADLINE = 280.0
 """Seconds in which an epoch must end; far more than any takes, far less than a hang."""
 
 
@@ -42,15 +43,12 @@ WAYS = [
 ]
 
 
-def nightly(ways):
-    """Return the same ways, as parameters of `make test-nightly` alone."""
-    return [pytest.param(*way.values, id=way.id, marks=(*way.marks, pytest.mark.nightly)) for way in ways]
-
-
 ALONE = [FEW_WAYS[0], *nightly(FEW_WAYS[1:])]
 """Of replies that a store's retries heal, so that no worker knows of them."""
 ALONE_AND_PROCESSES = [FEW_WAYS[0], *nightly(FEW_WAYS[1:2]), FEW_WAYS[2]]
 """Of errors that arrive as others do, which threads raise in each of `FEW_WAYS`."""
+ALONE_AND_THREADS = [*FEW_WAYS[:2], *nightly(FEW_WAYS[2:])]
+"""Of what processes do and hand on as in the tests that run in each of `FEW_WAYS`."""
 
 
 def crossed(ways, values):
@@ -84,7 +82,7 @@ def serve(faults, **options):
     return faults
 
 
-def open_set(tmp_path, *, root=ROOT, timeout=20.0, retry=3, store=None, **options):
+def open_set(tmp_path, *, root=ROOT, timeout=60.0, retry=3, store=None, **options):
     """Open the dataset, with a cache of its own and deadlines that a busy machine meets."""
     return StreamingDataset(
         remote=root,

@@ -96,7 +96,7 @@ def run_life(folder, ranks, **options):
     finally:
         for process in started:
             process.kill()
-            process.wait(10)
+            process.wait(120)
     assert [process.returncode for process in started] == [0] * ranks, said
 
 

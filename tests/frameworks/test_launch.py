@@ -71,7 +71,7 @@ def read_all(context):
 
 
 def options_of(data, folder):
-    return {"data": str(data), "run_dir": str(folder), "log_samples": True, "timeout_seconds": 120.0, "device": "cpu"}
+    return {"data": str(data), "run_dir": str(folder), "log_samples": True, "timeout_seconds": 280.0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,8 @@ def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name,
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "then"),
-    [("fsdp", 1), *(pytest.param(name, 2, marks=pytest.mark.nightly) for name in EXAMPLES)],
+    # Beside those that are interrupted in this process, and a function that is killed in tests/torch/train/launch.
+    [pytest.param(name, then, marks=pytest.mark.nightly) for name, then in [("fsdp", 1), *((e, 2) for e in EXAMPLES)]],
 )
 def test_killed_on_two_processes_it_goes_on_with_the_rest_of_the_epoch(name, then, photos, order, tmp_path):
     options = options_of(photos, tmp_path / "run")

@@ -5,6 +5,7 @@ import pytest
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataset
 from smalti.world import World
+from tests.combinations import each_value_once
 from tests.frameworks.page import ids_of as page_ids
 from tests.frameworks.page import run_section
 from tests.shard_sets import write_set
@@ -40,8 +41,7 @@ def loader_of(root, workers, *, epoch=0, batch=4, world=None, **options):
     )
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("taken", [0, 1, 5, 12])
+@pytest.mark.parametrize(("workers", "taken"), each_value_once(WORKERS, [0, 1, 5, 12]))
 def test_the_rest_of_the_epoch_follows(root, workers, taken):
     whole = list(loader_of(root, workers))
     first = loader_of(root, workers)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.values import decode
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import fork_alone
 
 HERE = Path(__file__).parent
 
@@ -33,5 +33,5 @@ def peer():
 
 def peer_reads(peer, folder, out, how):
     python, paths = peer
-    run_alone([python, HERE / "peer_read.py", folder, out, how], minimal_env(paths))
+    fork_alone(python, paths, [HERE / "peer_read.py", folder, out, how])
     return [{name: decode(value) for name, value in row.items()} for row in json.loads(out.read_text())]

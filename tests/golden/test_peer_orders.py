@@ -20,7 +20,7 @@ from smalti.compat.streaming.order import (
 )
 from smalti.errors import CursorError
 from smalti.order.mixture import BATCHINGS, SAMPLINGS, StreamWeight
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import fork_alone
 from tests.seeds import seed_of, sized
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.search]
@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).parent / "peer_orders.py"
 def peer_answers(peer, folder, cases):
     python, paths = peer
     (folder / "cases.json").write_text(json.dumps(cases))
-    run_alone([python, SCRIPT, folder / "cases.json", folder / "answers.json"], minimal_env(paths))
+    fork_alone(python, paths, [SCRIPT, folder / "cases.json", folder / "answers.json"])
     return json.loads((folder / "answers.json").read_text())
 
 
@@ -70,7 +70,7 @@ def test_shuffles_of_random_shards_equal_the_peers(peer, tmp_path):
             "epoch": rng.randint(0, 5),
             "block_size": rng.choice([1, 2, 3, 10, 64, 1000, 1 << 18]),
         }
-        for _ in range(400)
+        for _ in range(sized(400))
     ]
 
     def compute(case):
@@ -83,13 +83,13 @@ def test_shuffles_of_random_shards_equal_the_peers(peer, tmp_path):
             block_size=case["block_size"],
         )
 
-    compare(peer, tmp_path, "shuffle", cases, compute, min_answers=300)
+    compare(peer, tmp_path, "shuffle", cases, compute, min_answers=sized(300))
 
 
 def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(2))
     cases = []
-    for _ in range(1500):
+    for _ in range(sized(1500)):
         num_samples = rng.choice([rng.randint(1, 12), rng.randint(1, 60), rng.randint(1, 500)])
         cases.append(
             {
@@ -118,13 +118,13 @@ def test_partitions_of_random_worlds_equal_the_peers(peer, tmp_path):
             initial_hosts=case["initial_physical_nodes"],
         )
 
-    compare(peer, tmp_path, "partition", cases, compute, min_answers=700)
+    compare(peer, tmp_path, "partition", cases, compute, min_answers=sized(700))
 
 
 def test_samplings_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(3))
     cases = []
-    for _ in range(300):
+    for _ in range(sized(300)):
         sizes = [*sizes_of(rng), 3]
         cases.append(
             {
@@ -140,7 +140,7 @@ def test_samplings_equal_the_peers(peer, tmp_path):
     def compute(case):
         return sample_counts(**{("shard_sizes" if k == "samples_per_shard" else k): v for k, v in case.items()})
 
-    compare(peer, tmp_path, "sampling", cases, compute, min_answers=300)
+    compare(peer, tmp_path, "sampling", cases, compute, min_answers=sized(300))
 
 
 def weights_of(rng, streams):
@@ -219,9 +219,9 @@ def test_whole_epochs_of_random_mixtures_and_worlds_equal_the_peers(peer, tmp_pa
 
 def test_weights_of_streams_equal_the_peers(peer, tmp_path):
     rng = random.Random(seed_of(5))
-    cases = [epoch_case(rng, "random") for _ in range(200)]
+    cases = [epoch_case(rng, "random") for _ in range(sized(200))]
     answers = peer_answers(peer, tmp_path, [["weights", case] for case in cases])
-    assert sum(answer is not None for answer in answers) > 150
+    assert sum(answer is not None for answer in answers) > sized(150)
     for case, answer in zip(cases, answers, strict=True):
         if answer is not None:
             assert [[stream.choose, stream.proportion] for stream in streams_of(case)] == answer

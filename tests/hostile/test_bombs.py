@@ -118,16 +118,14 @@ BOMBS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("extension", BOMBS)
-def test_decompression_stops_at_the_declared_size(extension, tmp_path):
-    files = packed(extension, extension, 1000, BOMBS[extension]())
-    folder = write(tmp_path / "set", files)
-    for line in read_in_little_memory(tmp_path, folder):
+def test_decompression_stops_at_the_declared_size(tmp_path):
+    folders = [write(tmp_path / name, packed(name, name, 1000, bomb())) for name, bomb in BOMBS.items()]
+    for line in read_in_little_memory(tmp_path, *folders):
         assert line.startswith("FormatError")
         # A zstd frame shows by its blocks alone that more would come out than the index declares.
         assert "longer than the 1000 bytes" in line or "more blocks than its content needs" in line
     assert largest_below(tmp_path / "users-cache") <= 1000
-    assert largest_below(tmp_path / "set-cache") <= 1000
+    assert max(largest_below(tmp_path / f"{name}-cache") for name in BOMBS) <= 1000
 
 
 def sources(folder, size):

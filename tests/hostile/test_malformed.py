@@ -30,6 +30,11 @@ def _rows(title):
 INDEXES, SETS = _rows("Index files"), _rows("Shard sets")
 
 
+def one_in_four(names):
+    """Return names as test parameters of a command: the readers beneath it have all of them in `make test`, too."""
+    return [pytest.param(name, marks=[pytest.mark.nightly] if at % 4 else []) for at, name in enumerate(names)]
+
+
 def read_streaming(folder, scratch):
     dataset = StreamingDataset(remote=str(folder), cache=CacheOptions(local=str(scratch), download_retry=1))
     return [dataset[i] for i in range(dataset.size)]
@@ -107,7 +112,7 @@ def test_files_that_must_be_accepted_are_read_unchanged():
     assert StreamingDataset(remote=str(CORPUS / "sets" / "lines-accepted-healthy"))[0] == {"id": 1, "name": "a"}
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", one_in_four(SETS))
 def test_command_line_reports_a_hostile_set_in_one_line(name, capsys):
     # The command decodes nothing, so it accepts a set of which only the values are hostile.
     assert main(["show", str(CORPUS / "sets" / name)]) == 0
@@ -123,7 +128,7 @@ def test_command_line_reports_a_hostile_set_in_one_line(name, capsys):
         assert status in {1, 3}, "a fault of the files, not of a value"
 
 
-@pytest.mark.parametrize("name", INDEXES)
+@pytest.mark.parametrize("name", one_in_four(INDEXES))
 def test_command_line_and_merging_refuse_a_hostile_index(name, tmp_path, capsys):
     part = tmp_path / "set" / "part"
     part.mkdir(parents=True)

@@ -10,7 +10,7 @@ from smalti.cursor import Cursor
 from smalti.ledger import LedgerWriter, PassStart, check_ledger
 from smalti.order import Division, plan_epoch
 from smalti.world import World
-from tests.seeds import seed_of
+from tests.seeds import seed_of, sized
 
 SIZES = [9, 14, 3, 20, 11]
 CURSOR = Cursor(
@@ -65,7 +65,7 @@ def run(folder, rng, mode):
 
 @pytest.mark.search
 @pytest.mark.parametrize("mode", ["steps", "digest", "both"])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(sized(30, part=3)))
 def test_every_chain_of_lives_is_proven(tmp_path, seed, mode):
     lives = run(tmp_path, random.Random(seed_of(seed)), mode)
     report = check_ledger(tmp_path, plan_of)
@@ -76,7 +76,7 @@ def test_every_chain_of_lives_is_proven(tmp_path, seed, mode):
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(sized(60, part=3)))
 def test_a_changed_lost_or_repeated_line_is_found(tmp_path, seed):
     """The changed line is in the last life: none of its steps are superseded."""
     rng = random.Random(seed_of(1000 + seed))

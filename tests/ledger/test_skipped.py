@@ -13,7 +13,7 @@ from smalti.ledger.records import skipped_line
 from smalti.order import Division
 from smalti.world import World
 from tests.ledger.test_chains import CURSOR, plan_of
-from tests.seeds import seed_of
+from tests.seeds import seed_of, sized
 
 SIZE = 57
 
@@ -71,7 +71,7 @@ def write_run(folder, rng, mode, bad):
 
 @pytest.mark.search
 @pytest.mark.parametrize("mode", ["steps", "digest", "both"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(sized(20, part=3)))
 def test_every_chain_of_lives_proves_what_was_read_and_what_was_skipped(tmp_path, seed, mode):
     rng = random.Random(seed_of(seed))
     bad = set(rng.sample(range(SIZE), rng.choice([0, 1, 7, 40, SIZE])))

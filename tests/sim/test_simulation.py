@@ -24,6 +24,17 @@ FOUND_AT = {
     "timeout_forgotten": 142,
     "append_that_keeps_columns": 233,
     "rollback_to_what_was_removed": 547,
+    "fence_ignored": 162,
+    "unknown_is_a_refusal": 80,
+    "split_index_left_behind": 28,
+    "index_of_an_older_version": 28,
+    "columns_beside_other_shards": 26,
+    "all_attempts_taken": 18,
+    "lost_reply_is_a_failure": 16,
+    "published_before_uploads_end": 6,
+    "cleaned_up_although_unknown": 9,
+    "rerun_writes_again": 5,
+    "version_as_old_as_itself": 3,
 }
 """Seeds that found these plants last, tried first because a search from 0 takes seconds."""
 ROOT = Path(__file__).parents[2]
@@ -31,10 +42,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.search
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in (1, 2, 3))])
 def test_no_promise_is_broken_in_hundreds_of_runs(part):
     """A failure prints the seed and the command that replays it."""
-    size = sized(SEEDS // 4)
+    size = sized(SEEDS // 4, part=2)
     outcomes = [run(seed_of(seed)) for seed in range(part * size, (part + 1) * size)]
     assert [outcome.problem for outcome in outcomes if outcome.problem] == []
     assert {1, 2, 3} <= {outcome.versions for outcome in outcomes}, "runs that publish nothing prove nothing"

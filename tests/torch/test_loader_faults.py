@@ -37,7 +37,7 @@ def ids(batches):
 def ended(how):
     process = FORK.Process(target=how)
     process.start()
-    process.join(20)
+    process.join(120)
     return process
 
 

@@ -143,7 +143,7 @@ def test_a_batch_transform_runs_in_the_workers(root, kind):
 
 
 def test_threads_transform_concurrently_and_not_in_the_consumers_thread(root):
-    names, together = set(), threading.Barrier(2, timeout=20)
+    names, together = set(), threading.Barrier(2, timeout=120)
 
     def meet(columns):
         together.wait()
@@ -251,7 +251,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_an_error(root):
     release = threading.Event()
 
     def hang(columns):
-        assert release.wait(20)
+        assert release.wait(120)
         return columns
 
     batches = iter(loader_of(root, 1, timeout=0.1, transform=OnBatches(hang)))
@@ -276,7 +276,7 @@ def read_in_child(root, connection):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.nightly])])
 def test_threads_work_in_a_child_process_while_the_parent_iterates(root, start):
     loader = loader_of(root, 2, "thread")
     batches = iter(loader)
@@ -285,9 +285,9 @@ def test_threads_work_in_a_child_process_while_the_parent_iterates(root, start):
     here, there = context.Pipe()
     child = context.Process(target=read_in_child, args=(root, there))
     child.start()
-    assert here.poll(60)
+    assert here.poll(280)
     assert here.recv() == [first, *ids(batches)]
-    child.join(20)
+    child.join(280)
     assert child.exitcode == 0
 
 

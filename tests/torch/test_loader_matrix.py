@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from smalti.torch import StreamingDataLoader, StreamingDataset
+from tests.combinations import nightly
 from tests.shard_sets import write_set
 
 SIZE = 53
@@ -25,7 +26,9 @@ WAYS = [
         marks=SLOW,
     ),
     pytest.param(
-        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}, id="spawn", marks=SLOW
+        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+        id="spawn",
+        marks=[*SLOW, pytest.mark.nightly],
     ),
     pytest.param(
         {"num_workers": 1, "multiprocessing_context": "forkserver", "persistent_workers": True},
@@ -94,7 +97,7 @@ def test_break_resume_and_iterate_again(root, epochs, way):
     assert len(epochs[0]) == STEPS
 
 
-@pytest.mark.parametrize("way", WAYS[:-1])
+@pytest.mark.parametrize("way", [*WAYS[:3], *nightly(WAYS[3:4]), *WAYS[4:]])
 def test_a_custom_collate_function_gets_the_same_samples(root, epochs, way):
     batches = list(loader_of(root, collate_fn=Labelled(), **way))
     assert ids(batches) == epochs[0]
@@ -103,7 +106,7 @@ def test_a_custom_collate_function_gets_the_same_samples(root, epochs, way):
     ]
 
 
-@pytest.mark.parametrize("way", WAYS[:4])
+@pytest.mark.parametrize("way", [*WAYS[:3], *nightly(WAYS[3:4])])
 def test_several_loaders_and_iterators_of_one_process_do_not_disturb_each_other(root, epochs, way):
     one, other = loader_of(root, **way), loader_of(root, **way)
     mixed = list(zip(one, other, strict=True))

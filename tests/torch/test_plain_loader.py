@@ -20,12 +20,14 @@ from smalti.catalog import merge_index
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.world import World
+from tests.combinations import nightly
 from tests.reading_options import grouped
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.torch, pytest.mark.process]
 
 SIZE = 160  # 20 batches of 8
+ANEW, PERSISTENT = pytest.param({}, id="anew"), pytest.param({"persistent_workers": True}, id="persistent")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +82,7 @@ def refusal_of(loader):
 # ---------------------------------------------------------------------- Composer's sequence
 
 
-@pytest.mark.parametrize("how", [{}, {"persistent_workers": True}], ids=["anew", "persistent"])
+@pytest.mark.parametrize("how", [ANEW, *nightly([PERSISTENT])])
 def test_composers_sequence_gives_the_remaining_samples_and_then_complete_epochs(root, epochs, how):
     """160 samples, 40 of them read and saved by the program: the other 120 follow in their order, and then 160."""
     dataset = dataset_of(root)
@@ -110,7 +112,7 @@ def test_composers_sequence_works_if_workers_share_nothing_with_the_program(root
     assert dataset.next_epoch == (2 if persistent else 1)
 
 
-@pytest.mark.parametrize("how", [{}, {"persistent_workers": True}], ids=["anew", "persistent"])
+@pytest.mark.parametrize("how", [*nightly([ANEW]), PERSISTENT])
 def test_each_epoch_is_the_next_one_and_a_later_one_resumes(root, epochs, how):
     dataset = dataset_of(root)
     loader = loader_of(dataset, workers=3, **how)
@@ -285,7 +287,7 @@ def test_a_forked_rank_begins_at_its_parents_place_and_does_not_change_it(root, 
     rank = context.Process(target=read_an_epoch, args=(dataset, queue))
     rank.start()
     found = queue.get()
-    rank.join(30)
+    rank.join(120)
     assert found == epochs[1:3]
     assert (dataset.next_epoch, list(loader_of(dataset))) == (1, epochs[1])
 

@@ -225,9 +225,9 @@ def test_a_forked_copy_of_a_writer_leaves_the_parents_shards_alone(tmp_path, wor
     here, there = context.Pipe()
     child = context.Process(target=work, args=(target, there))
     child.start()
-    assert here.poll(20)
+    assert here.poll(120)
     answer = here.recv()
-    child.join(20)
+    child.join(120)
     assert child.exitcode == 0
     assert answer == () if work is abort_in_fork else "made before a fork" in answer
     shards = target.finish()

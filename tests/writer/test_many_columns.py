@@ -13,7 +13,7 @@ BATCH = pa.record_batch(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(280)
 def test_thirty_thousand_columns_are_written_and_read(tmp_path):
     with MDSWriter(out=str(tmp_path), columns=COLUMNS) as writer:
         writer.write(ROW)

@@ -65,12 +65,12 @@ class BlockedStore(MemoryStore):
         self.gate = threading.Event()
 
     def put(self, key, data):
-        assert self.gate.wait(10)
+        assert self.gate.wait(120)
         super().put(key, data)
 
 
 def wait_until(claim):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not claim():
         assert time.monotonic() < deadline
         time.sleep(0.002)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.conftest import peer  # noqa: F401  a fixture
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import fork_alone, minimal_env, run_beside
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -155,7 +155,11 @@ def answers_of(peer, folder, cases):  # noqa: F811 - the fixture's value
     found = []
     for package, places in (("streaming", paths), ("smalti.compat.streaming", [REPOSITORY])):
         out = folder / f"{package}.json"
-        run_alone([python, PROGRAM, package, folder, folder / "cases.json", out], minimal_env(places))
+        command = [PROGRAM, package, folder, folder / "cases.json", out]
+        if package == "streaming":
+            fork_alone(python, places, command)
+        else:
+            run_beside([python, *command], minimal_env(places))
         found.append(json.loads(out.read_text()))
     return {json.dumps(case): pair for case, pair in zip(cases, zip(*found, strict=True), strict=True)}
 

@@ -30,6 +30,7 @@ def run(command, folder):
     return done.stdout
 
 
+@pytest.mark.nightly  # beside programs that run unmodified in `test_programs.py`
 def test_the_page_runs_as_it_is_written(tmp_path):
     printed = ""
     for kind, text in BLOCKS:

@@ -16,8 +16,8 @@ from smalti.compat.streaming.base.shuffle import divide_spans, get_shuffle, get_
 from smalti.compat.streaming.base.util import merge_index
 from tests.compat.streaming.peer_functions import answer
 from tests.golden.conftest import peer  # noqa: F401  a fixture
-from tests.peer_program import minimal_env, run_alone
-from tests.seeds import seed_of
+from tests.peer_program import fork_alone
+from tests.seeds import seed_of, sized
 
 SCRIPT = Path(__file__).parent / "peer_functions.py"
 SHUFFLES = ("naive", "py1br", "py1e", "py1s", "py2s")
@@ -68,10 +68,10 @@ def ran(peer, tmp_path_factory):  # noqa: F811
     folder = tmp_path_factory.mktemp("peer")
     rng = random.Random(seed_of(1))
     makers = (shuffle_case, partition_case, sampling_case, spans_case)
-    cases = [maker(rng) for maker in makers for _ in range(400)]
+    cases = [maker(rng) for maker in makers for _ in range(sized(400))]
     (folder / "cases.json").write_text(json.dumps(cases))
     python, paths = peer
-    run_alone([python, SCRIPT, folder], minimal_env(paths))
+    fork_alone(python, paths, [SCRIPT, folder])
     return folder, cases
 
 
@@ -88,8 +88,8 @@ def test_orders_of_random_arguments_equal_mosaicmls(ran):
         else:
             assert found[1] == value, case
             assert found[2] == warned or is_near_the_block_size(case), case
-    assert sum(kind == "value" for kind, _, _ in answers) > 900
-    assert sum(bool(warned) for _, _, warned in answers) > 20
+    assert sum(kind == "value" for kind, _, _ in answers) > sized(900)
+    assert sum(bool(warned) for _, _, warned in answers) > sized(20)
 
 
 def is_near_the_block_size(case):

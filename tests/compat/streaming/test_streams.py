@@ -25,7 +25,7 @@ from smalti.errors import IndexFileError, StoreNotFound
 from smalti.stream import OpenStreams
 from smalti.writer import MDSWriter
 from tests.compat.streaming import peer_streams
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import fork_alone
 from tests.stream.test_splits import published
 
 ALONE = World(1, 1, 1, 0)
@@ -76,8 +76,7 @@ def test_streams_readers_and_local_datasets_show_what_mosaicmls_show(peer, sets,
     folders += [[str(sets / "plain"), None], [str(sets / "zipped"), None], [str(sets / "splits"), "val"]]
     python, paths = peer
     theirs, ours = tmp_path / "theirs.json", tmp_path / "ours.json"
-    program = [python, peer_streams.__file__, "streaming", json.dumps(folders), theirs]
-    run_alone(program, minimal_env(paths))
+    fork_alone(python, paths, [peer_streams.__file__, "streaming", json.dumps(folders), theirs])
     peer_streams.main("smalti.compat.streaming", json.dumps(folders), ours)
     expected, found = json.loads(theirs.read_text()), json.loads(ours.read_text())
     assert len(expected) == 1 + len(folders)

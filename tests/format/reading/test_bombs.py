@@ -12,7 +12,7 @@ import zstandard
 
 pytestmark = pytest.mark.process
 
-MANY = 320 << 20
+MANY = 160 << 20
 # The child may take 128 MiB beyond what it has after its imports, and must not take `MANY` bytes.
 CHILD = """
 import resource, sys

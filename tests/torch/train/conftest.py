@@ -65,7 +65,7 @@ def config(squares, tmp_path) -> TrainConfig:
         log_every=2,
         log_samples=True,
         device="cpu",
-        timeout_seconds=60.0,
+        timeout_seconds=280.0,
     )
 
 

@@ -24,10 +24,11 @@ def test_on_its_own_version_the_figures_are_those_of_the_training(trained, squar
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # beside the evaluation of two processes in `launch/test_processes.py`
 def test_two_processes_count_each_sample_once_as_one_does(trained, squares):
     """14 samples in steps of 4: the last step is padded on the second rank, and the second has two steps less."""
     here, there = (
-        evaluate_model(trained.model_dir, str(squares), batch_size=4, timeout_seconds=60.0, **options)
+        evaluate_model(trained.model_dir, str(squares), batch_size=4, timeout_seconds=280.0, **options)
         for options in ({}, {"launcher": "processes", "num_processes": 2})
     )
     assert (there.samples, there.accuracy, there.confusion) == (14, here.accuracy, here.confusion)

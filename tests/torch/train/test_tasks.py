@@ -65,7 +65,7 @@ def configured(rows, tmp_path):
     """Two epochs of seven steps each."""
     return TrainConfig(
         data=str(rows), run_dir=str(tmp_path / "run"), epochs=2, batch_size=8, learning_rate=0.02, weight_decay=0.0,
-        checkpoint_every=3, log_every=2, device="cpu", timeout_seconds=120.0,
+        checkpoint_every=3, log_every=2, device="cpu", timeout_seconds=280.0,
     )  # fmt: skip
 
 
@@ -194,13 +194,14 @@ def test_the_rate_of_each_group_follows_the_schedule_or_the_scheduler(configured
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_task_of_the_users_is_named_or_given_and_two_ranks_report_the_same_as_one(configured):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_task_of_the_users_is_named_or_given_and_all_ranks_report_the_same_as_one(configured, ranks):
     class Mine(Line):  # known nowhere else: it is sent with its code
         pass
 
     config = replace(configured, checkpoint_every=50, epochs=1)
     named = train(replace(config, task=f"{TINY}:Line", run_dir=config.run_dir + "-named"))
-    given = train(replace(config, launcher="processes", num_processes=2), task=Mine())
+    given = train(replace(config, launcher="processes", num_processes=ranks), task=Mine())
     assert given.metrics == pytest.approx(named.metrics, rel=1e-4)
     held_out = columns("validation")
     model, _ = load_model(Path(given.model_dir), Mine())

@@ -65,7 +65,7 @@ def test_a_process_killed_with_the_lock_leaves_the_board_intact_and_unlocked(die
     board = Board()
     change(board, epoch=1)
     process = fork(die, board)
-    process.join(30)
+    process.join(120)
     assert process.exitcode == 9
     assert read(board) == {"epoch": 1}
 
@@ -85,7 +85,7 @@ def test_a_process_that_holds_the_lock_too_long_is_an_error_and_no_hang():
     with pytest.raises(SmaltiError, match=r"locked the place of its datasets for 0\.05 s.*was stopped"):
         read(board)
     may_go.set()
-    process.join(30)
+    process.join(120)
     assert read(board) == {}
 
 

@@ -186,9 +186,9 @@ def test_a_slot_that_a_fork_can_see_is_never_used_again(ring):
     here, there = context.Pipe()
     child = context.Process(target=drop, args=(found, there))
     child.start()
-    assert here.poll(20)
+    assert here.poll(120)
     assert here.recv() == "forgotten"
-    child.join(20)
+    child.join(120)
     assert slots_free(ring) == 2
     del found
     assert slots_free(ring) == 2
@@ -242,14 +242,14 @@ def test_a_ring_worn_by_forks_between_epochs_is_replaced(root):
         assert not any(batch["vector"].is_shared() for batch in kept), f"epoch {epoch} came through torch's own sharing"
         child = multiprocessing.get_context("fork").Process(target=int)
         child.start()  # it sees every batch that is kept
-        child.join(20)
+        child.join(120)
         kept = list(loader)
     assert [int(n) for batch in kept for n in batch["id"]] == list(range(300))
 
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start", [pytest.param("spawn", marks=pytest.mark.nightly), "forkserver"])
 def test_spawned_workers_share_the_ring(root, start):
     loader = StreamingDataLoader(
         StreamingDataset(remote=root), 30, num_workers=2, worker_kind="process", multiprocessing_context=start

@@ -29,7 +29,7 @@ class Large(StreamingDataset):
 
 if __name__ == "__main__":
     loader = StreamingDataLoader(Large(remote=sys.argv[1]), 8, num_workers=2, worker_kind="process",
-                                 multiprocessing_context=sys.argv[2], timeout=30)
+                                 multiprocessing_context=sys.argv[2], timeout=280)
     try:
         next(iter(loader))
     except Exception as error:
@@ -70,7 +70,7 @@ def test_each_process_receives_the_value_of_the_argument(method):
             process.start()
     found = [queue.get() for _ in processes]
     for process in processes:
-        process.join(30)
+        process.join(280)
     assert found == [("dict", {"some": "value", "many": list(range(100_000))})] * 2
 
 

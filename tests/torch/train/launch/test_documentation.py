@@ -58,8 +58,17 @@ def ranks_of(run_dir: Path) -> int:
     return read_lines(run_dir / "metrics.jsonl")[0]["num_ranks"]
 
 
-def test_the_script_runs_under_torchrun_and_goes_on_in_this_process(folder, monkeypatch):
+def test_the_script_runs_in_this_process(folder):
     """32 steps of 64 samples are an epoch of 2,000."""
+    names = {"__name__": "train"}
+    exec((folder / "train.py").read_text(), names)
+    options = {"data": str(folder / "digits"), "run_dir": str(folder / "run-1"), "log_samples": True}
+    assert launch(names["train_digits"], {"learning_rate": 1e-3, "epochs": 1}, **options) == {"steps": 32}
+    assert sorted(read_sample_order(folder / "run-1")[0]) == list(range(2000))
+
+
+@pytest.mark.nightly  # beside the script in this process, and ranks that are started in `test_function.py`
+def test_the_script_runs_under_torchrun_and_goes_on_in_this_process(folder):
     [command] = [line for line in block("console", "--run-dir run-3").splitlines() if "torchrun" in line]
     assert "{'steps': 160}" in run(command.removeprefix("$ ").split(), folder)
     assert ranks_of(folder / "run-3") == 2

@@ -64,7 +64,7 @@ COUNTS = [34, 34, 32]
 
 @pytest.fixture
 def options(squares, tmp_path):
-    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0}
+    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 280.0}
 
 
 def test_a_run_killed_on_two_processes_goes_on_in_this_one_with_each_sample_once_per_epoch(options):
@@ -144,6 +144,7 @@ def test_a_wrong_call_is_explained(options, function, error, message):
         launch(function, **options)
 
 
+@pytest.mark.nightly  # beside a batch of a configuration in `test_config.py`
 def test_a_batch_that_does_not_divide_over_the_ranks_is_refused(options):
     with pytest.raises(TrainingError, match=r"WorldMismatch: `batch_size` 5 cannot be divided over 2 ranks"):
         launch(_five_each, launcher="processes", num_processes=2, **options)
@@ -154,6 +155,7 @@ def _five_each(context):
     return len(context.dataloader("train", batch_size=5))
 
 
+@pytest.mark.nightly  # beside `test_an_outage_of_a_store_is_noted...` in `test_failures.py`
 def test_an_outage_of_a_store_on_one_rank_is_said_to_pass(options):
     with pytest.raises(TrainingError, match="no answer for 120 s") as caught:
         launch(_without_store, launcher="processes", num_processes=2, **options)
@@ -166,6 +168,7 @@ def _without_store(context):
     context.should_stop()  # waits for all
 
 
+@pytest.mark.nightly  # beside `test_a_rank_that_only_lost_another...` in `test_failures.py`
 def test_the_rank_that_others_lost_is_named_although_it_ends_after_them(options):
     with pytest.raises(TrainingError, match="label 9") as caught:
         launch(_leave, launcher="processes", num_processes=2, **options)

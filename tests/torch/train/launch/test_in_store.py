@@ -17,19 +17,48 @@ from smalti.torch.train import TrainConfig, read_sample_order, train
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
 SECRET = "SECRETTESTSECRET"  # of the fixture
-RUN = """
-import json, os, signal, sys
+LIVES = """
+import json, os, signal, sys, tempfile
+import torch._dynamo  # with the first optimiser
+import smalti.storage.backends.s3, smalti.torch.train.trainer.loop
 from smalti.torch.train import TrainConfig, train
 from smalti.storage.object_store import FsspecStore
-config, key, begin = json.loads(sys.stdin.read())
-def put_file(self, name, path, put=FsspecStore.put_file):
-    if name.endswith(key) and begin: os.kill(os.getpid(), signal.SIGKILL)
-    put(self, name, path)
-    if name.endswith(key): os.kill(os.getpid(), signal.SIGKILL)
-if key:
+for line in sys.stdin:
+    config, key, begin, disk = json.loads(line)
+    life = os.fork()
+    if life:
+        print(os.waitstatus_to_exitcode(os.waitpid(life, 0)[1]), flush=True)
+        continue
+    os.dup2(2, 1)
+    tempfile.tempdir = disk
+    def put_file(self, name, path, put=FsspecStore.put_file):
+        if name.endswith(key) and begin: os.kill(os.getpid(), signal.SIGKILL)
+        put(self, name, path)
+        if name.endswith(key): os.kill(os.getpid(), signal.SIGKILL)
     FsspecStore.put_file = put_file
-train(TrainConfig.from_json(config))
+    train(TrainConfig.from_json(config))
+    os._exit(0)
 """
+"""A program that forks for each line: one import of torch serves all lives, each of which is a process of its own."""
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory):
+    """The program, and the file of what its processes print."""
+    printed = tmp_path_factory.mktemp("lives") / "printed"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with printed.open("wb") as output:
+        program = subprocess.Popen(
+            [sys.executable, "-c", LIVES],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+        )
+    with program:
+        yield program, printed
+        program.stdin.close()
 
 
 @pytest.fixture
@@ -42,31 +71,24 @@ def remote(config, s3_bucket, options) -> TrainConfig:
     return replace(config, run_dir=f"s3://{s3_bucket}/run", run_storage_options=options)
 
 
-def killed_at(config: TrainConfig, key: str, disk, *, begin: bool) -> None:
+def killed_at(lives, config: TrainConfig, key: str, disk, *, begin: bool) -> None:
     """Train on a machine with an empty disk until a file is put, and kill the process before or after that."""
     disk.mkdir()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(disk)}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN],
-        input=json.dumps([config.to_json(), key, begin]),
-        env=environment,
-        text=True,
-        capture_output=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    program, printed = lives
+    print(json.dumps([config.to_json(), key, begin, str(disk)]), file=program.stdin, flush=True)
+    assert program.stdout.readline() == f"{-signal.SIGKILL}\n", printed.read_text()
     for path in disk.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
 def test_a_run_that_is_killed_between_and_during_saves_ends_like_an_uninterrupted_one(
-    config, remote, options, tmp_path
+    config, remote, options, tmp_path, lives
 ):
     whole = train(config)
-    killed_at(remote, "step-00000006-00000/optimizer.safetensors", tmp_path / "a", begin=False)  # half a checkpoint
-    killed_at(remote, "step-00000006-00001/checksums.json", tmp_path / "b", begin=True)  # all but whole
-    killed_at(remote, "step-00000009-00002/checksums.json", tmp_path / "c", begin=False)  # directly after it
+    # With half a checkpoint, with all but a whole one, and directly after it.
+    killed_at(lives, remote, "step-00000006-00000/optimizer.safetensors", tmp_path / "a", begin=False)
+    killed_at(lives, remote, "step-00000006-00001/checksums.json", tmp_path / "b", begin=True)
+    killed_at(lives, remote, "step-00000009-00002/checksums.json", tmp_path / "c", begin=False)
     result = train(remote)
     assert result.resumed_from["step"] == 9
     assert result.resumed_from["skipped"] == []
@@ -108,8 +130,8 @@ def test_two_processes_train_in_a_store_and_leave_nothing_on_the_disk(remote, op
     assert list(disk.glob("smalti-run-*")) == []
 
 
-def test_what_a_killed_process_left_on_the_disk_is_removed_by_the_next_run(remote, tmp_path, monkeypatch):
-    killed_at(remote, "step-00000003-00000/model.safetensors", tmp_path / "disk", begin=False)
+def test_what_a_killed_process_left_on_the_disk_is_removed_by_the_next_run(remote, lives, tmp_path, monkeypatch):
+    killed_at(lives, remote, "step-00000003-00000/model.safetensors", tmp_path / "disk", begin=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
     (left,) = (tmp_path / "disk").glob("smalti-run-*")
     os.utime(left / ".lock", (time.time() - 600,) * 2)

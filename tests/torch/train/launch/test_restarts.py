@@ -242,7 +242,7 @@ TOTAL = 98
 def options(squares, tmp_path):
     (tmp_path / "run").mkdir()
     return {
-        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0,
+        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 280.0,
         "launcher": "processes",
     }  # fmt: skip
 
@@ -289,7 +289,7 @@ def test_i5_ranks_that_are_killed_again_and_again_leave_fewer_that_go_on(options
 
 @pytest.mark.nightly
 def test_i5_a_hung_rank_is_named_ended_and_started_again(options):
-    restart = the_restart_after("hang", options)
+    restart = the_restart_after("hang", {**options, "timeout_seconds": 60.0})
     assert restart["cause"].startswith("rank 1 of 2 did not answer the others for `timeout_seconds`")
 
 

@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 def options(request, tmp_path):
     """A run in a local folder, and one in a store, which ranks fill through scratch folders."""
     if request.param == "folder":
-        return {"run_dir": str(tmp_path / "run"), "timeout_seconds": 60.0}
+        return {"run_dir": str(tmp_path / "run"), "timeout_seconds": 280.0}
     server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
     secret = {"endpoint_url": server, "key": "AKIDTEST", "secret": "SECRETTESTSECRET"}
-    return {"run_dir": f"s3://{bucket}/run", "run_storage_options": secret, "timeout_seconds": 60.0}
+    return {"run_dir": f"s3://{bucket}/run", "run_storage_options": secret, "timeout_seconds": 280.0}
 
 
 def save_shards(context):

@@ -114,7 +114,7 @@ def test_a_failed_or_killed_local_process_is_named(config, tmp_path, monkeypatch
 def test_i5_after_a_lost_executor_training_goes_on_with_exact_data(squares, tmp_path, monkeypatch):
     """Spark aborts a barrier stage that failed, so the launcher starts it again."""
     options = {
-        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 60.0,
+        "data": str(squares), "run_dir": str(tmp_path / "run"), "log_samples": True, "timeout_seconds": 280.0,
         "launcher": "spark",
     }  # fmt: skip
     with session("local-cluster[2,1,1024]", tmp_path, monkeypatch):

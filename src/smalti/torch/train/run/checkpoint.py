@@ -32,9 +32,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
 from smalti.storage import Store
@@ -51,6 +49,9 @@ from smalti.torch.train.run.files import (
     write_json,
     write_tensors,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
@@ -71,7 +72,7 @@ class Snapshot:
 
     step: int
     """Optimiser steps done."""
-    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    tensors: "Mapping[str, Mapping[str, torch.Tensor]]"
     """Named tensors by file: `model`, `optimizer`."""
     state: Mapping[str, Any]
     """Everything else, as JSON: cursor, epoch, optimiser settings, configuration."""

@@ -7,6 +7,8 @@ copy; those are taken once.
 Nothing is pickled: states, such as `state_dict()`s, become named tensors and JSON values. Scalars, texts, bytes, None,
 tensors and NumPy arrays are stored, and lists, tuples and mappings of them; keys of mappings are texts, numbers, truth
 values or None. A Counter, as schedulers have it, stays one.
+
+Only the functions of tensors import torch: the preflight, which looks for a run in a process of its own, needs none.
 """
 
 import base64
@@ -21,29 +23,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from smalti.errors import CheckpointError
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage.local import sync_path
 from smalti.storage.store import check_key
 
+if TYPE_CHECKING:
+    import torch
+
 FILES = "files"
 """Folder of these files in a checkpoint."""
 _CHUNK_BYTES = 1 << 20  # read at once to compute a file's hash
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_tensors(path: Path, tensors: "Mapping[str, torch.Tensor]") -> None:
     """Write named tensors of any memory layout to a safetensors file, and flush it to the disk.
 
     Raises:
         OSError: the file cannot be written.
     """
+    from safetensors.torch import save_file
+
     separate: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -59,8 +64,10 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     sync_path(path)
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> "dict[str, torch.Tensor]":
     """Return the tensors of a safetensors file, on the CPU."""
+    from safetensors.torch import load_file
+
     try:
         return dict(load_file(str(path), device="cpu"))
     except (SafetensorError, OSError) as error:
@@ -272,7 +279,7 @@ def _is_stored(path: Path) -> bool:
 _CHANNELS_LAST = "channels_last"
 
 
-def pack_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
+def pack_state(state: Any) -> "tuple[dict[str, torch.Tensor], Any]":
     """Return the tensors of a state by name, and the rest of it as JSON values, which name the tensors.
 
     Raises:
@@ -282,7 +289,7 @@ def pack_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
     return tensors, _packed(state, "state", tensors)
 
 
-def unpack_state(tensors: Mapping[str, torch.Tensor], packed: Any) -> Any:
+def unpack_state(tensors: "Mapping[str, torch.Tensor]", packed: Any) -> Any:
     """Return the state that `pack_state` took apart; its tensors are on the CPU.
 
     Raises:
@@ -296,7 +303,9 @@ def unpack_state(tensors: Mapping[str, torch.Tensor], packed: Any) -> Any:
         ) from error
 
 
-def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
+def _packed(value: Any, where: str, tensors: "dict[str, torch.Tensor]") -> Any:
+    import torch
+
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -325,7 +334,7 @@ def _packed(value: Any, where: str, tensors: dict[str, torch.Tensor]) -> Any:
     )
 
 
-def _free_name(where: str, taken: Mapping[str, torch.Tensor]) -> str:
+def _free_name(where: str, taken: "Mapping[str, torch.Tensor]") -> str:
     """Return a name that no other tensor has: keys with dots can give two places one name."""
     name, number = where, 1
     while name in taken:
@@ -345,15 +354,19 @@ def _check_keys(value: Mapping[Any, Any], where: str) -> None:
         raise CheckpointError(f"{where} has keys with one name, such as 1 and '1': {sorted(names)}; rename one.")
 
 
-def _is_channels_last(value: torch.Tensor) -> bool:
+def _is_channels_last(value: "torch.Tensor") -> bool:
+    import torch
+
     return value.is_contiguous(memory_format=torch.channels_last)
 
 
-def _unpacked(packed: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _unpacked(packed: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
     if not isinstance(packed, dict):
         return packed
     ((kind, value),) = ((name, each) for name, each in packed.items() if name != "format")
     if kind == "tensor":
+        import torch
+
         tensor = tensors[value]
         is_last = packed.get("format") == _CHANNELS_LAST
         return tensor.contiguous(memory_format=torch.channels_last) if is_last else tensor
