@@ -28,6 +28,7 @@ from smalti_dagster.stages.data import TAKEN_FROM, build_data
 from tests.code_location.declared import FLOWERS, define
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph, draw, draw_all
+from tests.code_location.instances import instance_in_memory
 from tests.code_location.row_set import NoSpark
 
 STAGES = ("raw", "prepared", "shards")
@@ -140,7 +141,7 @@ def test_the_images_that_an_own_asset_hands_on_are_those_in_the_shards(graph: Gr
 def graph(tmp_path: Path, session: Any) -> Iterator[Graph]:
     """Eight photos of two classes."""
     draw_all(tmp_path / "photos", per_class=4)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         yield Graph(instance, tmp_path / "photos", tmp_path / "data")
 
 

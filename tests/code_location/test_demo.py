@@ -17,6 +17,7 @@ from smalti.errors import BadImageError, SmaltiError
 from smalti_dagster.runs.launcher import cancel_dead_commands
 from smalti_dagster.runs.process import process_tags
 from tests.code_location.events import dead_process, new_run
+from tests.code_location.instances import instance_in_memory
 from tests.code_location.shipped import defs
 
 
@@ -51,7 +52,7 @@ def run_small(
         jobs=[job],
         loggers={"progress": progress_logger(["first", "second"], lines.append)},
     )
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         small.resolve_job_def("small_job").execute_in_process(
             instance=instance, run_config={"loggers": {"progress": {}}}
         )

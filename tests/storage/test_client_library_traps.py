@@ -191,7 +191,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_object_or_none(request, kind, tm
         assert child.stdout.readline() == b"begin\n"
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
         sizes = {info.key: info.num_bytes for info in store.list()}
         assert sizes in ({}, {"k": 16 << 20})
