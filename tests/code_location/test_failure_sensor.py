@@ -45,7 +45,7 @@ class Ticks:
         self.instance, self.cursor = instance, None
         self.definitions: dg.Definitions | None = defs
         self.sensor = build_failure_sensor()
-        self.resource = NotificationsResource(ui_url="http://ui", timeout_seconds=2, **channels)
+        self.resource = NotificationsResource(ui_url="http://ui", timeout_seconds=60, **channels)
 
     def __call__(self, *, started: float | None = 1.0) -> str:
         """Evaluate a tick, and return what it says."""

@@ -177,10 +177,12 @@ def test_a_check_that_cannot_read_its_version_has_failed_and_its_earlier_pass_do
     assert checked(storage) == 1
 
 
-@pytest.mark.parametrize("is_mended", [True, False])
 @pytest.mark.parametrize(
-    ("stage", "name", "metadata"),
-    [("prepared", "few_images_were_left_out", {"digest": "table1"}), ("raw", "every_class_can_be_split", {})],
+    ("stage", "name", "metadata", "is_mended"),
+    [
+        ("prepared", "few_images_were_left_out", {"digest": "table1"}, True),
+        ("raw", "every_class_can_be_split", {}, False),
+    ],
 )
 def test_a_version_whose_rows_failed_a_blocking_check_is_not_checked_where_the_shards_are_made_by_themselves(
     instance: dg.DagsterInstance,

@@ -88,10 +88,7 @@ def test_bytes_of_two_contents_are_never_mixed(faults_and_store, after):
     [
         *(("streamed", size) for size in (0, 1, RANGE_BYTES + 1)),
         *(("ranged", size) for size in (0, FIRST_RANGE_BYTES, RANGE_BYTES + 1)),
-        *(
-            pytest.param("ranged", size, marks=pytest.mark.nightly)
-            for size in (1, FIRST_RANGE_BYTES - 1, RANGE_BYTES)
-        ),
+        *(pytest.param("ranged", size, marks=pytest.mark.nightly) for size in (1, FIRST_RANGE_BYTES - 1, RANGE_BYTES)),
     ],
     indirect=["faults_and_store"],
 )
