@@ -28,5 +28,5 @@ def storage(tmp_path: Path) -> StorageResource:
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     """The Spark session that the runs of a file find and leave alone."""
-    with own_session("local[2]") as made:
+    with own_session() as made:
         yield made

@@ -191,6 +191,7 @@ def test_a_re_execution_from_failure_works_on_the_images_that_the_failed_run_saw
     assert "daisy/99.jpg" in graph.rows()
 
 
+@pytest.mark.nightly  # of a failed run: the test before
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_re_execution_from_failure_of_a_re_execution_of_everything_does_not_go_back_to_the_first(

@@ -401,6 +401,7 @@ def test_messages_that_come_while_a_run_goes_on_give_one_more(bucket: Bucket) ->
     assert watcher.follow(3) == 0
 
 
+@pytest.mark.nightly  # test_messages_give_one_run_... sees one message three times
 def test_a_message_that_is_delivered_twice_does_no_harm(bucket: Bucket) -> None:
     watcher = bucket.watcher
     assert watcher.follow(6) == 1

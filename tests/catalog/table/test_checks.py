@@ -58,7 +58,7 @@ UNUSUAL = [
 def each_with_rows(values, places):
     """Return each value with one of the rows, by turns; with all of them in the nightly run."""
     return [
-        pytest.param(value, rows, id=str(value), marks=() if len(rows) == 1 else pytest.mark.nightly)
+        pytest.param(value, rows, id=f"{value} {len(rows)}", marks=() if len(rows) == 1 else pytest.mark.nightly)
         for number, value in enumerate(values)
         for rows in ([places[number % len(places)]], places)
     ]
@@ -129,12 +129,13 @@ def test_an_unusual_value_is_read_unchanged(table, unchanged, values, rows):
 
 
 @pytest.mark.slow
-def test_checks_by_column_accept_the_same_tables_as_checks_row_by_row():
+@pytest.mark.parametrize("rounds", [50, pytest.param(150, marks=pytest.mark.nightly)])
+def test_checks_by_column_accept_the_same_tables_as_checks_row_by_row(rounds):
     """Random damage, compared with tables of one row each, where every row is checked by itself."""
     dice, whole = Random(5), many_shards(60)
     values = [value for each in (*WRONG, *UNUSUAL * 8) for value in each.items()]
     seen = set()
-    for _ in range(50):
+    for _ in range(rounds):
         table = table_of(whole)
         rows = {dice.randrange(60) for _ in range(2)}
         for row in rows:
