@@ -85,4 +85,4 @@ def _end(program: "subprocess.Popen[str]") -> None:
     """Everything in the program's session ends: what it forked would keep its pipes open, and its memory's names."""
     with suppress(ProcessLookupError):  # the usual case: no process is left
         os.killpg(program.pid, signal.SIGKILL)
-    program.wait(timeout=30)
+    program.wait(timeout=60)

@@ -16,8 +16,8 @@ from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
-SHARED = {"spark session": "spark"}
-"""Fixtures whose servers or sessions one worker starts for all tests."""
+SESSIONS = {"tests/spark/": r"spark", "tests/code_location/": r"spark|session", "tests/": r"spark"}
+"""By the first folder that fits: fixtures of Spark, whose session one worker starts for all tests that have it."""
 SECONDS_EACH = 0.1
 """Of a test in a file of which nothing is known."""
 
@@ -25,10 +25,9 @@ SECONDS_EACH = 0.1
 @functools.cache
 def unit_of(file: str) -> str:
     """Return what goes to one worker as a whole: the file itself, or what it shares with others."""
-    text = (ROOT / file).read_text(encoding="utf-8")
-    for unit, fixture in SHARED.items():
-        if re.search(rf"\bdef \w+\([^)]*\b{fixture}\b", text):
-            return unit
+    fixtures = next(names for folder, names in SESSIONS.items() if file.startswith(folder))
+    if re.search(rf"\bdef \w+\([^)]*\b({fixtures})\b(?!: (?!Any))", (ROOT / file).read_text(encoding="utf-8")):
+        return "spark" if file.startswith("tests/spark/") else "spark elsewhere"
     return file
 
 

@@ -6,21 +6,25 @@ project. The other names are the building blocks of which the component is made,
 the public modules of `smalti`, which knows nothing of Dagster. Read `blocks` first, then `stages` and `models`.
 """
 
-from smalti_dagster.blocks import (
-    build_definitions,
-    failure_sensor,
-    in_one_step,
-    prepared_rows,
-    raw_data,
-    shard_checks,
-    shard_set,
-    train_sensor,
-    trained_model,
-    watch_sensor,
-)
-from smalti_dagster.data_set import DataSet
-from smalti_dagster.deployment import Deployment
-from smalti_dagster.handover import hand_on_images, materialized_version, open_images, open_shards
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smalti_dagster.blocks import (
+        build_definitions,
+        failure_sensor,
+        in_one_step,
+        prepared_rows,
+        raw_data,
+        shard_checks,
+        shard_set,
+        train_sensor,
+        trained_model,
+        watch_sensor,
+    )
+    from smalti_dagster.data_set import DataSet
+    from smalti_dagster.deployment import Deployment
+    from smalti_dagster.handover import hand_on_images, materialized_version, open_images, open_shards
 
 __all__ = [
     "DataSet",
@@ -40,3 +44,25 @@ __all__ = [
     "open_images",
     "hand_on_images",
 ]
+
+_HOMES = {
+    "DataSet": "smalti_dagster.data_set",
+    "Deployment": "smalti_dagster.deployment",
+    "materialized_version": "smalti_dagster.handover",
+    "open_shards": "smalti_dagster.handover",
+    "open_images": "smalti_dagster.handover",
+    "hand_on_images": "smalti_dagster.handover",
+}
+"""Modules of the names that are not in `blocks`. All are imported on first use: a job of Databricks needs none."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'smalti_dagster' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "smalti_dagster.blocks")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -184,7 +184,8 @@ def test_output_to_a_full_disk_is_a_fault_and_no_traceback(root):
 def test_ctrl_c_is_status_130_and_no_traceback(tmp_path):
     ready = tmp_path / "ready"
     code = (
-        "import pathlib, sys, threading, smalti.catalog.opening as opening\n"
+        "import pathlib, signal, sys, threading, smalti.catalog.opening as opening\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job of a shell ignores it
         "def wait(*_, **__):\n"
         f"    pathlib.Path({str(ready)!r}).touch()\n"
         "    threading.Event().wait(60)\n"

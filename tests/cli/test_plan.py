@@ -86,7 +86,7 @@ def test_what_cannot_be_understood_is_refused(root, wrong, capsys):
     assert wrong[0] in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("part", [0.3, 0.6, None])
+@pytest.mark.parametrize("part", [0.3, pytest.param(0.6, marks=pytest.mark.nightly), None])
 def test_the_bytes_that_are_told_are_those_that_two_epochs_fetch(tmp_path, capsys, part):
     """100 shards; the second epoch finds what the first one left within the limit."""
     remote = remote_set(tmp_path / "set", 800)

@@ -8,13 +8,14 @@ import dagster as dg
 import pytest
 
 from smalti_dagster.resources.storage import LocalStorage, StorageResource
+from tests.code_location.instances import instance_in_memory
 from tests.spark.own_session import own_session
 
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     """A Dagster instance that forgets everything."""
-    with dg.DagsterInstance.ephemeral() as made:
+    with instance_in_memory() as made:
         yield made
 
 
@@ -27,5 +28,5 @@ def storage(tmp_path: Path) -> StorageResource:
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     """The Spark session that the runs of a file find and leave alone."""
-    with own_session("local[2]") as made:
+    with own_session() as made:
         yield made

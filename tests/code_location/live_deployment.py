@@ -114,7 +114,7 @@ class LiveDeployment:
     def kill(self, part: str) -> None:
         """SIGKILL."""
         self.parts[part].kill()
-        self.parts[part].wait(timeout=10)
+        self.parts[part].wait(timeout=60)
 
     def log(self, part: str) -> str:
         return (self.folder / f"{part}.log").read_text()[-4000:]
@@ -140,14 +140,14 @@ class LiveDeployment:
             answer = self.ask(_LAUNCH, selector=selector, config=config or {}, tags=pairs) or {}
             return (answer.get("launchRun") or {}).get("run")
 
-        found = wait_until(launched, 90)
+        found = wait_until(launched, 180)
         assert found, self.ask(_LAUNCH, selector=selector, config=config or {}, tags=pairs)
         return str(found["runId"])
 
     def terminate(self, run_id: str, *, by_force: bool = False) -> None:
         """Cancel a run as the UI does."""
         policy = "MARK_AS_CANCELED_IMMEDIATELY" if by_force else "SAFE_TERMINATE"
-        answer = wait_until(lambda: self.ask(_TERMINATE, run=run_id, policy=policy), 30)
+        answer = wait_until(lambda: self.ask(_TERMINATE, run=run_id, policy=policy), 120)
         assert answer["terminateRun"]["__typename"] == "TerminateRunSuccess", answer
 
     def hold(self, phase: str) -> None:
@@ -201,7 +201,7 @@ class LiveDeployment:
             part.kill()
         kill(*processes_with(self.mark))
         for part in self.parts.values():
-            part.wait(timeout=10)
+            part.wait(timeout=60)
 
 
 def _parent(process: int) -> int:

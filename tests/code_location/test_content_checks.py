@@ -15,6 +15,7 @@ from smalti.storage import open_store
 from smalti_dagster.lineage import CHECKED_IN
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph
+from tests.code_location.instances import instance_in_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -32,7 +33,7 @@ def graph(tmp_path: Path, session: Any) -> Iterator[Graph]:
         folder.mkdir(parents=True)
         for number, path in enumerate(paths):
             (folder / f"{number:02}.jpg").write_bytes(path.read_bytes())
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         yield Graph(instance, tmp_path / "photos", tmp_path / "data")
 
 

@@ -28,6 +28,7 @@ from smalti_dagster.stages.data import TAKEN_FROM, build_data
 from tests.code_location.declared import FLOWERS, define
 from tests.code_location.events import op_config
 from tests.code_location.graph import Graph, draw, draw_all
+from tests.code_location.instances import instance_in_memory
 from tests.code_location.row_set import NoSpark
 
 STAGES = ("raw", "prepared", "shards")
@@ -142,7 +143,7 @@ def test_the_images_that_an_own_asset_hands_on_are_those_in_the_shards(graph: Gr
 def graph(tmp_path: Path, session: Any) -> Iterator[Graph]:
     """Eight photos of two classes."""
     draw_all(tmp_path / "photos", per_class=4)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         yield Graph(instance, tmp_path / "photos", tmp_path / "data")
 
 
@@ -192,6 +193,7 @@ def test_a_re_execution_from_failure_works_on_the_images_that_the_failed_run_saw
     assert "daisy/99.jpg" in graph.rows()
 
 
+@pytest.mark.nightly  # of a failed run: the test before
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_re_execution_from_failure_of_a_re_execution_of_everything_does_not_go_back_to_the_first(

@@ -165,6 +165,7 @@ def test_workspace_yaml_loads_as_dagster_loads_it(tmp_path: Path) -> None:
     assert "Validation successful for code location smalti" in done.stdout + done.stderr
 
 
+@pytest.mark.nightly  # the test before loads it by `dagster`; a project with `dg`: tests/packages
 @pytest.mark.slow
 @pytest.mark.process
 def test_dg_finds_the_code_location_too(tmp_path: Path) -> None:
@@ -173,6 +174,7 @@ def test_dg_finds_the_code_location_too(tmp_path: Path) -> None:
     assert "All definitions loaded successfully" in done.stdout + done.stderr
 
 
+@pytest.mark.nightly  # tests/packages scaffolds one by `dg`
 @pytest.mark.slow
 @pytest.mark.process
 def test_dg_validates_the_declarations_and_knows_their_component(tmp_path: Path) -> None:
@@ -189,17 +191,21 @@ import dagster as dg
 from smalti_dagster import data_set
 from pipelines import definitions
 definitions.defs()  # the shipped sets: what each location imports once
-begin = time.process_time()  # whatever else this machine does
-if sys.argv[1] == "twenty":
-    found = [dg.load_from_defs_folder(path_within_project=Path(sys.argv[2]))]
-else:
-    found = []
-defs = dg.Definitions.merge(*found, definitions.deployment())
-dg.Definitions.validate_loadable(defs)
-heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.cloud.storage", "azure.storage.blob",
-                           "databricks.sdk", "pandas", "transformers") if name in sys.modules]
-print(json.dumps({"seconds": time.process_time() - begin, "heavy": heavy,
-                  "assets": len(defs.resolve_asset_graph().get_all_asset_keys())}))
+
+
+def load(*found):
+    begin = time.process_time()  # whatever else this machine does
+    defs = dg.Definitions.merge(*(each() for each in found), definitions.deployment())
+    dg.Definitions.validate_loadable(defs)
+    seconds = time.process_time() - begin
+    heavy = [name for name in ("torch", "pyspark", "botocore", "boto3", "google.cloud.storage", "azure.storage.blob",
+                               "databricks.sdk", "pandas", "transformers") if name in sys.modules]
+    return {"seconds": seconds, "heavy": heavy, "assets": len(defs.resolve_asset_graph().get_all_asset_keys())}
+
+
+none = load()
+twenty = load(lambda: dg.load_from_defs_folder(path_within_project=Path(sys.argv[1])))
+print(json.dumps([none, twenty]))
 """
 ROWS = """type: smalti_dagster.DataSet
 attributes:
@@ -230,15 +236,15 @@ def test_twenty_declared_sets_load_in_three_seconds_more_than_none_and_import_no
         folder = root / "twenty" / "defs" / f"set{number}"
         folder.mkdir()
         (folder / "defs.yaml").write_text((ROWS if number % 2 else IMAGES).format(number=number))
-    none, twenty = (load(kind, root / "twenty") for kind in ("none", "twenty"))
+    none, twenty = load(root / "twenty")
     assert (none["assets"], twenty["assets"]) == (0, 10 * 3 + 10 * 6)
     assert none["heavy"] == twenty["heavy"] == []
     assert twenty["seconds"] - none["seconds"] < 3
 
 
-def load(kind: str, project: Path) -> dict[str, Any]:
+def load(project: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, kind, str(project)],
+        [sys.executable, "-c", LOAD, str(project)],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY / 'src'}:{REPOSITORY}"},
         capture_output=True,

@@ -1,9 +1,6 @@
 """Output and behaviour of the demo around its run; the run itself is in test_end_to_end."""
 
 import argparse
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import dagster as dg
@@ -17,6 +14,7 @@ from smalti.errors import BadImageError, SmaltiError
 from smalti_dagster.runs.launcher import cancel_dead_commands
 from smalti_dagster.runs.process import process_tags
 from tests.code_location.events import dead_process, new_run
+from tests.code_location.instances import instance_in_memory
 from tests.code_location.shipped import defs
 
 
@@ -51,7 +49,7 @@ def run_small(
         jobs=[job],
         loggers={"progress": progress_logger(["first", "second"], lines.append)},
     )
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         small.resolve_job_def("small_job").execute_in_process(
             instance=instance, run_config={"loggers": {"progress": {}}}
         )
@@ -151,24 +149,12 @@ def test_a_run_whose_process_was_killed_gives_its_place_back(tmp_path: Path) -> 
     assert statuses[alive.run_id] is statuses[other_host.run_id] is dg.DagsterRunStatus.STARTED
 
 
-def demo(*arguments: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The demo as `make demo` starts it."""
-    environment = {**os.environ, "DAGSTER_HOME": str(home / "dagster"), "SMALTI_ROOT": str(home / "data"), **variables}
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines.demo", *arguments],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_a_source_that_is_not_there_ends_with_one_message(tmp_path: Path) -> None:
-    done = demo("--source", str(tmp_path / "nowhere"), home=tmp_path)
-    assert done.returncode == 1
-    assert "there is no such folder" in done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
+def test_a_source_that_is_not_there_ends_with_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"DAGSTER_HOME": "dagster", "SMALTI_ROOT": "data", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}.items():
+        monkeypatch.setenv(name, value if value == "1" else str(tmp_path / value))
+    assert main(["--source", str(tmp_path / "nowhere")]) == 1
+    said = capfd.readouterr()
+    assert "there is no such folder" in said.err
+    assert "Traceback" not in said.out + said.err

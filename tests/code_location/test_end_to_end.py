@@ -184,6 +184,7 @@ def test_what_the_demo_overrides_is_shown_as_such(opened: dg.DagsterInstance) ->
     assert OVERRIDDEN not in facts(opened, "shards")
 
 
+@pytest.mark.nightly  # in one process: test_incremental.py, nothing new is the same version
 def test_the_same_again_is_no_new_version(demo: Demo) -> None:
     store = open_store(demo.data / "flowers" / "shards")
     before = load_manifest(store)

@@ -23,6 +23,7 @@ from smalti_dagster.resources.notifications import DeliveryError, NotificationsR
 from smalti_dagster.resources.storage import StorageResource
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run
+from tests.code_location.instances import instance_in_folder
 from tests.code_location.shard_sets import execute_checks, make_version, rows_of
 from tests.code_location.shipped import defs
 from tests.code_location.test_notifications import Hook, serving
@@ -44,7 +45,7 @@ class Ticks:
         self.instance, self.cursor = instance, None
         self.definitions: dg.Definitions | None = defs
         self.sensor = build_failure_sensor()
-        self.resource = NotificationsResource(ui_url="http://ui", timeout_seconds=2, **channels)
+        self.resource = NotificationsResource(ui_url="http://ui", timeout_seconds=60, **channels)
 
     def __call__(self, *, started: float | None = 1.0) -> str:
         """Evaluate a tick, and return what it says."""
@@ -129,7 +130,7 @@ def test_a_message_that_was_not_delivered_is_sent_again_to_that_channel_alone(
 
 
 def test_a_run_is_reported_when_the_last_of_its_retries_has_failed(hook: Hook) -> None:
-    with dg.instance_for_test(overrides={"run_retries": {"enabled": True, "max_retries": 1}}) as instance:
+    with instance_in_folder(run_retries={"enabled": True, "max_retries": 1}) as instance:
         tick = Ticks(instance, webhook=hook.url())
         first = new_run(instance)
         end(instance, first, FAILURE)
@@ -210,7 +211,7 @@ def test_a_data_set_reports_its_own_failures_to_its_own_channel_and_its_secret_s
 
 
 def test_a_sensor_whose_last_three_ticks_failed_is_reported_once_until_it_works_again(hook: Hook) -> None:
-    with dg.instance_for_test() as instance:
+    with instance_in_folder() as instance:
         tick, state = Ticks(instance, webhook=hook.url()), switch_on(instance, "flowers_watch_sensor")
         for number, status in enumerate([TickStatus.FAILURE] * 3 + [TickStatus.STARTED, TickStatus.FAILURE]):
             add_tick(instance, state, status, number)

@@ -22,6 +22,7 @@ from smalti_dagster.runs.launcher import cancel_dead_commands
 from tests.code_location.documented_keys import documented_keys
 from tests.code_location.events import end, materialise
 from tests.code_location.graph import Graph, draw, draw_all
+from tests.code_location.instances import instance_in_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -40,7 +41,7 @@ class NoSpark(SparkResource):
 def graph(tmp_path: Path, session: Any) -> Iterator[Graph]:
     """Twenty photos of two classes, in shards of a few of them."""
     draw_all(tmp_path / "photos", per_class=10)
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         yield Graph(instance, tmp_path / "photos", tmp_path / "data")
 
 
@@ -136,17 +137,14 @@ def test_nothing_new_is_the_same_version_without_spark_and_is_not_trained_on_aga
     assert {record.data["state"] for record in again["shards"]["shard_table"].records} == {"kept"}
     assert len(history(open_store(graph.place))) == 1
     assert trainings(graph) == []
+    os.utime(graph.photos / "roses" / "03.jpg", (1, 1))  # nor does a photo that was only touched make a version
+    touched = graph.run()
+    assert touched["raw"]["what_was_done"] == "0 new, 1 changed, 0 gone"
+    assert touched["prepared"]["prepared"] == 1
+    assert touched["shards"]["what_was_done"].startswith("nothing changed since version 1")
 
 
-def test_a_photo_that_was_only_touched_makes_no_version(graph: Graph) -> None:
-    graph.run()
-    os.utime(graph.photos / "roses" / "03.jpg", (1, 1))
-    again = graph.run()
-    assert again["raw"]["what_was_done"] == "0 new, 1 changed, 0 gone"
-    assert again["prepared"]["prepared"] == 1
-    assert again["shards"]["what_was_done"].startswith("nothing changed since version 1")
-
-
+@pytest.mark.nightly  # of rows: test_partitions.py, the rows of a partition
 def test_a_rewrite_writes_everything_and_is_then_built_on(graph: Graph) -> None:
     graph.run()
     rewritten = graph.run(rewrite=True)["shards"]
@@ -158,7 +156,7 @@ def test_a_rewrite_writes_everything_and_is_then_built_on(graph: Graph) -> None:
 @pytest.mark.process
 def test_j7_a_version_whose_run_recorded_nothing_is_found_and_recorded_by_the_next_run(graph: Graph) -> None:
     first = graph.run()["shards"]
-    with dg.DagsterInstance.ephemeral() as fresh:  # what Dagster knew of that run is lost
+    with instance_in_memory() as fresh:  # what Dagster knew of that run is lost
         again = replace(graph, instance=fresh).run(spark=NoSpark())["shards"]
     assert (again["version"], again["digest"]) == (1, first["digest"])
     assert again["what_was_done"].startswith("nothing changed since version 1")

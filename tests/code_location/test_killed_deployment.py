@@ -55,7 +55,7 @@ def begin(made: LiveDeployment) -> str:
     """Launch a run, and return its id when its step is at work."""
     made.hold("waiting")
     run_id = made.launch("waiting_job")
-    assert wait_until(lambda: made.has_reached("waiting"), 60), made.log("code server")
+    assert wait_until(lambda: made.has_reached("waiting"), 180), made.log("code server")
     assert made.slots()["spark"] == 1
     return run_id
 

@@ -15,6 +15,7 @@ from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_ite
 from smalti_dagster.runs.launcher import MonitoredRunLauncher
 from smalti_dagster.runs.process import HOST_TAG, PROCESS_TAG, is_alive, process_here, process_tags
 from tests.code_location.events import dead_process, new_run
+from tests.code_location.instances import instance_in_folder
 
 RUNNING, GONE = WorkerStatus.RUNNING, WorkerStatus.NOT_FOUND
 
@@ -132,7 +133,7 @@ def test_the_daemon_fails_a_command_s_run_whose_process_was_killed() -> None:
     """The same by the settings of an instance, and the monitoring, which uses nothing of a workspace."""
     own = {"module": "smalti_dagster.runs.launcher", "class": "MonitoredRunLauncher", "config": {"settle_seconds": 0}}
     settings = {"run_launcher": own, "run_monitoring": {"enabled": True}}
-    with dg.instance_for_test(overrides=settings) as instance, dead_process() as killed:
+    with instance_in_folder(**settings) as instance, dead_process() as killed:
         dead, alive = executed_run(instance, killed), executed_run(instance, None)
         daemon: Any = SimpleNamespace(instance=instance, create_request_context=lambda: None)
         assert not any(execute_run_monitoring_iteration(daemon, logging.getLogger()))

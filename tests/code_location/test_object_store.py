@@ -49,8 +49,9 @@ def keys_of(client: Any) -> set[str]:
     return {item["Key"] for item in client.list_objects_v2(Bucket="lake").get("Contents", [])}
 
 
+@pytest.mark.parametrize("versions", [(1,), pytest.param((1, 1), marks=pytest.mark.nightly)], ids=["once", "again"])
 def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
-    instance: dg.DagsterInstance, bucket: tuple[str, Any], spark: Any
+    instance: dg.DagsterInstance, bucket: tuple[str, Any], spark: Any, versions: tuple[int, ...]
 ) -> None:
     url, client = bucket
     storage = S3Storage(root="s3://lake/root", endpoint_url=url, **KEYS)
@@ -60,7 +61,7 @@ def test_images_are_drawn_prepared_and_published_below_the_prefix_of_their_set(
         train=Train(),
     )
     defs = define(declared, storage=storage, spark=SparkResource(master="local[2,2]"))
-    for version in (1, 1):
+    for version in versions:
         assert defs.resolve_job_def("flowers_reshard_job").execute_in_process(instance=instance).success
         event = latest(instance, declared.key("shards"))
         assert event is not None

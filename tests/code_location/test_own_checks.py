@@ -64,7 +64,10 @@ class Project:
         return result
 
 
-@pytest.mark.parametrize("stage", ["raw", "prepared", "shards"])
+@pytest.mark.parametrize(
+    "stage",
+    ["raw", pytest.param("prepared", marks=pytest.mark.nightly), pytest.param("shards", marks=pytest.mark.nightly)],
+)
 def test_a_version_is_checked_and_trained_on_only_when_the_project_s_own_blocking_check_has_passed(
     instance: dg.DagsterInstance, storage: StorageResource, stage: Stage
 ) -> None:

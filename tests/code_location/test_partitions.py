@@ -27,6 +27,7 @@ from smalti_dagster.stage import RunPartitions
 from tests.code_location.declared import define
 from tests.code_location.events import op_config
 from tests.code_location.graph import draw
+from tests.code_location.instances import instance_in_folder
 
 FIRST, LAST = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
@@ -207,7 +208,7 @@ def test_the_sensor_and_the_schedule_request_the_partitions_that_changed(
     storage: LocalStorage, session: Any, tmp_path: Path
 ) -> None:
     # One in a folder: a schedule opens its instance from the outside.
-    with dg.instance_for_test() as instance:
+    with instance_in_folder() as instance:
         check_requests(instance, storage, tmp_path)
 
 
@@ -352,7 +353,7 @@ def test_a_schedule_requests_the_windows_that_were_over_at_its_tick_and_that_the
         (HOURS, "0 3 * * *", night, ["2026-11-18-02:00"], ("2026-11-18-03:00", last)),
     ]
     found = []
-    with dg.instance_for_test() as instance:
+    with instance_in_folder() as instance:
         for number, (partitions, cron, tick, held, _) in enumerate(cases):
             declared = Declaration(
                 name=f"set{number}",

@@ -11,12 +11,13 @@ from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
 from smalti_dagster.checks.sums import not_in, row_hash, sums_of_shards, sums_of_table
 from smalti_dagster.resources.storage import StorageResource
+from tests.code_location.instances import instance_in_memory
 from tests.code_location.shard_sets import execute_checks, picture, publish_set, row, shards, table_of
 
 
 def check(name: str, storage: StorageResource, manifest: Manifest, *, times: int = 1) -> dg.AssetCheckEvaluation:
     """Execute the check as a person does, so many times, and return its results."""
-    with dg.DagsterInstance.ephemeral() as instance:
+    with instance_in_memory() as instance:
         facts = {"version": manifest.version, "digest": manifest.digest}
         instance.report_runless_asset_event(dg.AssetMaterialization(["flowers", "shards"], metadata=facts))
         found = [execute_checks(instance, storage, name)[name] for _ in range(times)]

@@ -23,6 +23,7 @@ from smalti_dagster.sources.rows_config import rows_config
 from smalti_dagster.sources.unchanged import watched_digest
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, materialise, new_run
+from tests.code_location.instances import instance_in_folder
 from tests.code_location.shard_sets import make_version, rows_of, shards
 from tests.code_location.shipped import defs
 from tests.code_location.watching import Watcher
@@ -36,7 +37,7 @@ SUCCESS, FAILURE, CANCELED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FA
 @pytest.fixture
 def stored_instance() -> Iterator[dg.DagsterInstance]:
     """One in a folder: a schedule opens its instance from the outside, and it keeps what is switched on."""
-    with dg.instance_for_test() as made:
+    with instance_in_folder() as made:
         yield made
 
 
@@ -238,7 +239,7 @@ def test_a_training_of_the_best_of_a_study_is_waited_for_although_it_has_no_tags
 
 
 def test_a_full_pool_of_trainings_is_waited_for(storage: StorageResource) -> None:
-    with dg.instance_for_test(overrides={"concurrency": {"pools": {"default_limit": 1}}}) as instance:
+    with instance_in_folder(concurrency={"pools": {"default_limit": 1}}) as instance:
         publish_checked(instance, storage, 1)
         instance.event_log_storage.initialize_concurrency_limit_to_default("training")
         other = new_run(instance, "reshard", tags={DATA_SET_TAG: "trees"})

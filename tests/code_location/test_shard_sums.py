@@ -28,6 +28,7 @@ from smalti_dagster.checks.sums import (
     save_sums,
     sums_of_shards,
 )
+from tests import seeds
 from tests.code_location.shard_sets import picture
 from tests.stores import MemoryStore
 
@@ -91,7 +92,7 @@ PATHS = st.sampled_from([f"{folder}/{number}" for folder in "ab" for number in r
 CHANGES = st.dictionaries(PATHS, st.one_of(st.none(), st.integers(0, 50)), min_size=1, max_size=8)
 
 
-@settings(max_examples=15)
+@settings(max_examples=seeds.sized(30))
 @given(history=st.lists(CHANGES, min_size=1, max_size=4))
 def test_sums_that_were_kept_through_any_history_are_those_of_a_fresh_reading(history: list[dict[str, Any]]) -> None:
     pictures, kept, seen = Pictures(), MemoryStore(), set[str]()

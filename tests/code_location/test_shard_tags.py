@@ -21,6 +21,7 @@ from smalti_dagster.runs.steps import awaits_retry
 from smalti_dagster.shard_tags import CHECKED, advance, kept_for_training, release_ended_trainings
 from tests.code_location.declared import FLOWERS, declare
 from tests.code_location.events import end, new_run, op_config
+from tests.code_location.instances import instance_in_folder
 from tests.code_location.shard_sets import (
     execute_checks,
     make_version,
@@ -176,10 +177,12 @@ def test_a_check_that_cannot_read_its_version_has_failed_and_its_earlier_pass_do
     assert checked(storage) == 1
 
 
-@pytest.mark.parametrize("is_mended", [True, False])
 @pytest.mark.parametrize(
-    ("stage", "name", "metadata"),
-    [("prepared", "few_images_were_left_out", {"digest": "table1"}), ("raw", "every_class_can_be_split", {})],
+    ("stage", "name", "metadata", "is_mended"),
+    [
+        ("prepared", "few_images_were_left_out", {"digest": "table1"}, True),
+        ("raw", "every_class_can_be_split", {}, False),
+    ],
 )
 def test_a_version_whose_rows_failed_a_blocking_check_is_not_checked_where_the_shards_are_made_by_themselves(
     instance: dg.DagsterInstance,
@@ -391,7 +394,7 @@ def test_a_training_removes_the_tags_of_those_that_were_killed_and_of_no_others(
 
 
 def test_the_version_of_a_killed_training_stays_protected_until_the_last_of_its_retries_is_over() -> None:
-    with dg.instance_for_test(overrides={"run_retries": {"enabled": True, "max_retries": 1}}) as instance:
+    with instance_in_folder(run_retries={"enabled": True, "max_retries": 1}) as instance:
         store, killed, others = versions(1), new_run(instance, "train"), new_run(instance, "train")
         tag(store, f"training-{killed.run_id}", 1)
         context: Any = SimpleNamespace(instance=instance, run=others, log=dg.get_dagster_logger())
@@ -414,7 +417,7 @@ def test_the_version_of_a_killed_training_stays_protected_until_the_last_of_its_
 
 def test_a_retry_is_awaited_from_the_very_failure_and_no_longer_when_dagster_has_not_started_one() -> None:
     """Dagster writes the tag that says so after the event, and leaves it if the job of the run is gone."""
-    with dg.instance_for_test(overrides={"run_retries": {"enabled": True, "max_retries": 1}}) as instance:
+    with instance_in_folder(run_retries={"enabled": True, "max_retries": 1}) as instance:
         run = new_run(instance, "train")
         end(instance, run, dg.DagsterRunStatus.FAILURE)
         [failed] = instance.get_runs()

@@ -59,7 +59,7 @@ def test_in_another_thread_it_does_nothing() -> None:
 
     thread = threading.Thread(target=body)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not faults
 
 

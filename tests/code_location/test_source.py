@@ -106,7 +106,12 @@ def test_the_last_reading_of_a_source_is_found_in_as_many_queries_however_often_
 
 
 @pytest.mark.parametrize(
-    "watch", [{}, {"listing": "paged"}, {"file": "_SUCCESS"}], ids=["full listing", "paged listing", "file"]
+    "watch",
+    [
+        pytest.param({}, id="full listing", marks=pytest.mark.nightly),  # what a paged one gives, too
+        pytest.param({"listing": "paged"}, id="paged listing"),
+        pytest.param({"file": "_SUCCESS"}, id="file"),
+    ],
 )
 def test_raw_is_up_to_date_after_a_run_and_out_of_date_when_a_change_was_observed(
     instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Path, watch: dict[str, Any]

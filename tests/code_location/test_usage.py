@@ -9,6 +9,7 @@ import dagster as dg
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.runs.usage import Usage, sampled_usage
 from smalti_dagster.stage import stage_op
+from tests.code_location.live_deployment import wait_until
 
 MB_OF_CHILD = 60
 CHILD = f"x = bytearray({MB_OF_CHILD} << 20); print(flush=True); input()"
@@ -31,7 +32,7 @@ def test_memory_is_sampled_while_the_body_runs() -> None:
         with subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            time.sleep(0.5)
+            assert wait_until(lambda: usage._peak > MB_OF_CHILD * 2**20, 60), "it is sampled without being asked"
             child.communicate(b"\n", timeout=280)
         assert usage.take()["peak_memory_mb"] > MB_OF_CHILD
 

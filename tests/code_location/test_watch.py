@@ -110,7 +110,10 @@ TRAINS = {**BEGUN, TRAINS_TAG: "digest"}
         ("trees_reshard_job", [], {DATA_SET_TAG: "trees"}, False),
     ],
 )
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
+@pytest.mark.parametrize(
+    "status",
+    [dg.DagsterRunStatus.STARTED, pytest.param(dg.DagsterRunStatus.NOT_STARTED, marks=pytest.mark.nightly)],
+)
 def test_j2_the_runs_that_are_waited_for_are_those_that_make_data(
     instance: dg.DagsterInstance,
     job: str,
@@ -174,8 +177,7 @@ def test_j10_a_content_that_comes_back_again_and_again_is_read_each_time(watcher
     assert runs == 6
 
 
-@pytest.mark.parametrize("by", ["sensor", "schedule"])
-@pytest.mark.parametrize("status", [FAILURE, dg.DagsterRunStatus.CANCELED])
+@pytest.mark.parametrize(("by", "status"), [("sensor", FAILURE), ("schedule", dg.DagsterRunStatus.CANCELED)])
 def test_a_change_whose_run_ended_between_raw_and_shards_is_requested_again_until_the_shards_hold_it(
     watcher: Watcher, by: str, status: dg.DagsterRunStatus
 ) -> None:
@@ -386,6 +388,7 @@ def test_messages_give_one_run_and_are_deleted_after_the_cursor_is_saved(bucket:
     assert watcher.follow(3) == 0
 
 
+@pytest.mark.nightly  # of a listing: test_j2_a_change_waits_...
 def test_messages_that_come_while_a_run_goes_on_give_one_more(bucket: Bucket) -> None:
     watcher = bucket.watcher
     while not (made := watcher.launch(watcher.tick())):
@@ -398,15 +401,16 @@ def test_messages_that_come_while_a_run_goes_on_give_one_more(bucket: Bucket) ->
     assert watcher.follow(3) == 0
 
 
+@pytest.mark.nightly  # test_messages_give_one_run_... sees one message three times
 def test_a_message_that_is_delivered_twice_does_no_harm(bucket: Bucket) -> None:
     watcher = bucket.watcher
     assert watcher.follow(6) == 1
-    for _ in range(2):
-        bucket.sqs.send_message(QueueUrl=bucket.queue, MessageBody="the same once more")
-        assert watcher.follow(6) == 1  # a run that finds nothing new
-        assert (watcher.follow(3), bucket.waiting) == (0, 0)
+    bucket.sqs.send_message(QueueUrl=bucket.queue, MessageBody="the same once more")
+    assert watcher.follow(6) == 1  # a run that finds nothing new
+    assert (watcher.follow(3), bucket.waiting) == (0, 0)
 
 
+@pytest.mark.nightly  # of a listing: test_j10_a_reset_cursor_...
 def test_a_run_that_failed_without_reading_is_requested_again(bucket: Bucket) -> None:
     watcher = bucket.watcher
     while not (made := watcher.launch(watcher.tick())):

@@ -200,7 +200,15 @@ ALLOCATIONS = {
 }
 
 
-@pytest.mark.parametrize(("by", "processes"), [("Arrow", 1), ("NumPy", 1), ("Python", 1), ("NumPy", 2)])
+@pytest.mark.parametrize(
+    ("by", "processes"),
+    [
+        ("Arrow", 1),
+        ("NumPy", 1),
+        ("Python", 1),
+        pytest.param("NumPy", 2, marks=pytest.mark.nightly),  # other errors of processes are in test_workers.py
+    ],
+)
 def test_a_part_that_takes_more_memory_than_there_is_is_an_error_that_says_so(tmp_path, by, processes):
     source = NumberSource([Numbers(0, (5,)), Enormous(5, (5,), allocate=ALLOCATIONS[by])])
     message = r"^part 1 \(numbers from 5\): it takes more memory than this process may use.*Use fewer `processes`, or"

@@ -52,10 +52,21 @@ def write_rows(path):
         path.write_text('{"a": 1}\n' if path.suffix == ".jsonl" else "a\n1\n")
 
 
-@pytest.mark.parametrize("format", ["parquet", "csv", "jsonl", "tar"])
+FORMATS = ("parquet", "csv", "jsonl", "tar")
+
+
+def with_formats(cases):
+    """Return each case with each format: with one of them, by turns, in the default run."""
+    return [
+        pytest.param(*case, each, marks=() if place == number % len(FORMATS) else pytest.mark.nightly)
+        for number, case in enumerate(cases)
+        for place, each in enumerate(FORMATS)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("numbers", "says"),
-    [
+    ("numbers", "says", "format"),
+    with_formats([
         ((0, 2), r"x-00001-of-00003.*: 1 of 3 files with such names are missing"),
         ((0, 7, 8), r"x-00001-of-00003.*: 2 of 3 files with such names are missing"),
         ((1, 2), r"x-00000-of-00003.*: 1 of 3 files with such names are missing"),
@@ -63,8 +74,8 @@ def write_rows(path):
         ((0, 1, 2, 7), r"x-00007-of-00003.*: 1 files with such names have numbers above those of all 3 files"),
         ((0, 1, 2), None),
         ((1, 2, 3), None),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_files_that_are_numbered_of_a_number_are_read_if_they_are_all_there(tmp_path, format, numbers, says):
     (tmp_path / "in").mkdir()
     for number in numbers:

@@ -76,9 +76,11 @@ def run(command, folder, **variables):
 @pytest.mark.torch
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_job_that_is_preempted_on_two_nodes_is_queued_again_and_ends_on_one(cluster, monkeypatch, capsys):
+@pytest.mark.parametrize("num_nodes", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_job_that_is_preempted_is_queued_again_and_ends_on_one_node(cluster, monkeypatch, capsys, num_nodes):
+    """On another number of ranks by default: tests/torch/train has it for every launcher."""
     script = ["bash", "train.sbatch", "--epochs", "1000"]
-    status, output = run(script, cluster, SLURM_JOB_NUM_NODES="2", PREEMPT="1")
+    status, output = run(script, cluster, SLURM_JOB_NUM_NODES=str(num_nodes), PREEMPT="1")
     assert status == 1
     assert "stopped by SIGTERM" in output
     assert (cluster / "scontrol.log").read_text() == "requeue 4711\n"
@@ -89,7 +91,7 @@ def test_a_job_that_is_preempted_on_two_nodes_is_queued_again_and_ends_on_one(cl
     options = {"data": "set", "run_dir": "run-4711", "log_samples": True, "device": "cpu"}
     launch(names["train_digits"], {"epochs": reports[-1]["step"] // 21 + 1}, **options)
     starts = [line for line in read_lines(cluster / "run-4711" / "metrics.jsonl") if line["event"] == "start"]
-    assert [start["num_ranks"] for start in starts] == [2, 1]
+    assert [start["num_ranks"] for start in starts] == [num_nodes, 1]
     assert starts[1]["step"] >= 20
     for command, words in (("plan", "samples in"), ("ledger", "all good")):
         [line] = [line for line, _ in Guide("slurm.md").commands() if line.startswith(f"smalti {command}")]

@@ -25,8 +25,9 @@ VARIES = {
 }
 """All that may differ between the stored outputs and new ones; whole numbers and names may not."""
 
-NIGHTLY = {"flowers", "petastorm"}
-"""Their steps run in the default suite, too: by README.md, first-hour.md, training.md and the pages on Petastorm."""
+NIGHTLY = {"flowers", "own_loop", "petastorm"}
+"""Their steps run in the default suite, too: by README.md, first-hour.md, training.md, own-loop.md and the pages on
+Petastorm."""
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 

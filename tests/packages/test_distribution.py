@@ -100,7 +100,11 @@ def link_package(package: Distribution, site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """Return a function that makes an environment of the wheel and the packages of some extras, and gives its bin."""
+    """Return a function that makes an environment of the wheel and the packages of some extras, and gives its bin.
+
+    pip installs the wheel into the first one; in the others its files are linked.
+    """
+    installed: list[Path] = []
 
     def make(*extras: str) -> Path:
         folder = tmp_path_factory.mktemp("environment")
@@ -108,8 +112,14 @@ def environment(wheel, tmp_path_factory):
         site = next(folder.glob("lib/python*/site-packages"))
         for name in closure(*extras):
             link_package(distribution(name), site)
-        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--no-index"]
-        run(*pip, "--no-deps", "--quiet", "--disable-pip-version-check", str(wheel))
+        if installed:
+            for path in installed:
+                (site / path.name).symlink_to(path)
+        else:
+            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--no-index"]
+            run(*pip, "--no-deps", "--quiet", "--disable-pip-version-check", str(wheel))
+            installed.extend(site.glob("smalti*"))
+            assert len(installed) == 3, installed
         return folder / "bin"
 
     return make
@@ -165,9 +175,7 @@ def test_without_extras_a_set_is_written_verified_and_read(environment, tmp_path
 
 
 def test_the_loader_works_with_torch_alone_and_training_names_its_extra(environment, tmp_path):
-    folder = environment("torch")
-    run(folder / "python", "-c", WRITE_AND_READ, tmp_path / "set")
-    said = run(folder / "python", "-c", LOAD, tmp_path / "set")
+    said = run(environment("torch") / "python", "-c", WRITE_AND_READ + LOAD, tmp_path / "set")
     assert "loaded 100" in said
     assert re.search(r"train needs the package \w+, which is not installed: pip install 'smalti\[train\]'", said)
 
@@ -241,63 +249,77 @@ def project(environment, tmp_path_factory) -> Project:
     return Project(place, folder)
 
 
-def test_a_project_of_dagster_declares_a_data_set_with_the_wheel_alone(project):
-    listed = project.dg("list", "components")
+@pytest.fixture(scope="module")
+def declared(project) -> Project:
+    """The project with the data set that `dg` has scaffolded: it knows the components of the wheel."""
+    project.dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", project.folder / "photos")
+    return project
+
+
+def test_a_project_of_dagster_declares_a_data_set_with_the_wheel_alone(declared):
+    said = declared.dg("launch", "--assets", "storage,photos/raw")
+    assert "RUN_SUCCESS" in said
+    assert (declared.folder / "home" / "storage" / "storage").is_file(), "what the team's own asset returns"
+    assert (declared.folder / "team" / "data" / "photos" / "inventories").is_dir(), "below the folder of the project"
+
+
+@pytest.mark.nightly  # the tests around this one scaffold, check and launch by it
+def test_dg_lists_the_components_and_checks_the_declaration(declared):
+    listed = declared.dg("list", "components")
     assert "smalti_dagster.DataSet" in listed
     assert "smalti_dagster.Deployment" in listed
-    project.dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", project.folder / "photos")
-    assert "validated successfully" in project.dg("check", "yaml")
-    assert "loaded successfully" in project.dg("check", "defs")
-    said = project.dg("launch", "--assets", "storage,photos/raw")
-    assert "RUN_SUCCESS" in said
-    assert (project.folder / "home" / "storage" / "storage").is_file(), "what the team's own asset returns"
-    assert (project.folder / "team" / "data" / "photos" / "inventories").is_dir(), "below the folder of the project"
+    assert "validated successfully" in declared.dg("check", "yaml")
+    assert "loaded successfully" in declared.dg("check", "defs")
 
 
 PAGE = Guide("existing-project.md")
 FILES = {
     "deployment/defs.yaml": "smalti_dagster.Deployment",
-    "resources.py": "STORAGES",
     "labels.py": "label_counts",
     "plants.py": "PLANTS",
     "words.py": "WORDS",
 }
 """By file below `defs`: what its block on the page contains."""
+RESOURCES = "STORAGES"
+"""What the block contains that stands for `deployment/defs.yaml` in Python, as `resources.py`."""
 
 
-def write_block(project, name):
-    path = project.defs / name
-    path.parent.mkdir(exist_ok=True)
-    [text] = [text for kind in ("python", "yaml") for text in PAGE.blocks(kind, FILES[name])]
+def block_of(containing, folder):
+    [text] = [text for kind in ("python", "yaml") for text in PAGE.blocks(kind, containing)]
     for place in ("photos", "training"):
-        text = text.replace(f"/data/{place}", str(project.folder / place))
-    path.write_text(text)
-    return path
+        text = text.replace(f"/data/{place}", str(folder / place))
+    return text
 
 
 @pytest.fixture(scope="module")
-def followed(project):
-    """The project with all files of the page on existing projects; storage and Spark are those of its Python."""
-    if not (project.defs / "photos").exists():
-        project.dg("scaffold", "defs", "smalti_dagster.DataSet", "photos", "--folder", project.folder / "photos")
-    yaml = write_block(project, "deployment/defs.yaml")
-    said = project.dg("check", "defs", TRAINING_KEY_ID="id", TRAINING_SECRET="canary")
-    assert "loaded successfully" in said
-    yaml.unlink()
-    yaml.parent.rmdir()
-    for name in FILES.keys() - {"deployment/defs.yaml"}:
-        write_block(project, name)
-    return project
+def followed(declared):
+    """The project with all files of the page on existing projects; storage and Spark are those of its YAML."""
+    (declared.defs / "deployment").mkdir()
+    for name, containing in FILES.items():
+        (declared.defs / name).write_text(block_of(containing, declared.folder))
+    return declared
 
 
 def test_the_files_of_the_page_on_existing_projects_load_together(followed):
-    assert "loaded successfully" in followed.dg("check", "defs")
+    assert "loaded successfully" in followed.dg("check", "defs", TRAINING_KEY_ID="id", TRAINING_SECRET="canary")
+
+
+def test_the_resources_of_the_page_in_python_are_those_that_smalti_looks_for(tmp_path):
+    names = {}
+    exec(block_of(RESOURCES, tmp_path), names)
+    found = names["defs"]()
+    assert found.resources.keys() == {"smalti_storage", "smalti_spark", "smalti_trainer"}
+    assert found.resources["smalti_storage"].root == str(tmp_path / "training")
 
 
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_page_on_existing_projects_can_be_followed_to_its_end(followed):
+    """With the resources in Python, whose storage is a folder."""
+    (followed.defs / "deployment" / "defs.yaml").unlink()
+    (followed.defs / "deployment").rmdir()
+    (followed.defs / "resources.py").write_text(block_of(RESOURCES, followed.folder))
     for command in PAGE.block("sh", "dg launch --job").splitlines():
         said = followed.dg(*command.split()[1:])
         assert "RUN_FAILURE" not in said

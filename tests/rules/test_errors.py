@@ -120,11 +120,12 @@ CAUGHT = {
 
 def plain_errors(path):
     """Return the lines on which a module raises one of Python's own errors."""
-    raised = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Raise)]
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    raised = [each for each in nodes if isinstance(each, ast.Raise)]
     names = [(each.lineno, getattr(each.exc, "func", each.exc)) for each in raised]
     own = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
     allowed = {"StopIteration"}
-    if any(getattr(node, "name", "") == "__getattr__" for node in ast.walk(ast.parse(path.read_text()))):
+    if any(getattr(node, "name", "") == "__getattr__" for node in nodes):
         allowed.add("AttributeError")  # of a module with names that are imported when they are used
     return [line for line, name in names if isinstance(name, ast.Name) and name.id in own - allowed]
 

@@ -5,6 +5,7 @@ how to write instead.
 """
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -29,6 +30,8 @@ WORDS = {
     r"be had": "available, readable",
 }
 """Regular expressions of words that hide who does what, and what to write instead."""
+
+ANY_WORD = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
 
 OPENINGS = {
     r"(What|Which|Who|Whose|When|Where|How)\b": "an imperative verb for functions, a noun phrase for all others",
@@ -72,17 +75,23 @@ def sources():
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
+@functools.cache
+def nodes(text):
+    """Return all functions and expressions of a module, which two tests look at."""
+    kinds = (ast.Expr, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+
+
 def openings(path, text):
     """Return the docstrings, those of attributes too, that open with a word of the lists."""
-    tree = ast.parse(text)
     found = [
         (node.lineno, node.value.value, OPENINGS)
-        for node in ast.walk(tree)
+        for node in nodes(text)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     ]
     found += [
         (node.lineno, ast.get_docstring(node) or "", FUNCTION_OPENINGS)
-        for node in ast.walk(tree)
+        for node in nodes(text)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not returns_a_value_as_attribute(node)
     ]
     return [
@@ -100,7 +109,7 @@ def returns_a_value_as_attribute(node):
 def prose(text):
     """Return (line, text) of all docstrings, attribute docstrings and comments."""
     lines = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines += [(node.lineno + number, line) for number, line in enumerate(node.value.value.splitlines())]
     comments = tokenize.generate_tokens(io.StringIO(text).readline)
@@ -111,6 +120,7 @@ def words(path, lines):
     return [
         f"{path}:{number}: {line.strip()!r}: write {better}"
         for number, line in lines
+        if ANY_WORD.search(line)
         for pattern, better in WORDS.items()
         if re.search(rf"\b({pattern})\b", line, re.IGNORECASE)
     ]

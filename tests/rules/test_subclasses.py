@@ -106,8 +106,19 @@ def test_the_public_names_are_those_that_the_issue_was_about():
     } <= set(DATASET_NAMES)
 
 
-@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
-@pytest.mark.parametrize("how", READERS)
+def by_turns(values, *, without):
+    """Return each value with each kind of dataset; with workers, one of the kinds each, and all in the nightly run."""
+    pairs = []
+    for place, value in enumerate(values):
+        plain = value if hasattr(value, "values") else pytest.param(value, id=str(value))
+        for number, (name, make) in enumerate(DATASETS.items()):
+            is_default = plain.values[0] == without or number == place
+            marks = [*plain.marks, *([] if is_default else [pytest.mark.nightly])]
+            pairs.append(pytest.param(*plain.values, make, id=f"{plain.id}-{name}", marks=marks))
+    return pairs
+
+
+@pytest.mark.parametrize(("how", "make"), by_turns(READERS, without={"num_workers": 0}))
 def test_a_loader_reads_and_resumes_whatever_a_subclass_of_the_dataset_calls_its_own(root, make, how):
     options = {"remote": root, "shuffle": True, "batch_size": 8, "include_ids": True}
     whole = StreamingDataLoader(StreamingDataset(**options))
@@ -123,8 +134,7 @@ def test_a_loader_reads_and_resumes_whatever_a_subclass_of_the_dataset_calls_its
     assert before + ids(resumed) + ids(resumed) == expected
 
 
-@pytest.mark.parametrize("make", DATASETS.values(), ids=DATASETS)
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=PROCESSES)])
+@pytest.mark.parametrize(("workers", "make"), by_turns([0, pytest.param(2, id="2", marks=PROCESSES)], without=0))
 def test_a_plain_loader_reads_and_resumes_whatever_a_subclass_calls_its_own(root, make, workers):
     options = {"remote": root, "shuffle": True, "batch_size": 8}
     how = {"batch_size": 8, "num_workers": workers, "collate_fn": plain_ids}

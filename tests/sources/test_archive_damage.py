@@ -51,14 +51,15 @@ def in_two_members(data):
     return gzip.compress(data[:half], mtime=0) + gzip.compress(data[half:], mtime=0)
 
 
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", PACKED)
-def test_no_flipped_bit_unpacks_other_bytes_names_or_files(kind):
-    """All single-bit flips: `tarfile` alone accepts nearly all of a .tgz and unpacks changed bytes."""
+def test_no_flipped_bit_unpacks_other_bytes_names_or_files(kind, step):
+    """One bit of nearly each byte, all bits in the nightly run: `tarfile` alone accepts nearly all of a .tgz."""
     make, is_zip = PACKED[kind]
     whole = make()
     assert unpacked(whole, is_zip=is_zip) == SMALL
     wrong = []
-    for bit in range(8 * len(whole)):
+    for bit in range(0, 8 * len(whole), step):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
         if unpacked(data, is_zip=is_zip) not in (None, SMALL):

@@ -7,8 +7,10 @@ import pytest
 
 from smalti.storage import LocalStore, Store, open_store
 from tests.storage.servers.gcs_json import GcsJsonServer
+from tests.storage.servers.s3_server import PAGE
 from tests.storage.servers.web_server import WebServer
 from tests.stores import LargeStoreContract, MemoryStore, ReadContract, StoreContract
+from tests.stores.repeated import nightly_but
 
 # aiohttp warns of the large bodies that Azure's and Google's clients send; the warning is off by default.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
@@ -157,12 +159,20 @@ class TestS3(S3, StoreContract): ...
 @pytest.mark.nightly
 @pytest.mark.slow
 class TestS3OverHttps(S3OverHttps, StoreContract): ...
+@nightly_but(
+    "test_what_is_put_is_got", "test_put_file_stores_its_content", "test_put_if_absent_never_replaces",
+    "test_a_conditional_put_replaces_what_was_read_and_nothing_else", "test_fetch_streams_the_whole_object",
+)  # how bodies are sent and read; the rest is as in TestS3
 @pytest.mark.slow
 class TestS3WithChecksums(S3WithChecksums, StoreContract): ...
 @pytest.mark.nightly  # the client of S3, as other classes have it; `backends` has what is its own
 @pytest.mark.slow
 class TestOracle(Oracle, StoreContract): ...
 class TestAzure(Azure, StoreContract): ...
+@nightly_but(
+    "test_what_is_put_is_got", "test_a_missing_key_is_not_found", "test_list_is_recursive_sorted_and_exact",
+    "test_put_if_absent_never_replaces",
+)  # its address and login; the rest is as in TestAzure
 class TestAzureOverHttps(AzureOverHttps, StoreContract): ...
 class TestGoogle(Google, StoreContract): ...
 class TestGoogleWithConditions(GoogleWithConditions, StoreContract): ...
@@ -174,11 +184,14 @@ class TestSftp(Sftp, StoreContract): ...
 
 
 @pytest.mark.slow
-class TestMuchOnLocal(Local, LargeStoreContract): ...
+class TestMuchOnLocal(Local, LargeStoreContract):
+    num_bytes = (21 << 20) + 7  # it has no parts
 @pytest.mark.slow
-class TestMuchOnS3(S3, LargeStoreContract): ...
+class TestMuchOnS3(S3, LargeStoreContract):
+    num_keys = 2 * PAGE + 3  # the server's pages are short
 @pytest.mark.slow
-class TestMuchOnAzure(Azure, LargeStoreContract): ...
+class TestMuchOnAzure(Azure, LargeStoreContract):
+    num_keys = 103  # Azurite's pages have 5,000
 @pytest.mark.nightly  # a thousand puts into a slow emulator, for what the next class has with short pages
 @pytest.mark.slow
 class TestMuchOnGoogle(Google, LargeStoreContract): ...
@@ -186,10 +199,11 @@ class TestMuchOnGoogle(Google, LargeStoreContract): ...
 class TestMuchOnGoogleWithConditions(GoogleWithConditions, LargeStoreContract):
     num_keys, num_bytes = 103, (51 << 20) + 7  # its pages are short, and gcsfs uploads parts from 50 MiB on
 @pytest.mark.slow
-class TestMuchOnVolumes(Volumes, LargeStoreContract): ...
+class TestMuchOnVolumes(Volumes, LargeStoreContract):
+    num_keys, num_bytes = 103, (51 << 20) + 7  # the server's pages have three keys; parts begin at 50 MiB
 @pytest.mark.slow
 class TestMuchOnSftp(Sftp, LargeStoreContract):
-    num_bytes = (21 << 20) + 7  # it sends 32 KiB at a time
+    num_keys, num_bytes = 103, (21 << 20) + 7  # a listing has no pages; it sends 32 KiB at a time
 # fmt: on
 
 

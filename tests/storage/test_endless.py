@@ -53,7 +53,17 @@ SLOW = {"dbfs", "gs", "abfs", "gs by HMAC key", "s3 by s3fs"}
 EACH = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else ()) for name in STORES]
 
 
-@pytest.mark.parametrize("name", EACH)
+def each_with(server):
+    """Return all stores with both servers; those that are slow to open with one in the default run."""
+    marks = {True: [pytest.mark.slow, pytest.mark.nightly], False: [pytest.mark.slow]}
+    return [
+        pytest.param(kind, name, marks=marks[kind != server] if name in SLOW else ())
+        for kind in (True, False)
+        for name in STORES
+    ]
+
+
+@pytest.mark.parametrize(("server", "name"), each_with(True), indirect=["server"])
 def test_a_range_of_an_object_without_an_end_is_read_and_no_more(server, name):
     store = open_store(*STORES[name](server))
     for begin, end in ((0, 1000), (21, 1000)):
@@ -67,7 +77,7 @@ def test_a_range_of_an_object_without_an_end_is_read_and_no_more(server, name):
         assert server.sent < SENT_BYTES
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(("server", "name"), each_with(False), indirect=["server"])
 def test_an_object_with_a_limit_is_read_to_the_limit_and_refused(server, name):
     store = open_store(*STORES[name](server))
     with pytest.raises(StoreError):

@@ -202,7 +202,7 @@ def test_a_killed_writer_never_leaves_a_partial_object(tmp_path):
         process.stdout.readline()
         time.sleep(0.01 + 0.013 * turn)
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
     store = LocalStore(tmp_path / "root")
     found = list(store.list())

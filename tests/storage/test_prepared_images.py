@@ -50,7 +50,10 @@ def on_gcs(gcs_json):  # the emulator ignores conditional puts
     return f"gs://{gcs_json.bucket}/data/prepared", gcs_json.options
 
 
-@pytest.mark.parametrize("place", ["on_s3", "on_azure", "on_gcs"])
+@pytest.mark.parametrize(
+    "place",
+    ["on_s3", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("on_azure", "on_gcs"))],  # test_contract.py
+)
 def test_versions_are_made_updated_read_and_cleaned_up_on_an_object_store(place, request, spark, tmp_path):
     path, options = request.getfixturevalue(place)
     photos = tmp_path / "photos"

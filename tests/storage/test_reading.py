@@ -61,7 +61,11 @@ def test_every_chunk_resets_the_number_of_faults(clean_environment):
         assert len(faults.log()) == 10
 
 
-@pytest.mark.parametrize("after", [0, 3_000_000, 9_000_000])
+@pytest.mark.parametrize(
+    ("faults_and_store", "after"),
+    [("streamed", 0), ("streamed", 3_000_000), ("streamed", 9_000_000), ("ranged", 0), ("ranged", 9_000_000)],
+    indirect=["faults_and_store"],
+)
 def test_bytes_of_two_contents_are_never_mixed(faults_and_store, after):
     faults, store = faults_and_store
 
@@ -79,7 +83,15 @@ def test_bytes_of_two_contents_are_never_mixed(faults_and_store, after):
     assert DATA.startswith(out.getvalue()) or out.getvalue() == DATA[::-1]
 
 
-@pytest.mark.parametrize("size", [0, 1, FIRST_RANGE_BYTES - 1, FIRST_RANGE_BYTES, RANGE_BYTES, RANGE_BYTES + 1])
+@pytest.mark.parametrize(
+    ("faults_and_store", "size"),
+    [
+        *(("streamed", size) for size in (0, 1, RANGE_BYTES + 1)),
+        *(("ranged", size) for size in (0, FIRST_RANGE_BYTES, RANGE_BYTES + 1)),
+        *(pytest.param("ranged", size, marks=pytest.mark.nightly) for size in (1, FIRST_RANGE_BYTES - 1, RANGE_BYTES)),
+    ],
+    indirect=["faults_and_store"],
+)
 def test_objects_of_every_size_are_read_whole(faults_and_store, size):
     faults, store = faults_and_store
     faults.put("k", DATA[:size])

@@ -49,7 +49,7 @@ def broken(whole, tmp_path):
 
 
 def read_streaming(place, tmp_path, **options):
-    return smalti.StreamingDataset(batch_size=1, **grouped(download_timeout=5, **options))[0]
+    return smalti.StreamingDataset(batch_size=1, **grouped(download_timeout=120, **options))[0]
 
 
 READERS = {

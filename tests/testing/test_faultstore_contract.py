@@ -5,6 +5,7 @@ import pytest
 from smalti.storage import Store
 from tests.faultstore import FaultStore, Toxic
 from tests.stores import StoreContract
+from tests.stores.repeated import nightly_but
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +14,7 @@ def own_process():
         yield server
 
 
+@nightly_but("test_what_is_put_is_got", "test_put_if_absent_never_replaces", "test_list_is_recursive_sorted_and_exact")
 @pytest.mark.slow
 class TestFaultStoreInAProcess(StoreContract):
     @pytest.fixture
@@ -28,6 +30,7 @@ class TestFaultStoreInAThread(StoreContract):
         return faults.open()
 
 
+@nightly_but("test_the_probe_tells_the_truth", "test_the_probe_of_conditional_puts_tells_the_truth")
 @pytest.mark.slow
 class TestFaultStoreThatIgnoresConditions(StoreContract):
     """As several S3 look-alikes do; the probe of the contract finds it out."""

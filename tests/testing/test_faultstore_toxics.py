@@ -267,15 +267,15 @@ def test_every_kind_is_tested_here():
 
 
 def test_close_ends_connections_that_stall_and_a_program_ends_with_its_parent(faults):
-    with FaultStore(Toxic("stall", seconds=60), own_process=True) as server:
+    with FaultStore(Toxic("stall", seconds=300), own_process=True) as server:
         server.put("k", DATA)
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=280)
         connection.request("GET", "/bucket/k")
         reply = connection.getresponse()
         begin = time.monotonic()
         server._process.stdin.close()
-        assert server._process.wait(30) == 0
+        assert server._process.wait(120) == 0
         with pytest.raises(http.client.IncompleteRead):
             reply.read()
-        assert time.monotonic() - begin < 40
+        assert time.monotonic() - begin < 200
         connection.close()

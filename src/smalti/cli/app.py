@@ -3,9 +3,10 @@
 Modules of commands import the library inside their functions, so that `smalti --help` starts quickly.
 """
 
+import functools
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -45,7 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status; see `ExitCode`."""
     words = sys.argv[1:] if arguments is None else arguments
     with hidden_secrets(words):
-        return run_app(lambda: get_command(build_app()).main(arguments, prog_name="smalti", standalone_mode=False))
+        return run_app(lambda: _parser(sys.stdout.isatty()).main(arguments, prog_name="smalti", standalone_mode=False))
+
+
+@functools.cache
+def _parser(is_terminal: bool) -> Any:  # noqa: FBT001 - the help depends on it, as `make_app` says
+    """Return the parser of all commands, which takes longer to make than most command lines to run."""
+    del is_terminal
+    return get_command(build_app())
 
 
 def build_app() -> typer.Typer:

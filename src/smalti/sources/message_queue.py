@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from smalti.errors import ArgumentError, StoreError
+from smalti.storage.backends.aws_login import with_shared_models
 from smalti.storage.redact import detect_secrets, raise_clean, redact
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import load_extra
@@ -108,7 +109,7 @@ class MessageQueue:
             read_timeout=_READ_SECONDS,
             retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
         )
-        session = importlib.import_module("botocore.session").Session()
+        session = with_shared_models(importlib.import_module("botocore.session").Session())
         region = aws["region"] if aws else session.get_config_variable("region") or "us-east-1"
         address = f"{parts.scheme}://{parts.netloc}"
         return session.create_client("sqs", region_name=region, endpoint_url=address, config=config)

@@ -14,26 +14,30 @@ Examples:
     ```
 """
 
-from smalti_dagster.resources.binding import KEYS
-from smalti_dagster.resources.databricks.compute import DatabricksResource
-from smalti_dagster.resources.notifications import NotificationsResource
-from smalti_dagster.resources.spark import SparkResource
-from smalti_dagster.resources.storage import (
-    AzureAnonymous,
-    AzureConnectionString,
-    AzureDefaultCredential,
-    AzureKey,
-    AzureSasToken,
-    AzureStorage,
-    FsspecStorage,
-    GcsStorage,
-    LocalStorage,
-    OciStorage,
-    S3Storage,
-    StorageResource,
-    VolumesStorage,
-)
-from smalti_dagster.resources.training import TrainerResource
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smalti_dagster.resources.binding import KEYS
+    from smalti_dagster.resources.databricks.compute import DatabricksResource
+    from smalti_dagster.resources.notifications import NotificationsResource
+    from smalti_dagster.resources.spark import SparkResource
+    from smalti_dagster.resources.storage import (
+        AzureAnonymous,
+        AzureConnectionString,
+        AzureDefaultCredential,
+        AzureKey,
+        AzureSasToken,
+        AzureStorage,
+        FsspecStorage,
+        GcsStorage,
+        LocalStorage,
+        OciStorage,
+        S3Storage,
+        StorageResource,
+        VolumesStorage,
+    )
+    from smalti_dagster.resources.training import TrainerResource
 
 __all__ = [
     "KEYS",
@@ -55,3 +59,24 @@ __all__ = [
     "TrainerResource",
     "NotificationsResource",
 ]
+
+_HOMES = {
+    "KEYS": "binding",
+    "SparkResource": "spark",
+    "DatabricksResource": "databricks.compute",
+    "TrainerResource": "training",
+    "NotificationsResource": "notifications",
+}
+"""Modules of the names that are not in `storage`. All are imported on first use: a job of Databricks needs none."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'smalti_dagster.resources' has no attribute {name!r}")
+    value = getattr(import_module(f"smalti_dagster.resources.{_HOMES.get(name, 'storage')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

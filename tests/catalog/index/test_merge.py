@@ -154,7 +154,7 @@ class FourReadersStore(MemoryStore):
         self.four_readers = threading.Barrier(4)
 
     def get(self, key):
-        self.four_readers.wait(timeout=20)
+        self.four_readers.wait(timeout=120)
         return super().get(key)
 
 

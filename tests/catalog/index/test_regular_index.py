@@ -40,9 +40,11 @@ def expected(data):
     return tuple(shards), digest_of(shards)
 
 
-@pytest.mark.parametrize("hashes", [(), ("sha1",), ("sha1", "xxh64")], ids=str)
-@pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("count", [2, 300])
+@pytest.mark.parametrize(
+    ("count", "zipped", "hashes"),
+    [(2, False, ()), (300, True, ("sha1",)), (300, False, ("sha1", "xxh64")), (2, True, ("sha1", "xxh64"))],
+    ids=str,
+)
 def test_a_regular_index_is_read_as_it_is_parsed(count, zipped, hashes):
     data = emit_index(regular_index(count, zipped=zipped, hashes=hashes))
     found = read_regular(data, where="index.json")
@@ -103,16 +105,21 @@ def test_damaged_files_are_never_read_differently_by_arrow_and_the_parser():
     assert read > 100
 
 
+CHANGES = b'0f"}, x\\'
+
+
 @pytest.mark.slow
-def test_a_single_changed_digit_is_read_unchanged():
-    """Each byte of an index is replaced by each of a few others: Arrow gives the same as the parser, or None."""
+@pytest.mark.parametrize("each", [1, pytest.param(len(CHANGES), marks=pytest.mark.nightly)])
+def test_a_single_changed_digit_is_read_unchanged(each):
+    """Each byte of an index is replaced by one or each of a few others: Arrow gives the same as the parser, or None."""
     data = emit_index(regular_index(3))
     read = 0
     for place in range(len(data)):
-        for byte in b'0f"}, x\\':
+        for number in range(each):
+            byte = CHANGES[(place + number) % len(CHANGES)]
             changed = data[:place] + bytes([byte]) + data[place + 1 :]
             read += same_or_none(changed)
-    assert read > 300
+    assert read > 30 * each
 
 
 def large_index(change=lambda text: text):

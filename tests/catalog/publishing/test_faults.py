@@ -319,6 +319,6 @@ def test_a_reader_beside_writers_sees_whole_versions_only(make_draft):
     for turn in range(20):
         publish(store, make_draft(store, 3, first=10 * turn), mode="append")
     stop.set()
-    thread.join(30)
+    thread.join(120)
     assert faults == []
     assert seen == sorted(seen), "versions never go back"

@@ -10,7 +10,7 @@ from tests.catalog.publishing.test_faults import check_chain
 from tests.stores import MemoryStore
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 6))])
 def test_appends_through_a_storm_are_each_in_the_chain_once(make_draft, seed):
     """Every writer repeats its write until it succeeds, as a retried job does; nothing is lost, nothing doubled."""
     store = MemoryStore(seed=seed)

@@ -17,6 +17,7 @@ from smalti.catalog.table.segments import joined_table, segmented, segments_in, 
 from smalti.catalog.table.shard_table import ShardTable, bytes_of, digest_of, sizes_of
 from smalti.errors import CatalogError, IndexFileError, SchemaError
 from smalti.format import BlockList, Schema
+from tests import seeds
 from tests.catalog.table.tables import shard
 from tests.catalog.test_text_sets import draft as text_draft
 from tests.format.text_sets import KINDS
@@ -34,7 +35,7 @@ def in_segments(shards, size=SIZE):
 
 
 @given(st.integers(0, 30), st.lists(st.integers(1, 9), max_size=8), st.integers(1, 7))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=seeds.sized(40), deadline=None)
 def test_the_segments_and_their_digest_depend_on_the_shards_alone(count, cuts, size):
     shards = shards_in_two_splits(count)
     parts, rest = [], shards

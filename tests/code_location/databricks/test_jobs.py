@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -223,6 +225,13 @@ def test_secret_variables_become_references_to_a_scope() -> None:
 def test_references_are_resolved_on_compute_that_takes_no_variables() -> None:
     found = resolve_secrets({"A": "plain", "B": "{{secrets/scope/key}}"}, lambda scope, key: f"{scope}:{key}")
     assert found == {"A": "plain", "B": "scope:key"}
+
+
+def test_the_program_on_the_cluster_starts_without_dagster() -> None:
+    """A function's module may import it."""
+    code = "import sys, smalti_dagster.resources.databricks.entry; print({'dagster', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_another_version_of_the_code_on_the_cluster_is_refused() -> None:

@@ -21,6 +21,7 @@ from tests.code_location.databricks.there import NOTES, compute, content
 from tests.code_location.databricks.workspace import Workspace
 from tests.code_location.declared import declare, define
 from tests.code_location.graph import Graph, draw_all
+from tests.code_location.instances import instance_in_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
@@ -55,7 +56,7 @@ def test_images_on_the_cluster_give_the_shard_set_of_a_local_run_by_one_job_and_
     photos = tmp_path / "photos"
     draw_all(photos, per_class=4)
     (photos / "daisy").rename(photos / "Gänseblümchen 雏菊")
-    with dg.DagsterInstance.ephemeral() as here, dg.DagsterInstance.ephemeral() as there:
+    with instance_in_memory() as here, instance_in_memory() as there:
         local = Graph(here, photos, tmp_path / "local").run()
         remote = Graph(there, photos, tmp_path / "remote")
         spark = compute(workspace)

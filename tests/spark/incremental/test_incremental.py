@@ -36,6 +36,7 @@ from smalti.storage import open_store
 from smalti.writer import MDSWriter, delete
 from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.plan import WriteOptions
+from tests import seeds
 from tests.spark.photos import put
 from tests.stores import MemoryStore
 
@@ -136,7 +137,7 @@ CHANGES = st.dictionaries(PATHS, st.one_of(st.none(), st.integers(0, 40)), min_s
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=seeds.sized(30))
 @given(history=st.lists(CHANGES, min_size=1, max_size=4), size_limit=st.sampled_from([250, 700, 1 << 20]))
 def test_any_history_of_files_gives_the_rows_of_a_full_conversion(history, size_limit):
     store, converter = MemoryStore(), Converter({"a/always": 10, "bb/always": 6})

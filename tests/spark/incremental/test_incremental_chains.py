@@ -15,6 +15,7 @@ from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.spark.add_columns import add_columns, drop_columns
 from smalti.writer import ShardUploader, UploadOptions, compact
+from tests import seeds
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.spark.incremental.test_incremental import (
     CHANGES,
@@ -80,7 +81,7 @@ ACTS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@settings(max_examples=seeds.sized(20))
 @given(acts=st.lists(ACTS, min_size=2, max_size=7))
 def test_no_chain_of_changes_compactions_and_appends_loses_or_doubles_a_row(acts):
     """The model is a dictionary of files; at the end everything is compacted and re-sharded once more."""
@@ -243,8 +244,9 @@ def test_a_vacuum_keeps_the_table_that_a_compaction_made():
 
 
 @pytest.mark.slow
-def test_a_compaction_killed_anywhere_keeps_the_list_of_files():
-    for count in range(60):
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_compaction_killed_anywhere_keeps_the_list_of_files(step):
+    for count in range(0, 60, step):
         store, converter = make_small_shards()
         store.die_after_writes(count)
         try:

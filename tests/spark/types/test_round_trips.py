@@ -17,9 +17,10 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as sql
 
 from smalti.errors import SchemaError
+from tests import seeds
 from tests.spark.types.typed_rows import stored
 
-FEW = settings(max_examples=25)
+FEW = settings(max_examples=seeds.sized(50))
 DAYS = st.integers(-719_162, 2_932_896)  # the years 1 to 9999, as Python has them
 MICROS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 INT64 = st.integers(-(2**63), 2**63 - 1)

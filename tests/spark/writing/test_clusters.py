@@ -112,10 +112,10 @@ def cluster(folder):
 
 def end(process):
     try:
-        process.wait(30)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
-        process.wait(30)
+        process.wait(60)
 
 
 @pytest.mark.nightly  # a local cluster, whose executors are processes of their own too, is in several other tests

@@ -331,7 +331,7 @@ def test_an_executor_killed_in_the_middle_of_a_shard_leaves_nothing_in_the_versi
         for number, batch in enumerate(batches):
             yield batch
             if TaskContext.get().partitionId() == 1 and number == 5 and not mark.exists():
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 120
                 while len(shards := list(out.rglob("00001-*/*.mds"))) < 4 and time.monotonic() < deadline:
                     time.sleep(0.02)
                 mark.write_text(str(len(shards)))
@@ -391,7 +391,7 @@ def test_two_attempts_of_one_task_that_both_finish_never_share_an_object(tmp_pat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     both = [(Attempt(0, name), answer) for name, answer in answers.items()]
     with pytest.raises(Exception, match="two attempts of task 0"):
         one_answer_each(both)
@@ -409,19 +409,19 @@ def test_a_paused_attempt_that_resumes_after_the_commit_changes_nothing(tmp_path
         for number, batch in enumerate(batches()):
             if number == 10:
                 paused.set()
-                assert gate.wait(30)
+                assert gate.wait(120)
             yield batch
 
     zombie = threading.Thread(
         target=lambda: write_shards(plan(store, write_id=write_id), slow(), Attempt(0, "dddddddd"))
     )
     zombie.start()
-    assert paused.wait(30)
+    assert paused.wait(120)
     answer = write_shards(plan(store, write_id=write_id), batches(), Attempt(0, "eeeeeeee"))
     draft = Draft(write_id, Schema.from_columns({"id": "int64"}), collect_shards([(Attempt(0, "eeeeeeee"), answer)]))
     published = publish(store, draft)
     gate.set()
-    zombie.join(30)
+    zombie.join(120)
     assert load_manifest(store).digest == published.digest
     assert [int(sample["id"]) for sample in read(tmp_path)] == list(range(200))
     assert verify(store, deep=True).problems == ()

@@ -32,6 +32,7 @@ def run(master, out, write_id, when):
     )
 
 
+@pytest.mark.nightly  # test_faults.py of publishing
 def test_a6_after_a_driver_that_was_killed_before_its_commit_nothing_is_visible_and_a_rerun_is_whole(spark, tmp_path):
     """The rerun writes again; leftovers of the first run are below the same write id, where vacuum finds them."""
     out, write_id = tmp_path / "out", new_write_id()

@@ -108,7 +108,7 @@ def test_without_a_size_limit_nothing_is_joined():
     assert runs_of([part(0, 300, size_limit=None), part(1, 300, size_limit=None)]) == []
 
 
-@pytest.mark.parametrize("rows_of_tasks", [[1] * 200, [3, 0, 40, 1, 1, 90, 2], [25, 26, 27] * 5, [1000], [60] * 20])
+@pytest.mark.parametrize("rows_of_tasks", [[1] * 100, [3, 0, 40, 1, 1, 90, 2], [25, 26, 27] * 5, [1000], [60] * 20])
 def test_shards_are_on_average_more_than_half_full_however_rows_are_partitioned(tmp_path, rows_of_tasks):
     made, parts = written(LocalStore(tmp_path), rows_of_tasks)
     shards, _ = joined(made, parts)

@@ -46,7 +46,7 @@ class TestMounted(Mounted, StoreContract): ...
 
 @pytest.mark.slow
 class TestMuchOnDbfsRoot(DbfsRoot, LargeStoreContract):
-    num_keys = 300  # its listings have no pages
+    num_keys = 30  # its listings have no pages
     num_bytes = (9 << 20) + 7  # ten blocks
 
 

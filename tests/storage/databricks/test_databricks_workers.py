@@ -19,7 +19,10 @@ def read(loader):
     return {number: text for batch in loader for number, text in zip(batch["id"].tolist(), batch["text"], strict=True)}
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "start",
+    ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.nightly)],  # both of the latter pickle the dataset
+)
 def test_workers_of_every_start_method_read_a_volume(files_api, tmp_path, start):
     """The parent has read first: workers must not inherit its connection."""
     write_set(ROOT, 60, compression="zstd")

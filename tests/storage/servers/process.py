@@ -53,10 +53,10 @@ def run_server(make_argv, *, env=None, tries=3, **user):
             finally:
                 child.terminate()
                 try:
-                    child.wait(10)
+                    child.wait(60)
                 except subprocess.TimeoutExpired:
                     child.kill()
-                    child.wait(10)
+                    child.wait(60)
         if not left:
             raise RuntimeError(f"{make_argv(port)[0]} did not start:\n{text}")
 

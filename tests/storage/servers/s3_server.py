@@ -4,6 +4,7 @@ python s3_server.py HTTP_PORT HTTPS_PORT CHAIN KEY
 """
 
 import json
+import os
 import sys
 import threading
 import urllib.request
@@ -15,6 +16,8 @@ from tests.storage.servers.certificates import Certificate
 from tests.storage.servers.process import free_port, run_server
 
 REGION = "us-east-1"
+PAGE = 100
+"""Keys in one page of a listing: fewer than S3's thousand, so that listings of few objects have pages."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def main(port, secure, chain, key):
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
+    os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(PAGE)
     app = DomainDispatcherApplication(create_backend_app)
     tls = make_server("127.0.0.1", int(secure), app, threaded=True, ssl_context=(chain, key))
     threading.Thread(target=tls.serve_forever, daemon=True).start()

@@ -112,8 +112,23 @@ def _async_class() -> Any:
     return AsyncCredentials
 
 
-def async_session(credentials: Any) -> Any:
-    """Return a session of aiobotocore that signs with these credentials."""
-    session = load_extra("aiobotocore.session").AioSession()
-    session._credentials = _async_class()(credentials)
+def with_shared_models(session: Any) -> Any:
+    """Return a session of botocore whose clients use the descriptions of services that this process has read before.
+
+    They are 2 MB of JSON: each session would read them again, which takes longer than all else that a client needs.
+    """
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session
+
+
+@functools.cache
+def _loader(data_path: str | None) -> Any:
+    return load_extra("botocore.loaders").create_loader(data_path)
+
+
+def async_session(credentials: Any = None, *, profile: str | None = None) -> Any:
+    """Return a session of aiobotocore that signs with these credentials, by default with those that it finds."""
+    session = with_shared_models(load_extra("aiobotocore.session").AioSession(profile=profile))
+    if credentials is not None:
+        session._credentials = _async_class()(credentials)
     return session

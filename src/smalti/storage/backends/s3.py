@@ -30,7 +30,7 @@ from typing import Any
 
 from smalti.errors import StoreError
 from smalti.process import PerProcess, collection_paused
-from smalti.storage.backends.aws_login import assumed_role, async_session
+from smalti.storage.backends.aws_login import assumed_role, async_session, with_shared_models
 from smalti.storage.backends.bodies import bound_responses, within
 from smalti.storage.backends.network import ca_bundle_of, proxies_of
 from smalti.storage.object_store import Body, FsspecReader, Reader
@@ -242,11 +242,13 @@ def make(options: dict[str, Any]) -> Any:
     load_extra("s3fs")
     settings, client, config = arguments(options)
     if settings.get("role_arn"):
-        session = load_extra("botocore.session").Session(profile=settings.get("profile"))
+        session = with_shared_models(load_extra("botocore.session").Session(profile=settings.get("profile")))
         login = assumed_role(session, settings, client, config.get("proxies"))
         settings["session"] = async_session(login)
         for name in ("role_arn", "key", "secret", "token", "profile", *_OF_ROLES):
             settings.pop(name, None)
+    elif settings.get("session") is None:
+        settings["session"] = async_session(profile=settings.pop("profile", None))
     return _class()(**settings, client_kwargs=client, config_kwargs={"http_session_cls": session_class()} | config)
 
 
@@ -424,7 +426,7 @@ def _make_client(options: dict[str, Any], timeout: float) -> Any:
     }
     names = {"key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token"}
     given = {name: settings[name] for name in ("endpoint_url", "use_ssl") if settings.get(name) is not None}
-    session = sessions.Session(profile=settings.get("profile"))
+    session = with_shared_models(sessions.Session(profile=settings.get("profile")))
     if settings.get("role_arn"):
         session._credentials = assumed_role(session, settings, client, config.get("proxies"))
     elif settings.get("anon"):
