@@ -49,7 +49,7 @@ def small_limits(monkeypatch):
     monkeypatch.setattr(index_files, "MAX_LISTED_SHARDS", 10)
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", pytest.param("local", marks=pytest.mark.nightly)])  # test_contract.py has its puts
 def store(request, tmp_path):
     return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "set")
 

@@ -21,7 +21,7 @@ SIZE = 2
 COUNT = 40
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", pytest.param("local", marks=pytest.mark.nightly)])  # test_contract.py has its puts
 def store(request, tmp_path):
     return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "set")
 
