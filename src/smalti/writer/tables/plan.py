@@ -219,7 +219,7 @@ class OutputColumns:
     schema: Schema | None = None
     """The columns as stored; None if each task finds them in the output of the transform."""
     table: TablePlan | None = None
-    """How the columns that arrive are stored; None if they have the values that the encodings take."""
+    """Plan of the columns that arrive; None if they have the values that the encodings take."""
     transform_schema: pa.Schema | None = None
     """Columns of the transform's output, if they are known before the tasks run."""
     requested: Mapping[str, str | None] | None = None
