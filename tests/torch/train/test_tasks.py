@@ -14,8 +14,9 @@ from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.torch.train import Task, TrainConfig, train
 from smalti.torch.train.config import TASKS, find_named
+from smalti.torch.train.evaluation import measure_saved_task
 from smalti.torch.train.trainer.models import load_model, save_model
-from smalti.torch.train.trainer.scoring import measure_saved_task, merged_metrics
+from smalti.torch.train.trainer.scoring import merged_metrics
 from smalti.torch.train.trainer.task import model_named
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of

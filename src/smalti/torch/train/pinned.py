@@ -11,14 +11,17 @@ from smalti.torch.dataset import StreamingDataset
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.ranks import Ranks
 
+Pins = dict[str, tuple[int | None, str | None]]
+"""Version and digest by address of the data; None: any."""
+
 
 class PinnedData:
     """The datasets of a run on one rank."""
 
     def __init__(self, config: RunConfig, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
-        self.pins: dict[str, tuple[int | None, str]] = {}
-        """Version and digest by address of the data that were opened so far."""
+        self.pins: Pins = {}
+        """Those of the data that were opened so far, or by an earlier life."""
         self._cache_limits: dict[str, int | None] = {}
         """Bytes of local copies by address of the data, as determined when the first dataset was opened."""
 

@@ -6,29 +6,24 @@ from typing import Any
 
 import torch
 
-from smalti.errors import CheckpointError, CursorError
-from smalti.torch.train.config import IMAGES, TrainConfig
+from smalti.errors import CheckpointError, CursorError, TrainingError
+from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
+from smalti.torch.train.context import Context, cursor_name
+from smalti.torch.train.life import Life
+from smalti.torch.train.pinned import Pins
+from smalti.torch.train.ranks import Ranks
+from smalti.torch.train.run.checkpoint import Snapshot
 
-_FIXED = (
-    "task",
-    "task_options",
-    "freeze",
-    "train_split",
-    "image_column",
-    "label_column",
-    "num_classes",
-    "class_names",
-    "image_size",
-    "model",
-    "width",
-    "optimizer",
-    "seed",
-)
+_FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
-_FROM_DATA = ("num_classes", "class_names")
-"""Those of them that the version of the data gives where the configuration leaves them out."""
-_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": [], "optimizer": "adamw"}
-"""Their values in checkpoints that were written before they were fields."""
+_FREE = ("label_smoothing", "augment")
+"""Options of shipped tasks that may change; no other option of a task may."""
+_OPTION = "task_options."
+"""Before the name of an option."""
+_FROM_DATA = (f"{_OPTION}num_classes", f"{_OPTION}class_names")
+"""Options that the version of the data gives where the configuration leaves them out."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "freeze": [], "optimizer": "adamw"}
+"""Values of fields in checkpoints that were written before they were fields."""
 
 
 def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -141,6 +136,72 @@ def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
     return all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
+class TrainerContext(Context):
+    """The context of the built-in trainer. Its state is a pair: tensors by file, and the rest as JSON values.
+
+    They lie in a checkpoint as they are, with the cursor and the version beside them.
+    """
+
+    run: TrainConfig
+
+    @property
+    def life(self) -> Life:
+        """The life of the run."""
+        return self._life
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of the run."""
+        return self._ranks
+
+    @property
+    def resumed_from(self) -> dict[str, Any] | None:
+        """The checkpoint that the life resumed from, as JSON values."""
+        return self._saves.resumed_from
+
+    @property
+    def newest(self) -> str:
+        """Address of the newest checkpoint of this life, or of the one that it resumed from; empty if there is none."""
+        return self._saved or str((self.resumed_from or {}).get("checkpoint", ""))
+
+    def pace(self) -> dict[str, float]:
+        """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
+        figures = self._pace()
+        return {
+            "images_per_second": figures.get("samples_per_second", 0.0),
+            "data_fraction": figures.get("data_fraction", 0.0),
+        }
+
+    def stopped(self, where: str, **facts: Any) -> TrainingError:
+        """Return the error of a life that has saved a checkpoint because it was stopped; see `Saves.stopped`."""
+        return self._saves.stopped(self.newest, where, **facts)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        check_state(state)
+
+    def _facts_of(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        return {"epoch": snapshot.state["epoch"]}
+
+    def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
+        tensors, rest = state
+        ((version, digest),) = self._data.pins.values()
+        (cursor,) = cursors.values()
+        more = {"cursor": cursor, "version": version, "digest": digest, "metrics": metrics, "life": self._life.number}
+        return Snapshot(step, tensors, {**rest, **more})
+
+    def _unpacked(self, snapshot: Snapshot) -> tuple[Snapshot, Mapping[str, Any], Pins]:
+        config, state, address = self.run, snapshot.state, self._data.address()
+        check_same_run(config, state)
+        # A run keeps the version that it began with, even if a newer one has been published since. Equal data may be
+        # at another address, or have another number; the cursor refuses others.
+        version = state["version"] if config.version is None else config.version
+        return (
+            snapshot,
+            {cursor_name(config.train_split, address): state["cursor"]},
+            {address: (version, config.digest)},
+        )
+
+
 @dataclass
 class RunState:
     """The mutable state of a run; equal on all ranks except for the running sums, which are of this rank."""
@@ -229,13 +290,12 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
     Raises:
         CursorError: a field differs that may not change within a run; the message names it.
     """
-    now, then = config.public_json(), state["config"]
-    given = [name for name in _FIXED if name not in _FROM_DATA or now[name]]
-    changed = [name for name in given if now[name] != then.get(name, _BEFORE.get(name))]
+    now, then = _compared(config.public_json()), _compared(state["config"])
+    names = _FIXED if now["task"] != then["task"] else tuple({**now, **then})
+    given = [name for name in names if name not in _FROM_DATA or now.get(name)]
+    changed = [name for name in given if now.get(name) != then.get(name)]
     if changed:
-        listed = "; ".join(
-            f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
-        )
+        listed = "; ".join(f"`{name}` was {then.get(name)!r} and is {now.get(name)!r}" for name in changed)
         raise CursorError(
             f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
             "the former values to resume.",
@@ -248,6 +308,17 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
             expected=config.digest,
             found=state["digest"],
         )
+
+
+def _compared(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may not change of the stored fields of a configuration, in the form of this version."""
+    fields = with_nested_options({**_BEFORE, **stored})
+    task, given = str(fields["task"]), fields.get("task_options")
+    defaults = TASKS[task].defaults if task in TASKS else {}
+    options = {**defaults, **(given if isinstance(given, Mapping) else {})}
+    free = _FREE if task in TASKS else ()
+    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if name not in free}
+    return {**{name: fields.get(name) for name in _FIXED}, **fixed}
 
 
 def check_same_rate(config: TrainConfig, then: Mapping[str, Any]) -> None:
