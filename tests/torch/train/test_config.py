@@ -91,7 +91,7 @@ def test_an_option_of_a_shipped_task_is_checked_before_anything_starts(options, 
         TrainConfig(data="x", run_dir="y", task_options=options)
 
 
-@pytest.mark.parametrize("name", TASKS[IMAGES].option_names)
+@pytest.mark.parametrize("name", TASKS[IMAGES].option_names())
 def test_a_former_field_that_became_an_option_of_a_task_is_an_error_that_names_the_new_place(name):
     place = rf"`{name}` is an option of the task 'image-classification': it belongs in `task_options`"
     with pytest.raises(SchemaError, match=rf"unknown fields \['{name}'\].*{place}"):

@@ -250,7 +250,7 @@ def test_the_model_is_put_before_the_result_and_files_of_an_earlier_one_are_remo
     config = TrainConfig(data="s3://b/set", run_dir="s3://bucket/run")
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     result = TrainResult(**figures, model_dir="", checkpoint="", images_per_second=0.0, seconds=0.0)
-    run.write_result(result, partial(save_model, torch.nn.Linear(4, 3), config))
+    run.write_result(result.to_json(), partial(save_model, torch.nn.Linear(4, 3), config))
     assert [call.key for call in store.calls if call.op == "put_file"][-1] == "result.json"
     assert [info.key for info in store.list("model")] == [
         "model/config.json", "model/model.safetensors", "model/smalti.json"

@@ -8,10 +8,10 @@ import dataclasses
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -57,32 +57,31 @@ class Launcher:
     """`module:function`, called with a `Program` and `on_event`; returns rank 0's result. Imported when used."""
     starts_processes: bool
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
-    description: str
     free_slots: str | None = None
     """Of a launcher on other machines: `module:function` that returns how many ranks they can run now, or None."""
 
 
 # To add a launcher, write its function and enter it here.
 LAUNCHERS: Mapping[str, Launcher] = {
+    # this process, also as a rank of torchrun, Slurm or Kubernetes
     "inline": Launcher(
         "smalti.torch.train.launchers.program:run_inline",
         starts_processes=False,
-        description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
+    # child processes on this machine
     "processes": Launcher(
         "smalti.torch.train.launchers.processes:run_in_processes",
         starts_processes=True,
-        description="child processes on this machine",
     ),
+    # child processes that Spark's TorchDistributor starts on the driver
     "spark-local": Launcher(
         "smalti.torch.train.launchers.spark:run_on_driver",
         starts_processes=True,
-        description="child processes that Spark's TorchDistributor starts on the driver",
     ),
+    # one task per process on Spark's executors
     "spark": Launcher(
         "smalti.torch.train.launchers.spark:run_on_executors",
         starts_processes=True,
-        description="one task per process on Spark's executors",
         free_slots="smalti.torch.train.launchers.spark:free_slots",
     ),
 }
@@ -91,9 +90,31 @@ LAUNCHERS: Mapping[str, Launcher] = {
 # ------------------------------------------------------------ tasks
 
 
+class TaskOptions:
+    """The base of the options of shipped tasks. The class of a task is a subclass of that of its options."""
+
+    factory: ClassVar[str]
+    """`module:Class` of the task, called with `task_options`. Imported when used."""
+    data_options: ClassVar[tuple[str, ...]] = ()
+    """Options that say what the figures are of: those of models that differ in one are not comparable."""
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options."""
+        return tuple(cls.__dataclass_fields__)  # type: ignore[attr-defined]  # of `configuration`
+
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """Return the values of the options that need not be given."""
+        options: Iterable[Any] = dataclasses.fields(cls)  # type: ignore[arg-type]  # as above
+        return {each.name: plain(each.default) for each in options if each.default is not dataclasses.MISSING}
+
+
 @configuration
-class ImageOptions:
+class ImageOptions(TaskOptions):
     """The options of image classification."""
+
+    factory = "smalti.torch.train.tasks.images:ImageClassification"
 
     image_column: Text = "image"
     label_column: Text = "label"
@@ -116,8 +137,11 @@ class ImageOptions:
 
 
 @configuration
-class LanguageOptions:
-    """The options of language models."""
+class LanguageOptions(TaskOptions):
+    """The options of language models: of the next token of blocks of tokens."""
+
+    factory = "smalti.torch.train.tasks.rows:LanguageModel"
+    data_options = ("column", "vocabulary", "ignore")
 
     column: Text = "tokens"
     vocabulary: Annotated[Whole, Field(ge=0)] = 0
@@ -135,8 +159,11 @@ class LanguageOptions:
 
 
 @configuration
-class TabularOptions:
-    """The options of regressions on tables."""
+class TabularOptions(TaskOptions):
+    """The options of regressions on tables: of a number from the numbers of a row."""
+
+    factory = "smalti.torch.train.tasks.rows:TabularRegression"
+    data_options = ("target",)
 
     features: Texts
     target: Text
@@ -154,59 +181,12 @@ class TabularOptions:
             )
 
 
-@dataclass(frozen=True)
-class ShippedTask:
-    """A task of the library."""
-
-    factory: str
-    """`module:Class`, called with `task_options`. Imported when used."""
-    options: type
-    """The class of `task_options`."""
-    main_metric: str
-    """The figure by which models are compared, as the class says."""
-    higher_is_better: bool
-    description: str
-    data_options: tuple[str, ...] = ()
-    """Its options that say what the figures are of: those of models that differ in one are not comparable."""
-
-    @property
-    def option_names(self) -> tuple[str, ...]:
-        """The names of its options."""
-        return tuple(option.name for option in dataclasses.fields(self.options))
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The values of the options that need not be given."""
-        options = dataclasses.fields(self.options)
-        return {each.name: plain(each.default) for each in options if each.default is not dataclasses.MISSING}
-
-
 IMAGES = "image-classification"
-# To add a task, write its class and that of its options, and enter them here.
-TASKS: Mapping[str, ShippedTask] = {
-    IMAGES: ShippedTask(
-        "smalti.torch.train.tasks.images:ImageClassification",
-        ImageOptions,
-        main_metric="accuracy",
-        higher_is_better=True,
-        description="images and the numbers of their classes",
-    ),
-    "language-model": ShippedTask(
-        "smalti.torch.train.tasks.rows:LanguageModel",
-        LanguageOptions,
-        main_metric="perplexity",
-        higher_is_better=False,
-        description="the next token of blocks of tokens",
-        data_options=("column", "vocabulary", "ignore"),
-    ),
-    "tabular-regression": ShippedTask(
-        "smalti.torch.train.tasks.rows:TabularRegression",
-        TabularOptions,
-        main_metric="mean_squared_error",
-        higher_is_better=False,
-        description="a number from the numbers of a row",
-        data_options=("target",),
-    ),
+# To add a task, write its class and that of its options, and enter the latter here.
+TASKS: Mapping[str, type[TaskOptions]] = {
+    IMAGES: ImageOptions,
+    "language-model": LanguageOptions,
+    "tabular-regression": TabularOptions,
 }
 OBJECT_TASK = "object:"
 """Before the name of a task that was given as an object."""
@@ -219,7 +199,7 @@ def place_of_option(name: str, task: str = IMAGES) -> str:
         name: of the option.
         task: the one that is meant if several have such an option.
     """
-    owners = [owner for owner, shipped in TASKS.items() if name in shipped.option_names]
+    owners = [owner for owner, shipped in TASKS.items() if name in shipped.option_names()]
     owner = task if task in owners else next(iter(owners), None)
     return f" `{name}` is an option of the task '{owner}': it belongs in `task_options`." if owner else ""
 
@@ -230,13 +210,13 @@ def with_nested_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     Earlier versions of Smalti had those of image classification as fields of every configuration.
     """
     task, given = str(fields.get("task", IMAGES)), fields.get("task_options", {})
-    former = fields.keys() & set(TASKS[IMAGES].option_names)
+    former = fields.keys() & set(TASKS[IMAGES].option_names())
     if not former or not isinstance(given, Mapping):
         return dict(fields)
     own = (
         former
         if task == IMAGES
-        else former & {"label_smoothing"} & set(TASKS[task].option_names if task in TASKS else ())
+        else former & {"label_smoothing"} & set(TASKS[task].option_names() if task in TASKS else ())
     )
     rest = {name: value for name, value in fields.items() if name not in former}
     return {**rest, "task_options": {**{name: fields[name] for name in own}, **given}}
@@ -502,7 +482,7 @@ class TrainConfig(RunConfig):
         super().__post_init__()
         if (shipped := TASKS.get(self.task)) is not None:
             try:
-                shipped.options(**self.task_options)
+                shipped(**self.task_options)
             except SmaltiError as error:
                 raise SchemaError(f"`task_options` of the task '{self.task}': {error}", field="task_options") from error
 

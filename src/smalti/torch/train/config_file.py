@@ -138,7 +138,7 @@ class _Entries:
         """Check all values and return the configuration."""
         values = _numbered(self.values, self._types)
         if (shipped := TASKS.get(self._task)) and isinstance(options := values.get("task_options"), Mapping):
-            values["task_options"] = _numbered(options, get_type_hints(shipped.options))
+            values["task_options"] = _numbered(options, get_type_hints(shipped))
         try:
             return TrainConfig(**values)
         except SmaltiError as fault:

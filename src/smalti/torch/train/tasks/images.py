@@ -20,10 +20,10 @@ from torch.nn import functional
 from smalti.catalog import Manifest
 from smalti.errors import BadImageError, SchemaError, TrainingError
 from smalti.images import decode_batch
-from smalti.torch.train.config import IMAGES, TASKS, ImageOptions, TrainConfig
+from smalti.torch.train.config import ImageOptions, TrainConfig
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.models import build_model, load_transformers_model, logits_of
-from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, whole_numbers
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, whole_numbers
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -46,7 +46,7 @@ class ImageClassification(ImageOptions, Task):
 
     def configured(self, config: TrainConfig, manifest: Manifest) -> TrainConfig:
         """Return the configuration with all options, among them the classes of the version, if it lists them."""
-        options = {**TASKS[IMAGES].defaults, **config.task_options}
+        options = {**self.option_defaults(), **config.task_options}
         names = manifest.metadata.get("classes")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             return dataclasses.replace(config, task_options=options)
@@ -120,11 +120,8 @@ class ImageClassification(ImageOptions, Task):
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two black images."""
-        size = self.image_size
-        pixels = torch.zeros(2, 3, size, size, device=device)
-        values = {"pixels": pixels, "labels": torch.zeros(2, dtype=torch.int64, device=device)}
-        marks = torch.zeros(2, dtype=torch.int64).numpy()
-        return Batch(values, torch.ones(2, device=device), marks, marks)
+        pixels = torch.zeros(2, 3, self.image_size, self.image_size)
+        return blank_batch({"pixels": pixels, "labels": torch.zeros(2, dtype=torch.int64)}, device)
 
     def report(self, config: TrainConfig, device: torch.device) -> "Confusion":  # noqa: ARG002
         """Return the counts of answers by class."""

@@ -19,7 +19,7 @@ from torch.nn import functional
 from smalti.errors import SchemaError
 from smalti.torch.train.config import LanguageOptions, TabularOptions, TrainConfig
 from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
-from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, whole_numbers
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, blank_batch, on_device, whole_numbers
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,6 @@ class ColumnsTask(Task):
     def transform(self, config: TrainConfig, *, training: bool) -> Callable[[Any], Any]:  # noqa: ARG002
         """Return a transform that leaves the columns only."""
         return KeptColumns(self.columns)
-
-
-def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:
-    """Return a batch of two samples on the device, each numbered 0."""
-    return on_device({**values, **{name: torch.zeros(2, dtype=torch.int64) for name in MARKS}}, device)
 
 
 # ------------------------------------------------------------ language

@@ -50,7 +50,7 @@ class Trainer:
     """The built-in trainer in one life of a run, on one rank. All methods are collective."""
 
     def __init__(self, context: TrainerContext, config: TrainConfig, given: Task | None) -> None:
-        self.context, self.ranks = context, context.ranks
+        self.context, self.ranks, self.life = context, context._ranks, context._life
         self.began = time.monotonic()
         self.state = RunState()
         task = task_of(config, given)
@@ -81,8 +81,9 @@ class Trainer:
             self._train_epoch()
             self._end_epoch()
         result = self._result()
-        figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
-        write = partial(self.context.life.run.write_result, result, self._save_model)
+        values = result.to_json()
+        figures = {name: value for name, value in values.items() if name not in {"history", "resumed_from"}}
+        write = partial(self.life.run.write_result, values, self._save_model)
         self.context.end(write, "write the model and the result", **figures)
         return result
 
@@ -110,7 +111,7 @@ class Trainer:
         state.add(loss, scores, batch.num_real)
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
             loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
-            self.context.life.events.emit(
+            self.life.events.emit(
                 "step",
                 step=step,
                 epoch=state.epoch,
@@ -124,13 +125,13 @@ class Trainer:
         step = self.state.step
         if self.context.should_stop():
             self._save(wait=True)
-            raise self.context.stopped(f" after step {step}", step=step)
+            raise self.context._saves.stopped(self.context.newest, f" after step {step}", step=step)
         if step % self.config.checkpoint_every == 0 and not is_last:
             self._save()
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
-        state, life = self.state, self.context.life
+        state, life = self.state, self.life
         sums = self._sums()
         means = state.means(sums)
         train_metrics = {"loss": means["loss"], **self.task.figures(means)}
@@ -179,11 +180,11 @@ class Trainer:
             epochs=self.state.epoch,
             steps=self.state.step,
             history=tuple(self.state.history),
-            model_dir=f"{context.life.run.address}/{MODEL_FOLDER}",
+            model_dir=f"{self.life.run.address}/{MODEL_FOLDER}",
             checkpoint=context.newest,
             images_per_second=context.pace()["images_per_second"],
             seconds=time.monotonic() - self.began,
-            resumed_from=context.resumed_from,
+            resumed_from=context._saves.resumed_from,
         )
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.config import IMAGES, TASKS, ImageOptions, TrainConfig, find_named
+from smalti.torch.train.config import ImageOptions, TrainConfig, find_named
 from smalti.torch.train.run.files import read_json, write_json
 from smalti.torch.train.trainer.task import Task, task_of
 
@@ -178,7 +178,7 @@ def _labels(config: TrainConfig) -> dict[str, Any]:
 
 def _options(config: TrainConfig) -> ImageOptions:
     """Return the options of image classification that a task has; a task of a user's may have others, too."""
-    names = TASKS[IMAGES].option_names
+    names = ImageOptions.option_names()
     return ImageOptions(**{name: value for name, value in config.task_options.items() if name in names})
 
 

@@ -1,17 +1,15 @@
 """The state of the built-in trainer in a checkpoint: progress, optimiser, and the configuration that it belongs to."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pydantic
 import torch
 
-from smalti.errors import CheckpointError, CursorError, TrainingError
+from smalti.errors import CheckpointError, CursorError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
-from smalti.torch.train.context import Context, cursor_name
-from smalti.torch.train.life import Life
-from smalti.torch.train.pinned import Pins
-from smalti.torch.train.ranks import Ranks
+from smalti.torch.train.context import Context, Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
 
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
@@ -144,37 +142,11 @@ class TrainerContext(Context):
 
     run: TrainConfig
 
-    @property
-    def life(self) -> Life:
-        """The life of the run."""
-        return self._life
-
-    @property
-    def ranks(self) -> Ranks:
-        """The ranks of the run."""
-        return self._ranks
-
-    @property
-    def resumed_from(self) -> dict[str, Any] | None:
-        """The checkpoint that the life resumed from, as JSON values."""
-        return self._saves.resumed_from
-
-    @property
-    def newest(self) -> str:
-        """Address of the newest checkpoint of this life, or of the one that it resumed from; empty if there is none."""
-        return self._saved or str((self.resumed_from or {}).get("checkpoint", ""))
-
     def pace(self) -> dict[str, float]:
         """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
+        names = {"images_per_second": "samples_per_second", "data_fraction": "data_fraction"}
         figures = self._pace()
-        return {
-            "images_per_second": figures.get("samples_per_second", 0.0),
-            "data_fraction": figures.get("data_fraction", 0.0),
-        }
-
-    def stopped(self, where: str, **facts: Any) -> TrainingError:
-        """Return the error of a life that has saved a checkpoint because it was stopped; see `Saves.stopped`."""
-        return self._saves.stopped(self.newest, where, **facts)
+        return {name: figures.get(figure, 0.0) for name, figure in names.items()}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         check_state(state)
@@ -250,19 +222,47 @@ class RunState:
         return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
 
 
+class _Summary(pydantic.BaseModel, strict=True):
+    loss: float
+
+
+class _Stored(pydantic.BaseModel, strict=True, use_attribute_docstrings=True):
+    """What a state has to have; each field says what is expected."""
+
+    epoch: pydantic.NonNegativeInt
+    """a whole number from 0"""
+    sums: list[float]
+    """numbers"""
+    history: list[_Summary]
+    """a list of epochs with `loss`"""
+    cursor: dict[str, Any]
+    """an object"""
+    optimizer: dict[str, Any]
+    """an object"""
+    config: dict[str, Any]
+    """an object"""
+    version: pydantic.NonNegativeInt | None
+    """a whole number from 0 or null"""
+    digest: str
+    """a text"""
+
+
 def check_state(state: Mapping[str, Any]) -> None:
     """Check that a checkpoint's `state.json` is the state of a run; the loader checks the cursor's own fields.
 
     Raises:
         CheckpointError: a field is missing or has the wrong type; the message names it.
     """
-    for name, expected, is_valid in _EXPECTED:
-        if name not in state or not is_valid(state[name]):
-            raise CheckpointError(
-                f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
-                "trainer, or was edited.",
-                field=name,
-            )
+    try:
+        _Stored.model_validate(dict(state))
+    except pydantic.ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        expected = _Stored.model_fields[name].description
+        raise CheckpointError(
+            f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
+            "trainer, or was edited.",
+            field=name,
+        ) from None
     if len(state["sums"]) != len(_scores_of(state)) + 2:
         raise CheckpointError(
             f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
@@ -314,7 +314,7 @@ def _compared(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return what may not change of the stored fields of a configuration, in the form of this version."""
     fields = with_nested_options({**_BEFORE, **stored})
     task, given = str(fields["task"]), fields.get("task_options")
-    defaults = TASKS[task].defaults if task in TASKS else {}
+    defaults = TASKS[task].option_defaults() if task in TASKS else {}
     options = {**defaults, **(given if isinstance(given, Mapping) else {})}
     free = _FREE if task in TASKS else ()
     fixed = {f"{_OPTION}{name}": value for name, value in options.items() if name not in free}
@@ -340,35 +340,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float}
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_summary(value: Any) -> bool:
-    return isinstance(value, Mapping) and _is_number(value.get("loss"))
-
-
 def _scores_of(state: Mapping[str, Any]) -> list[str]:
     """Return the names of the sums between those of the loss and the samples."""
     scores = state.get("scores", ["accuracy"])  # those of checkpoints that were written when there were no others
     return [str(name) for name in scores] if isinstance(scores, list) else []
-
-
-_EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("epoch", "a whole number from 0", _is_count),
-    ("sums", "numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
-    (
-        "history",
-        "a list of epochs with `loss`",
-        lambda value: isinstance(value, list) and all(map(_is_summary, value)),
-    ),
-    ("cursor", "an object", _is_mapping),
-    ("optimizer", "an object", _is_mapping),
-    ("config", "an object", _is_mapping),
-    ("version", "a whole number from 0 or null", lambda value: value is None or _is_count(value)),
-    ("digest", "a text", lambda value: isinstance(value, str)),
-)
