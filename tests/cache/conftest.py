@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import Store
 from tests.stores import MemoryStore
@@ -80,7 +80,7 @@ def make_cache(tmp_path):
 
     def make(store, infos, *, local="cache", retry=2, timeout=30.0, **options) -> ShardCache:
         chosen = CacheOptions(local=str(tmp_path / local), download_retry=retry, download_timeout=timeout, **options)
-        return ShardCache(Source(store, DIGEST, infos, chosen))
+        return ShardCache(ShardSource(store, DIGEST, infos, chosen))
 
     return make
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from smalti import MDSWriter, Stream, StreamingDataset
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.cache import blocks as reading
 from smalti.cache.partial_reads import BlockBudget
 from smalti.catalog import load_manifest
@@ -363,7 +363,7 @@ def test_blocks_of_a_weaker_hash_than_the_shard_has_are_not_used(store, tmp_path
     shard = manifest.shards[0]
     hashes = {"sha256": hashlib.sha256(store.objects[shard.raw.basename]).hexdigest()}
     stronger = replace(shard, raw=replace(shard.raw, hashes=hashes), hash_names=("sha256",))
-    cache = ShardCache(Source(store, manifest.digest, (stronger,), CacheOptions(local=str(tmp_path), mode="none")))
+    cache = ShardCache(ShardSource(store, manifest.digest, (stronger,), CacheOptions(local=str(tmp_path), mode="none")))
     assert is_right(cache.shard(0, 3)[3])
     assert "get_range" not in {call.op for call in store.calls if call.key == shard.raw.basename}
     cache.close()
@@ -456,7 +456,7 @@ def test_memory_for_blocks_is_bounded_and_dropped_shards_are_read_again(store, o
 def test_a_part_of_a_shard_refuses_samples_that_were_not_asked_for(store, tmp_path):
     manifest = load_manifest(store)
     options = CacheOptions(local=str(tmp_path), mode="none")
-    cache = ShardCache(Source(store, manifest.digest, manifest.shards, options))
+    cache = ShardCache(ShardSource(store, manifest.digest, manifest.shards, options))
     part = cache.shard(0, 3)
     assert is_right(part[3])
     for use in (lambda: part[11], lambda: part.batch(np.array([3, 11])), part.stored_samples):

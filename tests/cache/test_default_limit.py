@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, default_cache_limit
+from smalti.cache import CacheOptions, ShardCache, ShardSource, default_cache_limit
 from smalti.storage import LocalStore
 from tests.cache.conftest import DIGEST, ids
 from tests.stores import LoggedStore
@@ -14,7 +14,7 @@ from tests.stores import LoggedStore
 def far(fill, tmp_path):
     """A source that has to be copied, to a folder that does not exist yet."""
     store = LoggedStore(LocalStore(tmp_path / "set"), tmp_path / "log")
-    return Source(store, DIGEST, fill(store), CacheOptions(local=str(tmp_path / "not" / "yet")))
+    return ShardSource(store, DIGEST, fill(store), CacheOptions(local=str(tmp_path / "not" / "yet")))
 
 
 def limit_of(source, *, free, kind="ext4"):
@@ -54,9 +54,9 @@ def test_the_default_limit_is_at_least_the_largest_shard(far):
 def test_there_is_no_default_limit_for_shards_read_in_place(far, fill, tmp_path):
     near = LocalStore(tmp_path / "set")
     options = CacheOptions(local=str(tmp_path / "cache"))
-    assert limit_of(Source(near, DIGEST, far.shards, options), free=1_000_000) is None
+    assert limit_of(ShardSource(near, DIGEST, far.shards, options), free=1_000_000) is None
     zipped = fill(near, compression="zstd")
-    assert limit_of(Source(near, DIGEST, zipped, options), free=1_000_000) == 500_000
+    assert limit_of(ShardSource(near, DIGEST, zipped, options), free=1_000_000) == 500_000
 
 
 def test_there_is_no_default_limit_on_a_network_file_system(far):

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, Uses
+from smalti.cache import CacheOptions, ShardCache, ShardSource, Uses
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.dataset.lookahead import MAX_PASSES
 from smalti.storage import LocalStore
@@ -28,7 +28,7 @@ def made(fill, tmp_path):
         largest = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
         options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=60.0, keep_zip=keep_zip)
         far = LoggedStore(store, tmp_path / "log")
-        cache = ShardCache(Source(far, DIGEST, infos, options), limit=room * largest)
+        cache = ShardCache(ShardSource(far, DIGEST, infos, options), limit=room * largest)
         cache.plan(iter([Uses(np.array(order), np.arange(len(order)), len(order))]))
         return cache, far
 
@@ -305,9 +305,9 @@ def test_a_fetch_by_a_job_without_a_limit_counts_before_its_bytes_arrive(fill, t
     infos = fill(store)[:4]
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
     slow = HeldStore(store, tmp_path / "slow")
-    unlimited = ShardCache(Source(slow, DIGEST, infos, options))
+    unlimited = ShardCache(ShardSource(slow, DIGEST, infos, options))
     far = LoggedStore(store, tmp_path / "log")
-    limited = ShardCache(Source(far, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
+    limited = ShardCache(ShardSource(far, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
     limited.plan(iter([Uses(np.array([0, 2, 3]), np.array([0, 1, 2]), 3)]))
     limited.shard(0)
     unlimited.prefetch([2])

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.cache.fetch import _FullDisk
 from smalti.errors import (
     ChecksumMismatch,
@@ -477,7 +477,7 @@ def test_a_decompression_bomb_stops_at_the_declared_size(fill, make_cache, tmp_p
     store.objects[key] = bomb
     hostile = replace(infos[0], zip=replace(infos[0].zip, num_bytes=len(bomb), hashes=digest_bytes(bomb, ["xxh3_64"])))
     with pytest.raises(FormatError, match="shard 0"):
-        ShardCache(Source(store, DIGEST, [hostile], CacheOptions(local=str(tmp_path / "cache")))).shard(0)
+        ShardCache(ShardSource(store, DIGEST, [hostile], CacheOptions(local=str(tmp_path / "cache")))).shard(0)
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) < 10_000
     assert os.path.exists(tmp_path / "cache" / DIGEST)
 
@@ -491,7 +491,9 @@ def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, n
         LoggedStore(LocalStore(shared / "golden" / name), tmp_path / "log"),
     ):
         manifest = load_manifest(store)
-        cache = ShardCache(Source(store, manifest.digest, manifest.shards, CacheOptions(local=str(tmp_path / "cache"))))
+        cache = ShardCache(
+            ShardSource(store, manifest.digest, manifest.shards, CacheOptions(local=str(tmp_path / "cache")))
+        )
         assert sum(len(cache.shard(i)) for i in range(len(cache))) == manifest.rows > 0
 
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, inspect
+from smalti.cache import CacheOptions, ShardCache, ShardSource, inspect
 from smalti.cache.leases import Lease, LeaseContents, read_leases
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
@@ -19,7 +19,7 @@ def limited(fill, tmp_path):
     store = MemoryStore()
     infos = fill(store)
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
-    cache = ShardCache(Source(store, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
+    cache = ShardCache(ShardSource(store, DIGEST, infos, options), limit=2 * max(info.raw.num_bytes for info in infos))
     yield cache, tmp_path / "cache" / DIGEST
     cache.close()
 
@@ -136,12 +136,12 @@ def test_a_job_without_a_limit_has_no_lease_and_its_copies_may_be_evicted(fill, 
     store = LocalStore(tmp_path / "set")
     infos = fill(store, compression="zstd")
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=30.0)
-    free = ShardCache(Source(store, DIGEST, infos, options))
+    free = ShardCache(ShardSource(store, DIGEST, infos, options))
     held = free.shard(0)
     assert ids(free) == list(range(40))
     assert not (tmp_path / "cache" / DIGEST / ".leases").exists()
     limit = 2 * max(info.raw.num_bytes for info in infos)
-    limited = ShardCache(Source(store, DIGEST, infos, options), limit=limit)
+    limited = ShardCache(ShardSource(store, DIGEST, infos, options), limit=limit)
     limited.shard(0)
     (tmp_path / "cache" / DIGEST / infos[1].raw.basename).unlink()
     limited.shard(1)  # the first fetch evicts down to the limit

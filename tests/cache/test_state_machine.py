@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.errors import ChecksumMismatch, ShardNotFound, StoreError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from tests.cache.conftest import COLUMNS, DIGEST
@@ -48,7 +48,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule()
     def restart(self):
         options = CacheOptions(local=str(self.folder), download_retry=1, download_timeout=5)
-        self.cache = ShardCache(Source(self.store, DIGEST, self.infos, options))
+        self.cache = ShardCache(ShardSource(self.store, DIGEST, self.infos, options))
 
     @rule(number=SHARDS)
     def read(self, number):

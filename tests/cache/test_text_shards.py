@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.catalog import load_manifest
 from smalti.errors import StoreError
 from smalti.storage import LocalStore
@@ -40,7 +40,7 @@ def cache_of(texts, tmp_path, **options):
     store = Watched(LocalStore(texts), tmp_path / "log", tmp_path / "cache", **options)
     manifest = load_manifest(str(texts))
     chosen = CacheOptions(local=str(tmp_path / "cache"), download_retry=2, download_timeout=30.0)
-    return ShardCache(Source(store, manifest.digest, list(manifest.shards), chosen)), store
+    return ShardCache(ShardSource(store, manifest.digest, list(manifest.shards), chosen)), store
 
 
 def test_the_files_of_a_text_shard_are_published_together(texts, tmp_path):

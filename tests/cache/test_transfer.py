@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from smalti.cache import CacheOptions, Counters, Source
+from smalti.cache import CacheOptions, Counters, ShardSource
 from smalti.cache.eviction import SpaceManager
 from smalti.cache.fetch import ShardLoader
 from smalti.cache.mapping import OpenShards
@@ -157,7 +157,11 @@ def test_a_slow_shard_that_progresses_arrives_long_after_the_time_limit(put_larg
     store = SlowStore(clock, 64 << 10, 1.0)  # 64 KiB/s: 289 seconds
     info = put_large(store, hashes=())
     options = CacheOptions(local=str(tmp_path), download_retry=1, download_timeout=10.0)
-    sources, opened, counters = ShardSources([Source(store, DIGEST, [info], options)], None), OpenShards(1), Counters()
+    sources, opened, counters = (
+        ShardSources([ShardSource(store, DIGEST, [info], options)], None),
+        OpenShards(1),
+        Counters(),
+    )
     space = PerProcess(lambda: SpaceManager(None, sources, counters, opened))
     loader = ShardLoader(sources, opened, space, counters, PerProcess(ConcurrencyTuner), clock)
     assert len(loader.load(0)) == info.samples

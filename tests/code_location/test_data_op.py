@@ -18,7 +18,7 @@ from smalti_dagster import (
     raw_data,
     shard_set,
 )
-from smalti_dagster.checks.check import Check, CheckInput, evaluate
+from smalti_dagster.checks.check import CheckInput, DataCheck, evaluate
 from smalti_dagster.lineage import RESUME_TAG, facts_of, latest, made_in
 from smalti_dagster.resources.spark import SparkResource
 from smalti_dagster.resources.storage import StorageResource
@@ -65,7 +65,7 @@ def test_a_blocking_check_that_fails_stops_the_assets_after_its_own_in_the_op_an
 ) -> None:
     specs = [stage_spec(FLOWERS, stage, code="1", kinds=set()) for stage in ("raw", "shards")]
     spec = dg.AssetCheckSpec("is_good", asset=FLOWERS.key("raw"), blocking=is_blocking)
-    checks = {"raw": [Check(spec, lambda _: dg.AssetCheckResult(passed=False))]}
+    checks = {"raw": [DataCheck(spec, lambda _: dg.AssetCheckResult(passed=False))]}
 
     def data(context: dg.AssetExecutionContext, config: Any, storage: StorageResource) -> Iterator[Any]:
         for each in specs:
@@ -95,7 +95,9 @@ def test_what_several_checks_of_a_materialisation_need_is_found_once(
         return 17
 
     checks = [
-        Check(dg.AssetCheckSpec(name, asset=spec.key), lambda step: dg.AssetCheckResult(passed=step.once(find) == 17))
+        DataCheck(
+            dg.AssetCheckSpec(name, asset=spec.key), lambda step: dg.AssetCheckResult(passed=step.once(find) == 17)
+        )
         for name in ("first", "second")
     ]
 

@@ -1,6 +1,6 @@
 """The rule that decides when a watched folder counts as changed."""
 
-from smalti.sources.paged_listing import Listing
+from smalti.sources.paged_listing import PartialListing
 from smalti_dagster.automation.debounce import Verdict, WatchState, judge
 
 RUN = "6f1c"
@@ -81,7 +81,7 @@ def test_after_three_requests_in_vain_the_message_says_what_to_do() -> None:
 
 
 def test_the_cursor_keeps_everything_and_a_damaged_one_starts_afresh() -> None:
-    listing = Listing("roses/1.jpg", "00ff", count=7)
+    listing = PartialListing("roses/1.jpg", "00ff", count=7)
     watch = WatchState(requested="a", tries=2, seen="b", since=12.5, messages="m", listing=listing)
     assert WatchState.from_cursor(watch.to_cursor()) == watch
     assert WatchState(tries=2).to_cursor() == '{"tries": 2}'

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.cursor import Cursor, MixedStream
-from smalti.dataset.forecast import ReaderSetup, Shards, forecast
+from smalti.dataset.forecast import ReaderSetup, ShardSizes, forecast
 from smalti.dataset.order import RunOrder
 from smalti.dataset.resume import first_cursor
 from smalti.order import Division, plan_epoch
@@ -15,7 +15,7 @@ from smalti.world import World
 
 def shards_of(sizes, bytes_of_sample=10, ratio=2):
     sizes = np.array(sizes, dtype=np.int64)
-    return Shards(sizes, sizes * bytes_of_sample, sizes * bytes_of_sample * ratio)
+    return ShardSizes(sizes, sizes * bytes_of_sample, sizes * bytes_of_sample * ratio)
 
 
 def cursor_of(sizes, **options) -> Cursor:

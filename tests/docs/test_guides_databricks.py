@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from databricks.sdk.service.jobs import JobSettings
 
 from assets.drawing import draw_flower
 from smalti.storage import open_store
@@ -65,6 +64,8 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
 
 
 def test_the_job_has_fields_that_the_sdk_knows_and_no_others():
+    from databricks.sdk.service.jobs import JobSettings  # of a package that takes seconds to import
+
     guide = Guide("databricks.md")
     [job] = yaml.safe_load(guide.block("yaml", "# databricks.yml"))["resources"]["jobs"].values()
     assert JobSettings.from_dict(job).as_dict() == job

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.catalog import load_manifest
 from smalti.errors import ChecksumMismatch, FormatError, StoreError
 from tests.faults.ways_of_reading import (
@@ -34,7 +34,7 @@ def fetch_shard(store, manifest, tmp_path):
     """Fetch shard 3 in one attempt into an empty cache."""
     remove_cache(tmp_path)
     options = CacheOptions(local=str(tmp_path / "cache"), download_retry=1, download_timeout=DEADLINE)
-    return ShardCache(Source(store, manifest.digest, manifest.shards, options)).shard(3)
+    return ShardCache(ShardSource(store, manifest.digest, manifest.shards, options)).shard(3)
 
 
 def assert_no_fault_passes(faults, tmp_path, toxics):

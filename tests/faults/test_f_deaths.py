@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, inspect
+from smalti.cache import CacheOptions, ShardCache, ShardSource, inspect
 from smalti.storage import LocalStore
 from tests.cache.conftest import DIGEST, ids
 from tests.faults.cached_sets import SAMPLES, copies, read_all, reader, remote_set
@@ -126,10 +126,12 @@ def test_f9_a_reader_killed_anywhere_in_a_download_leaves_no_partial_file_under_
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0)
     size = infos[0].stored.num_bytes
     for after in range(0, size + 1, max(1, size // 8)):
-        dying = ShardCache(Source(KillingStore(store, tmp_path / "log", after), DIGEST, infos, options), limit=limit)
+        dying = ShardCache(
+            ShardSource(KillingStore(store, tmp_path / "log", after), DIGEST, infos, options), limit=limit
+        )
         assert in_fork(lambda cache=dying: cache.shard(0)) == "nothing: killed after the deadline"
         assert copies(tmp_path / "cache") == {}
-    cache = ShardCache(Source(LoggedStore(store, tmp_path / "log"), DIGEST, infos, options), limit=limit)
+    cache = ShardCache(ShardSource(LoggedStore(store, tmp_path / "log"), DIGEST, infos, options), limit=limit)
     assert ids(cache) == list(range(40))
     cache.close()
     assert leftovers(tmp_path / "cache") == []
@@ -143,7 +145,7 @@ def test_f8_a_reader_killed_at_any_rename_leaves_copies_within_the_limit(fill, t
     options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=10.0, keep_zip=keep_zip)
 
     def make():
-        return ShardCache(Source(LocalStore(tmp_path / "set"), DIGEST, infos, options), limit=2 * held)
+        return ShardCache(ShardSource(LocalStore(tmp_path / "set"), DIGEST, infos, options), limit=2 * held)
 
     for renames in range(3):
         for before in (True, False):

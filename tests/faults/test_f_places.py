@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source, Uses
+from smalti.cache import CacheOptions, ShardCache, ShardSource, Uses
 from smalti.cache.files import check_filesystem, filesystem_of
 from smalti.cli import main
 from smalti.errors import StoreError
@@ -49,7 +49,7 @@ def test_f11_eviction_does_not_depend_on_clocks(fill, tmp_path, shift, turn):
     infos = fill(store, compression="zstd")[:4]
     size = max(info.raw.num_bytes for info in infos)
     options = CacheOptions(local=str(tmp_path / "cache"))
-    cache = ShardCache(Source(store, DIGEST, infos, options), limit=3 * size)
+    cache = ShardCache(ShardSource(store, DIGEST, infos, options), limit=3 * size)
     cache.plan(iter([Uses(np.array([0, 1, 2, 3, 1, 0, 2]), np.arange(7), 7)]))
     for step in range(3):
         cache.reached(step)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from tests.cache.conftest import DIGEST, ids
 from tests.faults.cache_steps import die_before, lose_before_opening, record
 from tests.faults.cached_sets import copies
@@ -35,7 +35,7 @@ def readers(fill, tmp_path):
         held = max(info.raw.num_bytes + (info.zip.num_bytes if keep_zip else 0) for info in infos)
         options = CacheOptions(local=str(tmp_path / "cache"), download_timeout=20.0, keep_zip=keep_zip)
         limit = 2 * held if limited else None
-        return lambda: ShardCache(Source(store, DIGEST, infos, options), limit=limit)
+        return lambda: ShardCache(ShardSource(store, DIGEST, infos, options), limit=limit)
 
     return prepare
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.ways_of_reading import read
 from tests.faultstore import Toxic
@@ -62,7 +62,7 @@ def test_e6_a_thousand_faulty_calls_at_the_rates_of_p12_leave_every_epoch_exact(
     ]
     shared, manifest = faults.open("set"), loaders[0].dataset.manifest
     caches = [
-        ShardCache(Source(shared, manifest.digest, manifest.shards, options_of(tmp_path / f"cache-{number}")))
+        ShardCache(ShardSource(shared, manifest.digest, manifest.shards, options_of(tmp_path / f"cache-{number}")))
         for number in range(NUM_CACHES)
     ]
     faults.plant(*RATES)

@@ -1,5 +1,6 @@
 """Frameworks under `launch` on photos that `convert` wrote: killed within an epoch, each sample is trained on once."""
 
+import importlib
 import os
 import shutil
 import signal
@@ -8,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
-
-from examples import launch_fsdp, launch_lightning, launch_pytorch, launch_transformers
 from smalti.conversion import convert
 from smalti.errors import TrainingError
 from smalti.torch.train import launch, read_sample_order
@@ -26,12 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"),
     pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined:UserWarning"),
 ]
-EXAMPLES = {
-    "pytorch": launch_pytorch.train,
-    "lightning": launch_lightning.train,
-    "transformers": launch_transformers.train,
-    "fsdp": launch_fsdp.train,
-}
+EXAMPLES = ["pytorch", "lightning", "transformers", "fsdp"]
 CONFIG = {"num_classes": 3, "size": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01, "save_every": 2}
 """Of 50 samples, an epoch is 7 steps; checkpoints are saved after 2, 4, ..., 14."""
 KILLED_AT = 5
@@ -39,6 +32,13 @@ KILLED_AT = 5
 
 class InterruptError(BaseException):
     """Raised to end a run in this process, as a kill would, without any clean-up of the example's."""
+
+
+def train_of(name):
+    """Return the function of an example, whose framework the one worker imports that runs these tests."""
+    if name in {"lightning", "transformers"}:
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    return importlib.import_module(f"examples.launch_{name}").train
 
 
 def end_process():
@@ -108,7 +108,7 @@ def check(options, result, order, *, num_ranks):
 @pytest.mark.parametrize("name", ["pytorch", "lightning", "transformers"])
 def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name, photos, order, tmp_path):
     options = options_of(photos, tmp_path / "run")
-    train = EXAMPLES[name]
+    train = train_of(name)
     with pytest.raises(InterruptError):
         launch(partial(killed, train, interrupt), CONFIG, **options)
     result = launch(train, CONFIG, **options)
@@ -123,7 +123,7 @@ def test_interrupted_in_this_process_it_goes_on_with_the_rest_of_the_epoch(name,
 def test_killed_on_two_processes_it_goes_on_with_the_rest_of_the_epoch(name, then, photos, order, tmp_path):
     options = options_of(photos, tmp_path / "run")
     launched = {"launcher": "processes", "num_processes": 2}
-    train = partial(killed, EXAMPLES[name], end_process)
+    train = partial(killed, train_of(name), end_process)
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
         launch(train, CONFIG, **options, **launched)
     result = launch(train, CONFIG, **options, **(launched if then == 2 else {}))
@@ -133,7 +133,7 @@ def test_killed_on_two_processes_it_goes_on_with_the_rest_of_the_epoch(name, the
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_train_on_the_flowers(name, flowers, tmp_path):
     config = {**CONFIG, "num_classes": 5, "epochs": 1, "batch_size": 20, "save_every": 100}
-    assert launch(EXAMPLES[name], config, data=str(flowers), run_dir=str(tmp_path), device="cpu") == {"steps": 2}
+    assert launch(train_of(name), config, data=str(flowers), run_dir=str(tmp_path), device="cpu") == {"steps": 2}
 
 
 @pytest.fixture(scope="module")

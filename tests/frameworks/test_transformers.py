@@ -1,31 +1,37 @@
 """Hugging Face's Trainer outside `launch`: a checkpoint from the middle of an epoch, each sample once."""
 
+import importlib
+
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed")
-
-from examples import transformers_resume as example
 from tests.frameworks.page import run_section
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory):
+def example():
+    """The example, imported with transformers by the one worker that runs these tests."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    return importlib.import_module("examples.transformers_resume")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory, example):
     address = str(tmp_path_factory.mktemp("points") / "set")
     example.write_set(address)
     return address
 
 
 @pytest.fixture(scope="module")
-def whole(url, tmp_path_factory):
+def whole(url, tmp_path_factory, example):
     """The samples of each step of a run that is not stopped; a plain Trainer and ours read alike."""
     return example.train(url, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("stopped", [6, 18])
-def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(url, whole, tmp_path, stopped, plain):
+def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(url, whole, tmp_path, stopped, plain, example):
     first = example.train(url, tmp_path, stop_after=stopped, plain=plain)
     second = example.train(url, tmp_path, checkpoint=str(tmp_path / f"checkpoint-{stopped}"), plain=plain)
     assert len(first) == stopped
@@ -33,7 +39,7 @@ def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(url, whole, t
     assert {number for batch in whole[13:26] for number in batch} == set(range(50))
 
 
-def test_the_example_runs(capsys):
+def test_the_example_runs(capsys, example):
     example.main()
     assert "18 + 21 steps, 50 of 50 samples in the second epoch" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.cache.sources import detect_cache_folder
 from smalti.catalog import load_manifest
 from smalti.dataset import StreamingDataset
@@ -110,7 +110,7 @@ class Remote:
         self._runs += 1
         manifest = load_manifest(self._store)
         options = CacheOptions(local=str(self._folder / str(self._runs)), download_retry=1)
-        cache = ShardCache(Source(self._store, manifest.digest, manifest.shards, options))
+        cache = ShardCache(ShardSource(self._store, manifest.digest, manifest.shards, options))
         try:
             return [cache.shard(0)[i] for i in range(manifest.rows)]
         finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.catalog import load_manifest, merge_index
 from smalti.cli import main
 from smalti.dataset import StreamingDataset
@@ -40,7 +40,7 @@ def read_cached(folder, scratch):
     store.objects.update({path.name: path.read_bytes() for path in folder.iterdir()})
     manifest = load_manifest(store)
     cache = ShardCache(
-        Source(store, manifest.digest, manifest.shards, CacheOptions(local=str(scratch), download_retry=1))
+        ShardSource(store, manifest.digest, manifest.shards, CacheOptions(local=str(scratch), download_retry=1))
     )
     return [cache.shard(n)[i] for n, shard in enumerate(manifest.shards) for i in range(shard.samples)]
 

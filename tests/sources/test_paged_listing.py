@@ -6,7 +6,7 @@ import pytest
 
 from smalti.errors import StoreError
 from smalti.sources.image_folder import list_images
-from smalti.sources.paged_listing import Listing, extend_digest, list_further
+from smalti.sources.paged_listing import PartialListing, extend_digest, list_further
 from smalti.storage import open_store
 from smalti.storage.backends import s3
 from smalti.storage.store import ListingPage, ObjectInfo
@@ -33,9 +33,9 @@ class Pages(MemoryStore):
         return ListingPage([ObjectInfo(key, 10, "e") for key in keys], keys[-1] if keys else after, end == self.count)
 
 
-def pass_over(store: Pages, seconds: float) -> list[Listing]:
+def pass_over(store: Pages, seconds: float) -> list[PartialListing]:
     """The state after each part, up to the end."""
-    parts = [Listing()]
+    parts = [PartialListing()]
     while not parts[-1].is_complete:
         parts.append(list_further(store, parts[-1], seconds=seconds, clock=lambda: store.now))
     return parts[1:]
@@ -51,7 +51,7 @@ def test_the_digest_is_the_same_however_the_listing_is_divided():
 
 def test_a_part_ends_in_time_and_a_failure_loses_nothing():
     store = Pages(100, 10)
-    part = list_further(store, Listing(), seconds=4, clock=lambda: store.now)
+    part = list_further(store, PartialListing(), seconds=4, clock=lambda: store.now)
     assert (part.count, part.after, store.now) == (40, "roses/0000039", 4)
     store.broken = True
     with pytest.raises(StoreError, match="down"):
@@ -85,8 +85,8 @@ def test_an_inventory_has_the_digest_of_the_listing(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     folder = list_images(str(tmp_path))
-    listing = list_further(open_store(tmp_path), Listing(), seconds=0)
-    assert listing == Listing("roses/1.jpg", extend_digest("", [(f.path, f) for f in folder.files]), 3, True)
+    listing = list_further(open_store(tmp_path), PartialListing(), seconds=0)
+    assert listing == PartialListing("roses/1.jpg", extend_digest("", [(f.path, f) for f in folder.files]), 3, True)
 
 
 def test_s3_is_listed_in_pages_that_together_are_the_whole_listing(s3_bucket, s3_server, monkeypatch):
@@ -110,7 +110,9 @@ def test_s3_is_listed_in_pages_that_together_are_the_whole_listing(s3_bucket, s3
     assert [item for page in pages for item in page.objects] == whole
     assert [item.key for item in whole] == sorted(names)
     folder = list_images(f"s3://{s3_bucket}/photos")
-    assert list_further(store, Listing(), seconds=0).digest == extend_digest("", [(f.path, f) for f in folder.files])
+    assert list_further(store, PartialListing(), seconds=0).digest == extend_digest(
+        "", [(f.path, f) for f in folder.files]
+    )
 
 
 def test_a_page_of_a_bucket_that_is_gone_is_an_error(s3_server, clean_environment):

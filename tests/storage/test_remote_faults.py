@@ -9,7 +9,7 @@ import pytest
 
 from smalti.errors import MissingDependency, StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.storage import FsspecStore, open_store
-from smalti.storage.errors import Kind, classify
+from smalti.storage.errors import FaultKind, classify
 from tests.storage.servers.planted import planted
 
 KEYS = {"key": "AKIDTEST", "secret": "CANARYSECRETCANARY"}
@@ -170,21 +170,25 @@ def test_exception_classes_of_client_libraries_are_classified():
             self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
     cases = {
-        Kind.NO_CREDENTIALS: [
+        FaultKind.NO_CREDENTIALS: [
             NoCredentialsError(),
             ValueError("default auth: cannot configure default credentials, ..."),
         ],
-        Kind.TIMEOUT: [ReadTimeoutError(), TimeoutError(), ClientError("RequestTimeout", 400)],
-        Kind.EXISTS: [FileExistsError(), ClientError("PreconditionFailed", 412)],
-        Kind.TRANSIENT: [
+        FaultKind.TIMEOUT: [ReadTimeoutError(), TimeoutError(), ClientError("RequestTimeout", 400)],
+        FaultKind.EXISTS: [FileExistsError(), ClientError("PreconditionFailed", 412)],
+        FaultKind.TRANSIENT: [
             ClientError("SlowDown", 503),
             ClientError("ConditionalRequestConflict", 409),
             ConnectionResetError(),
         ],
-        Kind.REFUSED: [ClientError("ExpiredToken", 400), ClientError("AccessDenied", 403), ClientError("400", 400)],
-        Kind.MISSING: [ClientError("NoSuchKey", 404), FileNotFoundError()],
-        Kind.PAST_END: [ClientError("InvalidRange", 416)],
-        Kind.OTHER: [ValueError("what"), OSError("odd")],
+        FaultKind.REFUSED: [
+            ClientError("ExpiredToken", 400),
+            ClientError("AccessDenied", 403),
+            ClientError("400", 400),
+        ],
+        FaultKind.MISSING: [ClientError("NoSuchKey", 404), FileNotFoundError()],
+        FaultKind.PAST_END: [ClientError("InvalidRange", 416)],
+        FaultKind.OTHER: [ValueError("what"), OSError("odd")],
     }
     for kind, errors in cases.items():
         for error in errors:

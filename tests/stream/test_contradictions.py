@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from smalti.cache import CacheOptions, ShardCache, Source
+from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.dataset import StreamingDataset
 from smalti.errors import FormatError, IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
@@ -69,7 +69,7 @@ def make_source(tmp_path):
         store.put(shard.info.stored.basename, bytes(shard.payloads[0]))
         info = replace(shard.info, schema=Schema.from_columns({"c": "int", "d": "int"}))
         options = CacheOptions(local=str(tmp_path / "cache"), download_retry=1)
-        return ShardCache(Source(store, "d" * 64, [info], options, is_own=is_own))
+        return ShardCache(ShardSource(store, "d" * 64, [info], options, is_own=is_own))
 
     return make
 

@@ -10,7 +10,7 @@ from smalti.cache.cache import ShardCache
 from smalti.cache.eviction import default_cache_limit
 from smalti.cache.leases import Outline, Uses, least_bytes
 from smalti.cache.mapping import with_descriptors
-from smalti.cache.sources import CacheOptions, Source
+from smalti.cache.sources import CacheOptions, ShardSource
 from smalti.cache.stats import CacheStats, Counters, StepWaits, stats_of
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "Counters",
     "Outline",
     "ShardCache",
-    "Source",
+    "ShardSource",
     "StepWaits",
     "Uses",
     "default_cache_limit",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache.sources import ShardSources, Source
+from smalti.cache.sources import ShardSource, ShardSources
 from smalti.cache.stats import Counters
 from smalti.errors import (
     ChecksumMismatch,
@@ -58,7 +58,7 @@ FIRST_PAUSE_SECONDS = 0.1
 class _Range:
     """A range of an object, and what to do with its bytes."""
 
-    source: Source
+    source: ShardSource
     key: str
     begin: int
     end: int

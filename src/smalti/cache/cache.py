@@ -41,7 +41,7 @@ from smalti.cache.fetch import ShardLoader
 from smalti.cache.leases import Outline, Uses
 from smalti.cache.mapping import CheckBudget, OpenShards
 from smalti.cache.partial_reads import PartialReads
-from smalti.cache.sources import ShardSources, Source
+from smalti.cache.sources import ShardSource, ShardSources
 from smalti.cache.stats import Counters
 from smalti.cache.transfer import ConcurrencyTuner
 from smalti.errors import SampleIndexError, SmaltiError, StoreTimeout
@@ -70,7 +70,7 @@ class ShardCache:
     _tally: threading.Lock
     _num_requested: int
 
-    def __init__(self, *sources: Source, limit: int | None = None) -> None:
+    def __init__(self, *sources: ShardSource, limit: int | None = None) -> None:
         self._sources, self._limit = sources, limit
         self.counters = Counters()
         """Figures over this process and its workers."""

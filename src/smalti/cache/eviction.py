@@ -44,7 +44,7 @@ from smalti.cache.files import (
 )
 from smalti.cache.leases import NEVER, Ints, Lease, LeaseContents, UpcomingUses, read_leases
 from smalti.cache.mapping import OpenShards
-from smalti.cache.sources import ShardSources, Source, shards_of_file
+from smalti.cache.sources import ShardSource, ShardSources, shards_of_file
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.errors import StoreTimeout
@@ -66,7 +66,7 @@ class NoSpaceYet(Exception):  # noqa: N818 -- a signal to the thread that fetche
 
 
 def default_cache_limit(
-    source: Source,
+    source: ShardSource,
     *,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     filesystem: Callable[[Path], str] = filesystem_of,

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, cast
 from smalti.cache.eviction import SpaceManager
 from smalti.cache.files import CACHE_FOLDER, FileLock, lock_of, make_parent, part_of, quarantine, remove_parts
 from smalti.cache.mapping import OpenShards, ShardOpener
-from smalti.cache.sources import CopyPaths, ShardFile, ShardSources, ShardToFetch, Source
+from smalti.cache.sources import CopyPaths, ShardFile, ShardSource, ShardSources, ShardToFetch
 from smalti.cache.stats import Counters
 from smalti.cache.transfer import (
     PART_BYTES,
@@ -182,7 +182,7 @@ class Fetcher:
 
     def __init__(
         self,
-        source: Source,
+        source: ShardSource,
         paths: CopyPaths,
         counters: Counters,
         tuner: PerProcess[ConcurrencyTuner],

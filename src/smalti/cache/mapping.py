@@ -28,7 +28,7 @@ import numpy as np
 import xxhash
 
 from smalti.cache.files import is_quarantined, quarantine
-from smalti.cache.sources import ShardToFetch, Source
+from smalti.cache.sources import ShardSource, ShardToFetch
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import AnyShard
 
@@ -329,7 +329,7 @@ class ShardOpener:
     when they are wrong.
     """
 
-    def __init__(self, shard: ShardToFetch, source: Source, known: OpenShards, *, is_copied: bool) -> None:
+    def __init__(self, shard: ShardToFetch, source: ShardSource, known: OpenShards, *, is_copied: bool) -> None:
         self._shard, self._source, self._known, self._is_copied = shard, source, known, is_copied
         self._before: States = ()
         # `chmod`, hard links and backups change only the status: without hashes and copies, such a file is still read.

@@ -95,7 +95,7 @@ def detect_cache_folder() -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ShardSource:
     """One version of a shard set, and how its shards are fetched."""
 
     store: Store
@@ -201,7 +201,7 @@ class CopyPaths:
     The limit is used only to refuse folders in which no limit can be kept.
     """
 
-    def __init__(self, source: Source, limit: int | None) -> None:
+    def __init__(self, source: ShardSource, limit: int | None) -> None:
         self._source, self._limit = source, limit
         self._roots: dict[bool, Path] = {}
 
@@ -313,7 +313,7 @@ class ShardSources:
     A shard's id is its place in all sources, laid end to end. `limit` is for the copies of all of them.
     """
 
-    def __init__(self, sources: Sequence[Source], limit: int | None) -> None:
+    def __init__(self, sources: Sequence[ShardSource], limit: int | None) -> None:
         self.sources = sources
         self.paths = [CopyPaths(source, limit) for source in sources]
         """By source, the paths of its copies."""
@@ -328,7 +328,7 @@ class ShardSources:
         number = bisect_right(self._ends, shard_id)
         return number, shard_id - (self._ends[number - 1] if number else 0)
 
-    def source_of(self, shard_id: int) -> Source:
+    def source_of(self, shard_id: int) -> ShardSource:
         """Return the source of a shard."""
         return self.sources[self.locate(shard_id)[0]]
 
@@ -424,7 +424,7 @@ class ShardSources:
         return [(root, table) for paths, table in zip(self.paths, self._tables, strict=True) for root in paths.roots]
 
 
-def _kept_bytes(source: Source) -> NDArray[np.int64]:
+def _kept_bytes(source: ShardSource) -> NDArray[np.int64]:
     """Return by shard the bytes that its copies take; int64, shape (shards,)."""
     sizes = bytes_of(source.shards)
     return sizes.raw + sizes.zipped if source.options.keep_zip else sizes.raw

@@ -178,7 +178,7 @@ def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) 
 
 
 @dataclass(frozen=True)
-class Parts:
+class ObjectParts:
     """The parts in which an object is requested."""
 
     spans: list[tuple[int, int]]
@@ -187,15 +187,15 @@ class Parts:
     """Requests that run at once, and parts in memory."""
 
 
-def divide(num_bytes: int, at_once: int) -> Parts:
+def divide(num_bytes: int, at_once: int) -> ObjectParts:
     """Divide an object of so many bytes, of which at most `at_once` parts are requested at once."""
-    return Parts(list(pairwise([*range(0, num_bytes, PART_BYTES), num_bytes])), at_once)
+    return ObjectParts(list(pairwise([*range(0, num_bytes, PART_BYTES), num_bytes])), at_once)
 
 
 class _PartRequests:
     """Parts of an object, requested by some threads and taken by one, not far ahead of it."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ObjectParts) -> None:
         self.count = len(parts.spans)
         self._parts = parts
         self._changed = threading.Condition()
@@ -244,7 +244,9 @@ class _PartRequests:
             self._changed.notify_all()
 
 
-def stream_parts(store: Store, key: str, parts: Parts, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
+def stream_parts(
+    store: Store, key: str, parts: ObjectParts, *, deadline: TransferDeadline, stall: float
+) -> Generator[bytes]:
     """Yield an object by several ranged requests at once, which use a link better than one connection.
 
     Parts of different objects under one key would go unnoticed: only for objects whose hash is known. Each part is

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from smalti.dataset.forecast import Forecast, ReaderSetup, Shards, forecast
+from smalti.dataset.forecast import Forecast, ReaderSetup, ShardSizes, forecast
 from smalti.dataset.streaming import open_dataset
 from smalti.errors import ArgumentError, SchemaError
 from smalti.format.sizes import parse_byte_count
@@ -128,7 +128,7 @@ def forecast_epoch(
         open_dataset(open_store(place), version=version, tag=tag, split=split, world=world, **options)
     ) as dataset:
         sizes = dataset.stream.sets[0].num_bytes_each
-        return forecast(dataset.cursor(), Shards(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
+        return forecast(dataset.cursor(), ShardSizes(dataset.stream.shard_sizes, sizes.stored, sizes.raw), reader)
 
 
 def run_cost(found: Forecast, reader: ReaderSetup, rates: Rates, *, epochs: int = 1) -> RunCost:

@@ -100,7 +100,7 @@ class ReaderSetup:
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class ShardSizes:
     """Sizes of the shards; each int64, shape (shards,)."""
 
     samples: Ints
@@ -110,7 +110,7 @@ class Shards:
     """Unpacked bytes."""
 
 
-def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
+def forecast(cursor: Cursor, shards: ShardSizes, reader: ReaderSetup) -> Forecast:
     """Return the cost of the cursor's epoch. Pure; O(shards) for each canonical node.
 
     Raises:
@@ -150,12 +150,12 @@ def forecast(cursor: Cursor, shards: Shards, reader: ReaderSetup) -> Forecast:
 
 def bytes_in_use(plan: EpochPlan, samples: Ints, raw: Ints, host: int, num_hosts: int) -> int:
     """Return the most unpacked bytes, at any time in an epoch, of the shards of the windows that a host reads."""
-    _, rows = _shards_of_host(plan, Shards(samples, raw, raw), host, num_hosts)
+    _, rows = _shards_of_host(plan, ShardSizes(samples, raw, raw), host, num_hosts)
     return rows.most_held(ahead=0)
 
 
 def _shards_of_host(
-    plan: EpochPlan, shards: Shards, host: int, num_hosts: int
+    plan: EpochPlan, shards: ShardSizes, host: int, num_hosts: int
 ) -> "tuple[NDArray[np.bool_], _WindowRows]":
     """Return which shards a host reads (bool, shape (shards,)), and in which rows of windows it needs them."""
     ends, count = np.cumsum(shards.samples), shards.samples.size
@@ -172,7 +172,7 @@ def _shards_of_host(
     return read, rows
 
 
-def _host(host: int, plan: EpochPlan, shards: Shards, reader: ReaderSetup, cursor: Cursor) -> HostForecast:
+def _host(host: int, plan: EpochPlan, shards: ShardSizes, reader: ReaderSetup, cursor: Cursor) -> HostForecast:
     read, rows = _shards_of_host(plan, shards, host, reader.hosts)
     cold, unpacked = int(shards.stored[read].sum()), int(shards.raw[read].sum())
     window, in_use = (min(unpacked, rows.most_held(ahead=ahead)) for ahead in (1, 0))

@@ -167,7 +167,7 @@ def measure_reading(
 
     with _folder(local) as folder:
         with closing(reader.open(folder / "facts")) as dataset:
-            facts = SetFacts.of(dataset)
+            facts = SetShards.of(dataset)
         round_trip = _round_trip(store, facts.shards, share)
         for number in threads:
             add(_measure("link", number, share, (facts.ranges(store, each) for each in facts.numbers())))
@@ -204,7 +204,7 @@ class _Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class SetFacts:
+class SetShards:
     """The shards of the set, in the order of sample ids."""
 
     version: int
@@ -217,7 +217,7 @@ class SetFacts:
     """Unpacked bytes of each shard; int64, shape (shards,)."""
 
     @classmethod
-    def of(cls, dataset: StreamingDataset) -> "SetFacts":
+    def of(cls, dataset: StreamingDataset) -> "SetShards":
         """Return the facts of an open dataset.
 
         Raises:
@@ -250,7 +250,7 @@ class SetFacts:
             yield int(self.stored[number] * ids.size / (end - begin)), int(ids.size)
 
 
-def _cold(dataset: StreamingDataset, facts: SetFacts, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
+def _cold(dataset: StreamingDataset, facts: SetShards, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
     """Yield the reading of each shard once, as long as there is room for its copy; append its number to `read`."""
     room = SHARE_OF_DISK * shutil.disk_usage(folder).free
     for number in np.flatnonzero(np.diff(facts.ends, prepend=0)).tolist():

@@ -28,7 +28,7 @@ from smalti.catalog.table.shard_table import samples_of
 from smalti.errors import ArgumentError, CommitConflict, DatasetExists, SmaltiError, StoreExists, StoreNotFound
 from smalti.exchange.target import (
     Content,
-    Target,
+    CopyTarget,
     plain_index,
     read_content,
     split_draft,
@@ -162,7 +162,7 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
     content = read_content(sides.source, choice.number_in(sides.source))
     if content.header is None:
         return copy_plain(sides, content, split)
-    state = Target.read(sides.target, find_newest(sides.target))
+    state = CopyTarget.read(sides.target, find_newest(sides.target))
     write_id = content.header.write_id if split is None else split_write_id(content, split)
     parcel = Parcel(content, write_id, split)
     present = state.version_of(content.header, write_id=write_id)
@@ -263,7 +263,7 @@ class _Need:
     bytes_present: int = 0
 
 
-def copy_parcels(sides: Sides, state: Target, parcels: Sequence[Parcel]) -> CopyReport:
+def copy_parcels(sides: Sides, state: CopyTarget, parcels: Sequence[Parcel]) -> CopyReport:
     """Copy what is missing of these versions, and publish them in this order.
 
     Raises:
@@ -325,7 +325,7 @@ def copy_parcels(sides: Sides, state: Target, parcels: Sequence[Parcel]) -> Copy
     )
 
 
-def _needs(state: Target, parcels: Sequence[Parcel], *, is_checked: bool) -> _Need:
+def _needs(state: CopyTarget, parcels: Sequence[Parcel], *, is_checked: bool) -> _Need:
     need = _Need()
     seen: set[str] = set()
     for parcel in parcels:

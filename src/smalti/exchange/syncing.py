@@ -15,7 +15,7 @@ from smalti.catalog.opening import Tag, find_newest, headers_before, no_shard_se
 from smalti.catalog.tags import tag
 from smalti.errors import DatasetExists
 from smalti.exchange.copying import CopyReport, Parcel, Sides, SkippedVersion, copy_parcels, copy_plain
-from smalti.exchange.target import REMOVALS, Target, content_of, has_same_content, has_same_records, read_content
+from smalti.exchange.target import REMOVALS, CopyTarget, content_of, has_same_content, has_same_records, read_content
 from smalti.exchange.transfer import CopyOptions, Progress
 from smalti.storage import Place
 
@@ -57,7 +57,7 @@ def sync(
         return copy_plain(sides, read_content(sides.source, None), None)
     # Newest first, so that a version which is published meanwhile is left to the next call.
     headers = [newest.header, *headers_before(sides.source, newest.header)][::-1]
-    state = Target.read(sides.target, find_newest(sides.target))
+    state = CopyTarget.read(sides.target, find_newest(sides.target))
     done = _last_copied(state, headers)
     tagged = read_tags(sides.source) if tags else {}
     wanted, skipped = _wanted(state, headers, done, {each.version for each in tagged.values()}, history=history)
@@ -67,7 +67,7 @@ def sync(
     return replace(report, skipped=tuple(skipped), tags=moved)
 
 
-def _last_copied(state: Target, headers: Sequence[Header]) -> int:
+def _last_copied(state: CopyTarget, headers: Sequence[Header]) -> int:
     """Return the newest version of the source that the target has, or had; 0 if there is none.
 
     Raises:
@@ -89,7 +89,7 @@ def _last_copied(state: Target, headers: Sequence[Header]) -> int:
 
 
 def _wanted(
-    state: Target, headers: Sequence[Header], done: int, tagged: set[int], *, history: bool
+    state: CopyTarget, headers: Sequence[Header], done: int, tagged: set[int], *, history: bool
 ) -> tuple[list[Header], list[SkippedVersion]]:
     """Return the versions that the target should have, oldest first, and those that it cannot get any more."""
     newest = headers[-1]
@@ -108,7 +108,7 @@ def _wanted(
 
 
 def _parcels(
-    sides: Sides, state: Target, headers: Sequence[Header], wanted: Sequence[Header], done: int, *, history: bool
+    sides: Sides, state: CopyTarget, headers: Sequence[Header], wanted: Sequence[Header], done: int, *, history: bool
 ) -> list[Parcel]:
     """Return what to copy, oldest first; after it the newest version of the target is that of the source.
 
@@ -128,14 +128,14 @@ def _parcels(
     return found
 
 
-def _is_newest(state: Target, source: Header) -> bool:
+def _is_newest(state: CopyTarget, source: Header) -> bool:
     """Return whether the newest version of the target has the content and records of this one."""
     newest = state.newest
     return newest is not None and has_same_content(newest, source) and has_same_records(source, newest)
 
 
 def _parcel(
-    sides: Sides, state: Target, headers: Sequence[Header], header: Header, done: int, *, history: bool
+    sides: Sides, state: CopyTarget, headers: Sequence[Header], header: Header, done: int, *, history: bool
 ) -> Iterator[Parcel]:
     """Yield what to copy for a version of the source: itself, or a placeholder for it."""
     expired = set(headers[-1].expired)

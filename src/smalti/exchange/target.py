@@ -209,7 +209,7 @@ REMOVALS = ("vacuum", "purge")
 
 
 @dataclass
-class Target:
+class CopyTarget:
     """The place that versions are copied to."""
 
     store: Store
@@ -220,7 +220,7 @@ class Target:
     _listed: dict[int, int] | None = field(default=None, repr=False)
 
     @classmethod
-    def read(cls, store: Store, newest: Newest) -> "Target":
+    def read(cls, store: Store, newest: Newest) -> "CopyTarget":
         """Read the headers of the target.
 
         Raises:

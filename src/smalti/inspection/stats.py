@@ -137,7 +137,7 @@ def stats_of(
 ) -> Stats:
     """Return statistics of opened rows: those with the sorted `numbers`, or all; other arguments as for `stats`."""
     chosen, manifest = rows.choose(columns), rows.set.manifest
-    run = _Run(rows, chosen, decode=decode)
+    run = _Accumulation(rows, chosen, decode=decode)
     total = rows.num_rows if numbers is None else len(numbers)
     threads = os.cpu_count() or 1
     with (
@@ -182,7 +182,7 @@ def _jobs(rows: VersionRows, numbers: Ids | None) -> Iterator[_Job]:
             yield number, None
 
 
-class _Run:
+class _Accumulation:
     """The statistics that were accumulated so far."""
 
     def __init__(self, rows: VersionRows, chosen: Sequence[str], *, decode: bool) -> None:

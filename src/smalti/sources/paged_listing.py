@@ -29,7 +29,7 @@ class Listed(Protocol):
 
 
 @dataclass(frozen=True)
-class Listing:
+class PartialListing:
     """The part of a folder that was listed so far, in the order of keys."""
 
     after: str = ""
@@ -43,8 +43,8 @@ class Listing:
 
 
 def list_further(
-    store: Store, listing: Listing, *, seconds: float, clock: Callable[[], float] = time.monotonic
-) -> Listing:
+    store: Store, listing: PartialListing, *, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> PartialListing:
     """Continue a listing until its end, but begin no further page after `seconds`; at least one page is listed.
 
     Objects that are added or removed behind the position meanwhile are not noticed: compare two complete listings.
@@ -57,7 +57,7 @@ def list_further(
         page = _page(store, listing.after)
         images = [(item.key, item) for item in page.objects if is_image(item.key)]
         digest = extend_digest(listing.digest, images)
-        listing = Listing(page.after, digest, listing.count + len(images), page.is_last)
+        listing = PartialListing(page.after, digest, listing.count + len(images), page.is_last)
         if clock() - begin >= seconds:
             break
     return listing

@@ -18,7 +18,7 @@ _WHO_NEEDS_CREDENTIALS = (
 )
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     """Kinds of faults, by what a caller can do about them."""
 
     MISSING = enum.auto()
@@ -37,42 +37,42 @@ class Kind(enum.Enum):
     OTHER = enum.auto()
 
 
-RETRYABLE = frozenset({Kind.TIMEOUT, Kind.TRANSIENT})
+RETRYABLE = frozenset({FaultKind.TIMEOUT, FaultKind.TRANSIENT})
 
-_CLASS_NAMES: dict[Kind, tuple[str, ...]] = {
-    Kind.NO_CREDENTIALS: (
+_CLASS_NAMES: dict[FaultKind, tuple[str, ...]] = {
+    FaultKind.NO_CREDENTIALS: (
         "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
         "DefaultCredentialsError", "CredentialUnavailableError", "LocalTokenNotFoundError",
     ),
-    Kind.NO_TOKEN: ("AzureIdentityError",),
-    Kind.REFUSED: (
+    FaultKind.NO_TOKEN: ("AzureIdentityError",),
+    FaultKind.REFUSED: (
         "RefreshError", "ClientAuthenticationError", "AzureSigningError", "Unauthenticated", "PermissionDenied",
         "HostKeyNotVerifiable", "GatedRepoError", "SFTPPermissionDenied",
     ),
-    Kind.MISSING: (
+    FaultKind.MISSING: (
         "NotFound", "ResourceDoesNotExist", "ResourceNotFoundError", "RepositoryNotFoundError",
         "RevisionNotFoundError", "EntryNotFoundError", "SFTPNoSuchFile", "SFTPNoSuchPath", "SFTPNotADirectory",
         "SFTPFileIsADirectory",
     ),
-    Kind.EXISTS: ("AlreadyExists", "ResourceAlreadyExists", "ResourceExistsError", "SFTPFileAlreadyExists"),
-    Kind.TRANSIENT: (
+    FaultKind.EXISTS: ("AlreadyExists", "ResourceAlreadyExists", "ResourceExistsError", "SFTPFileAlreadyExists"),
+    FaultKind.TRANSIENT: (
         "SFTPNoConnection", "SFTPConnectionLost", "ConnectionLost", "ServiceRequestError", "ServiceResponseError",
         "EndpointConnectionError", "ConnectionClosedError", "ResponseStreamingError", "IncompleteReadError",
         "HTTPClientError", "ClientPayloadError", "ServerDisconnectedError", "ClientConnectionError",
         "ClientOSError", "ChunkedEncodingError", "ProtocolError", "ConnectionError", "DatabricksError",
         "InternalError", "TemporarilyUnavailable", "DeadlineExceeded", "TooManyRequests", "ResourceExhausted",
     ),
-    Kind.TIMEOUT: ("FSTimeoutError", "ReadTimeoutError", "ConnectTimeoutError"),
-    Kind.OTHER: ("BadRequest", "NotImplemented"),
+    FaultKind.TIMEOUT: ("FSTimeoutError", "ReadTimeoutError", "ConnectTimeoutError"),
+    FaultKind.OTHER: ("BadRequest", "NotImplemented"),
 }  # fmt: skip
 """Names of the client libraries' classes. `DatabricksError` is a base class: a status without a class, mostly 502."""
-_CODES: dict[Kind, tuple[str, ...]] = {
-    Kind.EXISTS: ("PreconditionFailed",),
-    Kind.OTHER: ("NotImplemented",),
-    Kind.TRANSIENT: ("ConditionalRequestConflict", "OperationAborted", "SlowDown"),
-    Kind.TIMEOUT: ("RequestTimeout",),
-    Kind.PAST_END: ("InvalidRange",),
-    Kind.REFUSED: (
+_CODES: dict[FaultKind, tuple[str, ...]] = {
+    FaultKind.EXISTS: ("PreconditionFailed",),
+    FaultKind.OTHER: ("NotImplemented",),
+    FaultKind.TRANSIENT: ("ConditionalRequestConflict", "OperationAborted", "SlowDown"),
+    FaultKind.TIMEOUT: ("RequestTimeout",),
+    FaultKind.PAST_END: ("InvalidRange",),
+    FaultKind.REFUSED: (
         "400", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed",
         "AuthenticationFailed", "AuthorizationFailure",
     ),
@@ -82,15 +82,15 @@ after `ConditionalRequestConflict`; AWS answers "400" to a HEAD with an expired 
 _BY_NAME = {name: kind for kind, names in _CLASS_NAMES.items() for name in names}
 _BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes}
 _BY_STATUS = {
-    401: Kind.REFUSED,
-    403: Kind.REFUSED,
-    404: Kind.MISSING,
-    408: Kind.TIMEOUT,
-    409: Kind.TRANSIENT,
-    410: Kind.MISSING,
-    412: Kind.EXISTS,
-    416: Kind.PAST_END,
-    429: Kind.TRANSIENT,
+    401: FaultKind.REFUSED,
+    403: FaultKind.REFUSED,
+    404: FaultKind.MISSING,
+    408: FaultKind.TIMEOUT,
+    409: FaultKind.TRANSIENT,
+    410: FaultKind.MISSING,
+    412: FaultKind.EXISTS,
+    416: FaultKind.PAST_END,
+    429: FaultKind.TRANSIENT,
 }
 _EXPIRED = frozenset(
     {
@@ -118,7 +118,7 @@ _NO_LOGIN_TEXTS = (
 )
 
 
-def classify(error: BaseException) -> Kind:
+def classify(error: BaseException) -> FaultKind:
     """Return the kind of a fault, by the most specific fact of the error and its causes. Pure."""
     chain = list(_chain(error))
     for kind_of in (_by_code, _by_name, _by_status, _by_builtin):
@@ -126,7 +126,7 @@ def classify(error: BaseException) -> Kind:
             kind = kind_of(link)
             if kind is not None:
                 return kind
-    return Kind.OTHER
+    return FaultKind.OTHER
 
 
 def error_code(error: BaseException) -> str:
@@ -162,25 +162,25 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
     kind = classify(error)
     facts = {**facts, "code": error_code(error)}
     advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
-    if kind is Kind.MISSING and _is_bucket_missing(error):
+    if kind is FaultKind.MISSING and _is_bucket_missing(error):
         return no_bucket(what, urlsplit(str(facts.get("url", ""))).netloc, **facts)
-    if kind is Kind.MISSING:
+    if kind is FaultKind.MISSING:
         return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
-    if kind is Kind.EXISTS:
+    if kind is FaultKind.EXISTS:
         return StoreExists(f"{what}: an object is there already; nothing was written", **facts)
-    if kind is Kind.NO_CREDENTIALS:
+    if kind is FaultKind.NO_CREDENTIALS:
         return StoreAuthError(f"{what}: no credentials were found; {advice}", **facts)
-    if kind is Kind.NO_TOKEN:
+    if kind is FaultKind.NO_TOKEN:
         return StoreAuthError(f"{what}: {detail}; check them, or {advice}", **facts)
-    if kind is Kind.REFUSED:
+    if kind is FaultKind.REFUSED:
         return StoreAuthError(f"{what}: the credentials were refused ({detail}); check them, or {advice}", **facts)
-    if kind is Kind.UNTRUSTED:
+    if kind is FaultKind.UNTRUSTED:
         return StoreError(
             f"{what}: the server's certificate is not trusted ({detail}); if the server is yours, name its authority's "
             "file in AWS_CA_BUNDLE (S3) or SSL_CERT_FILE (all others)",
             **facts,
         )
-    if kind is Kind.TIMEOUT:
+    if kind is FaultKind.TIMEOUT:
         return StoreTimeout(
             f"{what}: no answer before the deadline ({detail}); check the endpoint and the network", **facts
         )
@@ -188,7 +188,7 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
         return StoreError(f"{what}: {detail}; this store cannot do that", is_unsupported=True, **facts)
     if _is_refused_connection(error):
         detail = f"{detail}; no server answers there: check that it runs, and {scheme.endpoint_help}"
-    return StoreError(f"{what}: {detail}", **({"is_transient": True} if kind is Kind.TRANSIENT else {}), **facts)
+    return StoreError(f"{what}: {detail}", **({"is_transient": True} if kind is FaultKind.TRANSIENT else {}), **facts)
 
 
 def _is_bucket_missing(error: BaseException) -> bool:
@@ -243,15 +243,15 @@ def _code_of(error: BaseException) -> str:
     return str(getattr(code, "value", code))  # Azure's codes are members of an enumeration
 
 
-def _by_code(error: BaseException) -> Kind | None:
+def _by_code(error: BaseException) -> FaultKind | None:
     return _BY_CODE.get(_code_of(error))
 
 
-def _by_name(error: BaseException) -> Kind | None:
+def _by_name(error: BaseException) -> FaultKind | None:
     if any(text in str(error).lower() for text in _NO_LOGIN_TEXTS):
-        return Kind.NO_CREDENTIALS
+        return FaultKind.NO_CREDENTIALS
     if any(text in str(error).lower() for text in _UNTRUSTED_TEXTS):
-        return Kind.UNTRUSTED
+        return FaultKind.UNTRUSTED
     for base in type(error).__mro__:
         if base.__module__ == "builtins":
             break
@@ -272,26 +272,26 @@ def _status_of(error: BaseException) -> str:
     return str(status or "")
 
 
-def _by_status(error: BaseException) -> Kind | None:
+def _by_status(error: BaseException) -> FaultKind | None:
     try:
         number = int(_status_of(error))
     except ValueError:
         return None
-    return _BY_STATUS.get(number, Kind.TRANSIENT if number >= 500 else None)
+    return _BY_STATUS.get(number, FaultKind.TRANSIENT if number >= 500 else None)
 
 
-def _by_builtin(error: BaseException) -> Kind | None:
-    table: tuple[tuple[type[BaseException], Kind], ...] = (
-        (FileNotFoundError, Kind.MISSING),
-        (NotADirectoryError, Kind.MISSING),
-        (IsADirectoryError, Kind.MISSING),
-        (FileExistsError, Kind.EXISTS),
-        (PermissionError, Kind.REFUSED),
-        (TimeoutError, Kind.TIMEOUT),
-        (ConnectionError, Kind.TRANSIENT),
+def _by_builtin(error: BaseException) -> FaultKind | None:
+    table: tuple[tuple[type[BaseException], FaultKind], ...] = (
+        (FileNotFoundError, FaultKind.MISSING),
+        (NotADirectoryError, FaultKind.MISSING),
+        (IsADirectoryError, FaultKind.MISSING),
+        (FileExistsError, FaultKind.EXISTS),
+        (PermissionError, FaultKind.REFUSED),
+        (TimeoutError, FaultKind.TIMEOUT),
+        (ConnectionError, FaultKind.TRANSIENT),
     )
     if str(error).startswith("Forbidden:"):
-        return Kind.REFUSED  # gcsfs raises a bare OSError for a 403
+        return FaultKind.REFUSED  # gcsfs raises a bare OSError for a 403
     for builtin, kind in table:
         if isinstance(error, builtin):
             return kind

@@ -28,9 +28,9 @@ from smalti.storage.store import (
     ObjectInfo,
     OldVersion,
     Store,
+    SyncWatch,
     Tagged,
     UnfinishedUpload,
-    Watch,
     check_key,
     check_span,
     folder_of,
@@ -132,11 +132,11 @@ class LocalStore(Store):
         return disk_of(self.root)
 
     @contextmanager
-    def watched(self) -> Iterator[Watch]:
+    def watched(self) -> Iterator[SyncWatch]:
         """Sync for other processes on the disk of the root, which must exist; see `Store.watched`."""
         disk = self.disk()
         if disk is None:
-            yield Watch(None, self.sync)
+            yield SyncWatch(None, self.sync)
             return
         with self._mapped("", "open"):
             descriptor = os.open(self.root, os.O_RDONLY)
@@ -147,7 +147,7 @@ class LocalStore(Store):
                 with self._mapped("", "sync"):
                     sync_file_system(descriptor)
 
-            yield Watch(disk, sync)
+            yield SyncWatch(disk, sync)
         finally:
             os.close(descriptor)
 

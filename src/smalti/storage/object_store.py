@@ -16,7 +16,7 @@ from smalti.process import PerProcess
 from smalti.redaction import HiddenOptions
 from smalti.storage.errors import (
     RETRYABLE,
-    Kind,
+    FaultKind,
     classify,
     is_expired,
     is_throttled,
@@ -111,7 +111,7 @@ class FsspecReader:
             range_bytes = self._range_bytes
             first = self._range(path, begin, begin + range_bytes, timeout)
         except Exception as error:
-            if classify(error) is not Kind.PAST_END:
+            if classify(error) is not FaultKind.PAST_END:
                 raise
             first = b""  # an empty object has no first byte
         if len(first) < range_bytes and not tag:
@@ -265,7 +265,7 @@ class FsspecStore(Store):
                     if chunk:
                         yield chunk
             except Exception as error:  # noqa: BLE001 -- classified there, and raised unless it is retried
-                if at and (isinstance(error, ChangedError) or classify(error) is Kind.EXISTS):
+                if at and (isinstance(error, ChangedError) or classify(error) is FaultKind.EXISTS):
                     raise_clean(self._changed(key, at), error, self._known_secrets())
                 attempts.failed(error)
                 if at and not tag:
@@ -517,7 +517,7 @@ class FsspecStore(Store):
             try:
                 return run(timeout=attempts.left())
             except Exception as error:  # noqa: BLE001, PERF203 -- classified there, and raised unless it is retried
-                if past_end is not None and classify(error) is Kind.PAST_END:
+                if past_end is not None and classify(error) is FaultKind.PAST_END:
                     return past_end
                 attempts.failed(error)
 
@@ -572,7 +572,7 @@ class Attempts:
             raise error
         self._faults += 1
         kind = classify(error)
-        if kind is Kind.REFUSED and is_expired(error) and not self._is_renewed:
+        if kind is FaultKind.REFUSED and is_expired(error) and not self._is_renewed:
             self._is_renewed = True
             # The very first operation creates the connection itself.
             self._store._renew(self._connection or self._store._connection.peek())

@@ -63,7 +63,7 @@ def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, secon
         options: Options of the store.
         seconds: Time limit of each step.
     """
-    run = _Run(seconds)
+    run = _ProbeRun(seconds)
     limits = {"request_timeout": seconds / 2, "request_attempts": 2}
     is_local = not isinstance(place, Store) and ":/" not in str(place) and not str(place).startswith("/Volumes/")
     store = run.step("open", lambda: open_store(place, options if is_local else {**limits, **(options or {})}))
@@ -91,7 +91,7 @@ def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, secon
     return Probe(redact_address(store.url), tuple(run.steps), skew)
 
 
-class _Run:
+class _ProbeRun:
     """The steps taken so far."""
 
     def __init__(self, seconds: float) -> None:

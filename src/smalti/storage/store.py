@@ -147,7 +147,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Watch:
+class SyncWatch:
     """Responsibility for objects that other processes put unsynced since it was created."""
 
     disk: Disk | None
@@ -240,12 +240,12 @@ class Store(ABC):
         return None
 
     @contextmanager
-    def watched(self) -> Iterator[Watch]:
+    def watched(self) -> Iterator[SyncWatch]:
         """Sync on behalf of other processes: inside, those with the same `disk` may leave their puts unsynced.
 
-        `Watch.sync` also reports disk errors that occurred while no process had the file open, as `sync` may not.
+        `SyncWatch.sync` also reports disk errors that occurred while no process had the file open, as `sync` may not.
         """
-        yield Watch(None, self.sync)
+        yield SyncWatch(None, self.sync)
 
     @abstractmethod
     def put_file(self, key: str, path: Path) -> None:

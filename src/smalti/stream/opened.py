@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import Outline, ShardCache, Source, Uses, with_descriptors
+from smalti.cache import Outline, ShardCache, ShardSource, Uses, with_descriptors
 from smalti.errors import CursorError, FormatError, SampleIndexError, SchemaError
 from smalti.format import ShardInfo, batch_of
 from smalti.format.logical import LogicalTypes
@@ -385,7 +385,7 @@ class AlignedShards:
 class JoinedCache(ShardCache):
     """A cache that plans, fetches and counts each shard together with the shards aligned with it."""
 
-    def __init__(self, *sources: Source, limit: int | None, aligned: AlignedShards) -> None:
+    def __init__(self, *sources: ShardSource, limit: int | None, aligned: AlignedShards) -> None:
         """As `ShardCache`; the sources are those of the streams, then those of added columns, as in `aligned`."""
         self.aligned = aligned
         super().__init__(*sources, limit=limit)

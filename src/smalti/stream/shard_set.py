@@ -24,7 +24,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache import Source
+from smalti.cache import ShardSource
 from smalti.cache.sources import CacheOptions, detect_cache_folder
 from smalti.catalog import Manifest
 from smalti.catalog.header import INDEX
@@ -173,20 +173,20 @@ class ShardSet:
         return None if wanted is None else tuple(name for name in wanted if name in known)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ShardSource:
         """The cache's source of its shards."""
         digest = self.manifest.digest if self.entry is None else self.entry.digest
         return self._source(digest, self.shards, self.own_names)
 
     @property
-    def sources_of_added(self) -> list[Source]:
+    def sources_of_added(self) -> list[ShardSource]:
         """The cache's sources of the shards of added columns."""
         return [self._source(each.entry.digest, each.shards, self._names_in(each.entry.columns)) for each in self.added]
 
-    def _source(self, digest: str, shards: Sequence[ShardInfo], names: tuple[str, ...] | None) -> Source:
+    def _source(self, digest: str, shards: Sequence[ShardInfo], names: tuple[str, ...] | None) -> ShardSource:
         options = self.options
         is_own = self.manifest.version > 0  # a plain set has no version; any writer may have made its shards
-        return Source(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own, names)
+        return ShardSource(self.store, digest, shards, options.cache, options.allow_unsafe_types, is_own, names)
 
 
 class ConcatenatedShards(Sequence[ShardInfo]):

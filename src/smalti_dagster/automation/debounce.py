@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, replace
 
-from smalti.sources.paged_listing import Listing
+from smalti.sources.paged_listing import PartialListing
 
 MAX_TRIES = 3
 """Runs that are requested for one content before a person is asked to look."""
@@ -23,7 +23,7 @@ class WatchState:
     """Time at which that change was first seen, in seconds."""
     messages: str = ""
     """Digest of the messages of a queue that no run has followed yet; empty if there are none."""
-    listing: Listing = field(default_factory=Listing)
+    listing: PartialListing = field(default_factory=PartialListing)
     """The part of a paged listing that is done."""
 
     def to_cursor(self) -> str:
@@ -36,7 +36,7 @@ class WatchState:
         """Return what `to_cursor` wrote; a fresh start for none, or for one that a person edited."""
         try:
             values = json.loads(text or "{}")
-            return cls(**{**values, "listing": Listing(**values.get("listing", {}))})
+            return cls(**{**values, "listing": PartialListing(**values.get("listing", {}))})
         except (ValueError, TypeError, AttributeError):
             return cls()
 

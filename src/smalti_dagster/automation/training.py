@@ -36,7 +36,7 @@ GOING_ON, TRAINED, FAILED, NOTHING = "going on", "trained", "failed", "trained n
 
 
 @dataclass(frozen=True)
-class Attempts:
+class ContentRuns:
     """The runs that were seen to train on one content, oldest first."""
 
     digest: str = ""
@@ -48,7 +48,7 @@ class Attempts:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_cursor(cls, text: str | None, digest: str) -> "Attempts":
+    def from_cursor(cls, text: str | None, digest: str) -> "ContentRuns":
         """Return what `to_cursor` wrote about a content; none for another content, or a text that a person edited."""
         try:
             found = cls(**json.loads(text or "{}"))
@@ -91,7 +91,7 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
             other = f"{name} was made from {source}, and the declaration says {wanted}"
             todo = f"launch {job} by hand, or change the declaration"
             return dg.SensorResult(skip_reason=f"{other}: {todo}", cursor=context.cursor)
-        seen = _look(context.instance, declared, Attempts.from_cursor(context.cursor, header.digest))
+        seen = _look(context.instance, declared, ContentRuns.from_cursor(context.cursor, header.digest))
         started = context.last_sensor_start_time or 0.0
         reason = _why_not_again(seen, started) or _why_not_now(context.instance, declared)
         if reason:
@@ -110,7 +110,7 @@ def _unchecked(instance: dg.DagsterInstance, declared: Declaration, checked: Hea
     return f"; the blocking checks of version {newest} have not all passed: see run {event.run_id if event else ''}"
 
 
-def _look(instance: dg.DagsterInstance, declared: Declaration, before: Attempts) -> Attempts:
+def _look(instance: dg.DagsterInstance, declared: Declaration, before: ContentRuns) -> ContentRuns:
     """Return the trainings on a content as they are now; one that was deleted before it had ended has failed."""
     tags = {TRAINS_TAG: before.digest, DATA_SET_TAG: declared.name}
     records = instance.get_run_records(dg.RunsFilter(tags=tags), ascending=True)
@@ -124,7 +124,7 @@ def _look(instance: dg.DagsterInstance, declared: Declaration, before: Attempts)
         known = before.runs.get(run, ("", 0.0))[0]
         outcome = known if known in (TRAINED, NOTHING) else _outcome(instance, declared, record.dagster_run)
         runs[run] = (outcome, record.create_timestamp.timestamp())
-    return Attempts(before.digest, runs)
+    return ContentRuns(before.digest, runs)
 
 
 def _outcome(instance: dg.DagsterInstance, declared: Declaration, run: dg.DagsterRun) -> str:
@@ -139,7 +139,7 @@ def _outcome(instance: dg.DagsterInstance, declared: Declaration, run: dg.Dagste
     return FAILED
 
 
-def _why_not_again(seen: Attempts, started: float) -> str:
+def _why_not_again(seen: ContentRuns, started: float) -> str:
     """Return why a content is not trained on once more; empty if it may be.
 
     Args:
@@ -187,7 +187,7 @@ def _trains(declared: Declaration, run: dg.DagsterRun) -> bool:
     return run.job_name in {job_name(declared, kind) for kind in TRAINING_JOBS}
 
 
-def _request(declared: Declaration, header: Header, seen: Attempts) -> dg.RunRequest:
+def _request(declared: Declaration, header: Header, seen: ContentRuns) -> dg.RunRequest:
     pinned = {"version": header.version, "digest": header.digest}
     after = f":after:{list(seen.runs)[-1]}" if seen.runs else ""  # a run key is used up for ever
     return dg.RunRequest(

@@ -17,7 +17,7 @@ import dagster as dg
 
 from smalti.errors import StoreNotFound
 from smalti.sources.message_queue import MessageQueue
-from smalti.sources.paged_listing import Listing, list_further
+from smalti.sources.paged_listing import PartialListing, list_further
 from smalti.storage import open_store
 from smalti_dagster.automation import debounce
 from smalti_dagster.automation.debounce import WatchState
@@ -211,7 +211,7 @@ class _Tick:
             return dg.SensorResult(skip_reason=reason, cursor=replace(state, listing=listing).to_cursor())
         if not listing.count:
             raise StoreNotFound(f"{config.described}: the folder is empty or does not exist; nothing is requested")
-        rested, known = replace(state, listing=Listing()), str(facts.get(WATCHED, ""))
+        rested, known = replace(state, listing=PartialListing()), str(facts.get(WATCHED, ""))
         return _Sight(rested, config.described, listing.digest, known, {None: listing.digest}, is_held=is_held)
 
     def _look_at_messages(self, state: WatchState, address: str, last_run: str) -> _Sight | dg.SensorResult:

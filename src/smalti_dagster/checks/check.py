@@ -58,7 +58,7 @@ def prepared_rows(step: CheckInput) -> PreparedTable:
 
 
 @dataclass(frozen=True)
-class Check:
+class DataCheck:
     """The specification of an asset check, and the function that evaluates it."""
 
     spec: dg.AssetCheckSpec
@@ -75,14 +75,14 @@ def declared_check(
     name: CheckName,
     description: str,
     evaluate: Callable[[CheckInput], dg.AssetCheckResult],
-) -> list[Check]:
+) -> list[DataCheck]:
     """Return a check of a stage with the severity that the declaration gives it; none if that is `none`."""
     severity = severity_of(name, declared.checks.severity)
     if severity == "none":
         return []
     blocks = severity == "block"
     spec = dg.AssetCheckSpec(name, asset=declared.key(stage), blocking=blocks, description=description)
-    return [Check(spec, evaluate if blocks else functools.partial(_warn, evaluate))]
+    return [DataCheck(spec, evaluate if blocks else functools.partial(_warn, evaluate))]
 
 
 def _warn(evaluate: Callable[[CheckInput], dg.AssetCheckResult], step: CheckInput) -> dg.AssetCheckResult:
@@ -97,7 +97,7 @@ def _warn(evaluate: Callable[[CheckInput], dg.AssetCheckResult], step: CheckInpu
 def evaluate(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
     declared: Declaration,
-    checks: Iterable[Check],
+    checks: Iterable[DataCheck],
     storage: StorageResource,
     find_facts: Callable[[], Facts],
 ) -> Generator[dg.AssetCheckResult, None, bool]:

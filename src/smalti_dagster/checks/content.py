@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti_dagster.checks.check import Check, CheckInput, declared_check, prepared_rows
+from smalti_dagster.checks.check import CheckInput, DataCheck, declared_check, prepared_rows
 from smalti_dagster.declaration import Declaration, Stage
 from smalti_dagster.lineage import entered_config
 from smalti_dagster.reports.tables import Value, named, table
@@ -18,7 +18,7 @@ from smalti_dagster.sources.inventory import load_counts
 _MAX_NAMED = 10
 
 
-def build_raw_checks(declared: Declaration) -> list[Check]:
+def build_raw_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of a data set's raw data."""
     if declared.source.kind == "rows":
         return build_column_checks(declared, "raw")
@@ -41,7 +41,7 @@ def _every_class_can_be_split(step: CheckInput) -> dg.AssetCheckResult:
     )
 
 
-def build_prepared_checks(declared: Declaration) -> list[Check]:
+def build_prepared_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of a data set's preprocessed rows."""
     if declared.source.kind == "rows":
         return build_column_checks(declared, "prepared")
@@ -90,7 +90,7 @@ _TEXT = (
 )
 
 
-def build_column_checks(declared: Declaration, stage: Stage) -> list[Check]:
+def build_column_checks(declared: Declaration, stage: Stage) -> list[DataCheck]:
     """Return the check of a stage whose rows the declaration names columns of; none of images."""
     if declared.source.kind == "images":
         return []

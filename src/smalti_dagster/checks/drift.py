@@ -7,7 +7,7 @@ import dagster as dg
 
 from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.header import Header
-from smalti_dagster.checks.check import Check, declared_check
+from smalti_dagster.checks.check import DataCheck, declared_check
 from smalti_dagster.checks.sums import ALL, class_counts, find_losses
 from smalti_dagster.checks.version import (
     VersionInput,
@@ -28,7 +28,7 @@ BALANCE = "balance"
 """Accepts any other balance of the classes."""
 
 
-def build_drift_checks(declared: Declaration) -> list[Check]:
+def build_drift_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of what is gone, or has changed, since the newest version that was checked."""
     compared = "since the newest version whose blocking checks passed"
     vanished = f"and no more than a share of the rows (`checks.max_row_loss`), is gone {compared}, unless the run "

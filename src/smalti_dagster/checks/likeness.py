@@ -10,7 +10,7 @@ from smalti.catalog.leakage import find_leaked_rows
 from smalti.spark.prepared.alike import Alike, AlikePair, find_alike
 from smalti.spark.prepared.rows import read_images
 from smalti.spark.prepared.table import PreparedTable
-from smalti_dagster.checks.check import Check, CheckInput, declared_check, prepared_rows
+from smalti_dagster.checks.check import CheckInput, DataCheck, declared_check, prepared_rows
 from smalti_dagster.checks.version import VersionInput, of_version, said_before
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.lineage import CONTENT, content_digest
@@ -21,7 +21,7 @@ _SHOWN_PAIRS = 12
 _SHOWN_CHARACTERS = 200
 
 
-def build_likeness_checks(declared: Declaration) -> list[Check]:
+def build_likeness_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of images that are alike, and of rows that are equal.
 
     Those of images compare hashes that were taken when images were prepared.

@@ -15,7 +15,7 @@ from smalti.catalog import Manifest, load_manifest
 from smalti.catalog.opening import Tag
 from smalti.errors import SmaltiError
 from smalti.torch.train.config import TASKS
-from smalti_dagster.checks.check import Check, CheckInput
+from smalti_dagster.checks.check import CheckInput, DataCheck
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import Place, shards_of
 from smalti_dagster.shard_tags import promoted_model
@@ -87,17 +87,17 @@ def held_out_shards(manifest: Manifest) -> tuple[list[str], list[str]]:
     return list(manifest.metadata.get("classes", [])), shards
 
 
-def build_metric_checks(declared: Declaration) -> list[Check]:
+def build_metric_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of the model of a task other than image classification."""
     checks = []
     if (limit := declared.checks.metric_limit) is not None:
         text = f"The held-out main figure is {limit:g} or better."
         spec = dg.AssetCheckSpec("metric_is_good_enough", asset=declared.key("model"), description=text)
-        checks.append(Check(spec, _metric_is_good_enough))
+        checks.append(DataCheck(spec, _metric_is_good_enough))
     if (most := declared.checks.max_metric_loss) is not None:
         text = f"The main figure is at most {most:.2%} worse than the promoted model's, on the same rows."
         spec = dg.AssetCheckSpec("metric_has_not_worsened", asset=declared.key("model"), description=text)
-        checks.append(Check(spec, _MAIN_FIGURE.compare))
+        checks.append(DataCheck(spec, _MAIN_FIGURE.compare))
     return checks
 
 

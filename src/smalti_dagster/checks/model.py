@@ -6,14 +6,14 @@ import dagster as dg
 
 from smalti.catalog import Manifest
 from smalti.torch.train.config import IMAGES
-from smalti_dagster.checks.check import Check, CheckInput
+from smalti_dagster.checks.check import CheckInput, DataCheck
 from smalti_dagster.checks.metric import HELD_OUT, ComparedFigure, about_model, build_metric_checks
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.places import Place
 from smalti_dagster.stage import Facts
 
 
-def build_model_checks(declared: Declaration) -> list[Check]:
+def build_model_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of a data set's model, of whichever task."""
     if declared.train is not None and declared.train.task != IMAGES:
         return build_metric_checks(declared)
@@ -21,11 +21,11 @@ def build_model_checks(declared: Declaration) -> list[Check]:
     name = "accuracy_is_above_chance" if least is None else "accuracy_is_high_enough"
     expected = "above chance by more than luck explains" if least is None else f"at least {least:.2%}"
     spec = dg.AssetCheckSpec(name, asset=declared.key("model"), description=f"Held-out accuracy is {expected}.")
-    checks = [Check(spec, _accuracy_is_high_enough)]
+    checks = [DataCheck(spec, _accuracy_is_high_enough)]
     if (most := declared.checks.max_accuracy_drop) is not None:
         text = f"Held-out accuracy is at most {most:.2%} below the promoted model's, on the same images."
         spec = dg.AssetCheckSpec("accuracy_has_not_dropped", asset=declared.key("model"), description=text)
-        checks.append(Check(spec, _ACCURACY.compare))
+        checks.append(DataCheck(spec, _ACCURACY.compare))
     return checks
 
 

@@ -19,7 +19,7 @@ import dagster as dg
 from smalti.catalog import Manifest, load_manifest, verify
 from smalti.errors import StoreNotFound, VersionNotFound
 from smalti.format import ShardInfo
-from smalti_dagster.checks.check import Check, prepared_rows
+from smalti_dagster.checks.check import DataCheck, prepared_rows
 from smalti_dagster.checks.drift import build_drift_checks
 from smalti_dagster.checks.likeness import build_likeness_checks
 from smalti_dagster.checks.sums import SplitSums, not_in, sums_of_table
@@ -33,7 +33,7 @@ from smalti_dagster.reports.tables import Value, table
 _DUE = "due_by_slot"  # in the metadata of `hashes_verify`: when each part of the set is to be read again
 
 
-def build_shard_checks(declared: Declaration) -> list[Check]:
+def build_shard_checks(declared: Declaration) -> list[DataCheck]:
     """Return the checks of a data set's shards: of what changed, of their integrity, and of images that are alike.
 
     Those that compare with the version that is `checked` come first: the last blocking one moves that tag.
@@ -42,7 +42,7 @@ def build_shard_checks(declared: Declaration) -> list[Check]:
     return [
         *build_drift_checks(declared),
         *(
-            Check(
+            DataCheck(
                 dg.AssetCheckSpec(name, asset=declared.key("shards"), blocking=True, description=text), of_version(run)
             )
             for name, text, run in checks

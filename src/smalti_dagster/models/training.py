@@ -13,7 +13,7 @@ from pydantic import Field
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
 from smalti.torch.train.config import LAUNCHERS, TrainConfig
-from smalti_dagster.checks.check import Check, evaluate
+from smalti_dagster.checks.check import DataCheck, evaluate
 from smalti_dagster.declaration import Declaration, Train
 from smalti_dagster.declaration.configuration import config_like, of_training, overrides
 from smalti_dagster.lineage import facts_of, materialisations, tag_run, upstream
@@ -155,7 +155,7 @@ def model_asset(
     description: str,
     config: type[dg.Config],
     train_model: Callable[[TrainingRun, Any], dg.MaterializeResult[Any]],
-    checks: Sequence[Check] = (),
+    checks: Sequence[DataCheck] = (),
 ) -> dg.AssetsDefinition:
     """Return the asset of a data set's model with its checks.
 

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 from pydantic import create_model
 
-from smalti_dagster.checks.check import Check, evaluate
+from smalti_dagster.checks.check import DataCheck, evaluate
 from smalti_dagster.checks.content import build_prepared_checks, build_raw_checks
 from smalti_dagster.checks.shards import build_shard_checks
 from smalti_dagster.declaration import Declaration, Stage
@@ -38,7 +38,7 @@ _SPECS: Mapping[Stage, Callable[[Declaration], dg.AssetSpec]] = {
     "prepared": prepared_spec,
     "shards": shards_spec,
 }
-_CHECKS: Mapping[Stage, Callable[[Declaration], list[Check]]] = {
+_CHECKS: Mapping[Stage, Callable[[Declaration], list[DataCheck]]] = {
     "raw": build_raw_checks,
     "prepared": build_prepared_checks,
     "shards": build_shard_checks,
@@ -62,7 +62,7 @@ def data_spec(declared: Declaration, stage: Stage) -> dg.AssetSpec:
     return _SPECS[stage](declared)
 
 
-def data_checks(declared: Declaration, stage: Stage) -> list[Check]:
+def data_checks(declared: Declaration, stage: Stage) -> list[DataCheck]:
     """Return the checks of a stage up to the shards."""
     return _CHECKS[stage](declared)
 

@@ -15,7 +15,7 @@ from smalti.storage.databricks.api import FilesApi
 from smalti.storage.databricks.workspace import Workspace as Open
 from smalti_dagster.resources.databricks.code import build_wheel
 from smalti_dagster.resources.databricks.compute import DatabricksResource
-from smalti_dagster.resources.databricks.entry import Lease, prepare, resolve_secrets
+from smalti_dagster.resources.databricks.entry import StepLease, prepare, resolve_secrets
 from smalti_dagster.resources.databricks.messages import remove_left
 from smalti_dagster.resources.databricks.open_job import PAGE
 from smalti_dagster.resources.databricks.settings import cluster_environment
@@ -233,7 +233,7 @@ def test_another_version_of_the_code_on_the_cluster_is_refused() -> None:
 def test_a_lease_that_is_not_renewed_ends_the_process(tmp_path: Path) -> None:
     ended: list[bool] = []
     (tmp_path / "lease").write_text("1")
-    Lease(tmp_path / "lease", 0.3, threading.Event(), lambda done: ended.append(True)).run()
+    StepLease(tmp_path / "lease", 0.3, threading.Event(), lambda done: ended.append(True)).run()
     assert ended == [True]
 
 

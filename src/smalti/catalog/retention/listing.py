@@ -51,7 +51,7 @@ class CompressedRows(Generic[T]):
             yield self._from_row(*row)
 
 
-class Listing:
+class ListedObjects:
     """Objects in the order in which a store listed them, iterable several times; name, size and time of each."""
 
     def __init__(self, found: Iterable[ObjectInfo]) -> None:

@@ -23,7 +23,7 @@ from smalti.catalog.erasures import erased_keys
 from smalti.catalog.header import FOLDER, INDEX, Header, header_key, read_manifest, segment_keys
 from smalti.catalog.opening import find_newest, headers_before, no_shard_set
 from smalti.catalog.publishing import announce_removal, stored_sizes_of
-from smalti.catalog.retention.listing import Listing, Names
+from smalti.catalog.retention.listing import ListedObjects, Names
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.sweep import (
     Doomed,
@@ -179,7 +179,7 @@ class StoreListing:
         self.times: dict[str, float | None] = {}
         """Times of the objects below `_versions/` and of tables, by key."""
         with probe_in(store, FOLDER) as probe:
-            self.objects = Listing(self._recorded(store.list(), probe))
+            self.objects = ListedObjects(self._recorded(store.list(), probe))
         self.now = probe_timestamp(store, self.times.pop(probe, None))
 
     def _recorded(self, found: Iterator[ObjectInfo], probe: str) -> Iterator[ObjectInfo]:

@@ -343,7 +343,7 @@ def _pruner(options: StudyOptions) -> "optuna.pruners.BasePruner":
 
 
 @dataclass(frozen=True)
-class _Folder:
+class _StudyFolder:
     """The folder of a study that this process conducts."""
 
     store: Store
@@ -352,12 +352,12 @@ class _Folder:
 
 
 @contextmanager
-def _conducted(options: StudyOptions) -> Iterator[_Folder]:
+def _conducted(options: StudyOptions) -> Iterator[_StudyFolder]:
     """Conduct the study in the body; another process cannot, or in a store makes this one stop."""
     config = RunConfig(run_dir=options.study_dir, run_storage_options=options.storage_options)
     with opened_run(config) as run, run.begun(num_ranks=1):
         store = open_store(config.local_run_dir or options.study_dir, config.run_dir_options)
-        yield _Folder(store, lambda: _check_current(run))
+        yield _StudyFolder(store, lambda: _check_current(run))
 
 
 def _check_current(run: LocalRun) -> None:

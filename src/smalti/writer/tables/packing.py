@@ -24,7 +24,7 @@ from smalti.format import ShardBuilder, ShardInfo
 from smalti.format.layout import config_bytes
 from smalti.format.writing.sealing import FileOptions
 from smalti.storage import Store
-from smalti.storage.store import Watch
+from smalti.storage.store import SyncWatch
 from smalti.writer.tables.attempts import Answers, Attempt, check_owner
 from smalti.writer.tables.plan import WriteOptions, WritePlan
 from smalti.writer.uploader import ShardUploader
@@ -243,7 +243,7 @@ def join_shards(plan: WritePlan, infos: Sequence[ShardInfo], place: int, attempt
     return joined
 
 
-def make_durable(store: Store, watch: Watch, packed: Packed) -> None:
+def make_durable(store: Store, watch: SyncWatch, packed: Packed) -> None:
     """Wait until all shards are on disk; if that fails, delete everything that was written.
 
     Tasks that see the driver's disk do not wait for it, which would leave their cores idle; most of what they wrote is

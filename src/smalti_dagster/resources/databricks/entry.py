@@ -53,7 +53,7 @@ def main() -> None:
         context_loader=PipesUnityCatalogVolumesContextLoader(), message_writer=_Writer(), params_loader=loader
     ) as pipes:
         done, folder = threading.Event(), Path(loader.load_messages_params()["path"])
-        watch = Lease(folder / "lease", float(pipes.get_extra("lease_seconds")), done)
+        watch = StepLease(folder / "lease", float(pipes.get_extra("lease_seconds")), done)
         threading.Thread(target=watch.run, daemon=True, name="smalti-lease").start()
         try:
             for outcome in serve(folder, pipes.extras, pipes.log.info):
@@ -150,7 +150,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     }
 
 
-class Lease:
+class StepLease:
     """Ends this process when Dagster's step has not renewed its lease: nothing waits for the result."""
 
     def __init__(

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from smalti.compat.petastorm.errors import FilesNotAvailable
 from smalti.compat.petastorm.reading import delta
-from smalti.compat.petastorm.reading.sources import FileSource, Place
+from smalti.compat.petastorm.reading.sources import FileSource, ListedSource
 from smalti.conversion.files import is_hidden
 from smalti.conversion.sources.parquet_files import (
     Footer,
@@ -177,7 +177,7 @@ class ParquetSet:
         return pa.table({name: found[name] for name in columns})
 
 
-def open_set(place: Place, *, wait_seconds: float = 0.0) -> ParquetSet:
+def open_set(place: ListedSource, *, wait_seconds: float = 0.0) -> ParquetSet:
     """Open a data set: read the footers of its files, in many threads; wait for listed files to appear.
 
     Raises:

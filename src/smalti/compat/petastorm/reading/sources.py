@@ -79,19 +79,19 @@ FileSource: TypeAlias = Store | ArrowSource
 
 
 @dataclass(frozen=True)
-class Place:
+class ListedSource:
     """A source of files, and the files that were listed one by one."""
 
     source: FileSource
     keys: tuple[str, ...] | None
     """None for every data file of the folder."""
-    as_file: "Place | None" = None
+    as_file: "ListedSource | None" = None
     """The same address as that of one file; None if it cannot be one."""
 
 
 def open_place(
     url_or_urls: str | Sequence[str], options: Mapping[str, Any] | None = None, filesystem: Any = None
-) -> Place:
+) -> ListedSource:
     """Return the folder or file at a URL, or the files of several URLs of one scheme; of local files, looks for them.
 
     Raises:
@@ -105,7 +105,7 @@ def open_place(
         local = as_file.source.local_path((as_file.keys or ("",))[0]) if as_file is not None else None
         if as_file is not None and local is not None and local.is_file():
             return as_file
-        return Place(_source(root, path, options, filesystem), None, as_file)
+        return ListedSource(_source(root, path, options, filesystem), None, as_file)
     urls = list(url_or_urls)
     if not urls or not all(isinstance(url, str) for url in urls):
         raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
@@ -115,7 +115,7 @@ def open_place(
     return _files(urls, options, filesystem)
 
 
-def _files(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: Any) -> Place:
+def _files(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: Any) -> ListedSource:
     parts = [_split(url.rstrip("/")) for url in urls]
     roots = sorted({root for root, _ in parts})
     if len(roots) > 1:
@@ -123,7 +123,7 @@ def _files(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: A
     paths = [_existing(path) if roots[0] in _LOCAL and filesystem is None else path for _, path in parts]
     folder = posixpath.commonpath([posixpath.dirname(path) or "." for path in paths])
     keys = tuple(posixpath.relpath(path, folder) for path in paths)
-    return Place(_source(roots[0], folder, options, filesystem), keys)
+    return ListedSource(_source(roots[0], folder, options, filesystem), keys)
 
 
 def _existing(path: str) -> str:

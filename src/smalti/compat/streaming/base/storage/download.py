@@ -16,7 +16,7 @@ from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.errors import GCSAuthError
 from smalti.errors import MissingDependency, StoreAuthError
 from smalti.storage import Store, open_store
-from smalti.storage.errors import Kind, classify
+from smalti.storage.errors import FaultKind, classify
 from smalti.storage.redact import redact_address
 from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
 
@@ -228,7 +228,7 @@ class GCSDownloader(_StoreDownloader):
 
 def gcs_error(error: StoreAuthError) -> GCSAuthError:
     """Return the error for Google's credentials, which begins with MosaicML's text where there are none."""
-    start = GCS_ERROR_NO_AUTHENTICATION if classify(error) is Kind.NO_CREDENTIALS else ""
+    start = GCS_ERROR_NO_AUTHENTICATION if classify(error) is FaultKind.NO_CREDENTIALS else ""
     return GCSAuthError(f"{start}{error.message}", **error.facts)
 
 
