@@ -221,7 +221,7 @@ class Saves:
         """The reason why `should_stop` was true, and the facts of the error that gives it."""
         life.at_end(self._await_quietly)
 
-    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]]) -> Snapshot | None:
+    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
         """Find the newest checkpoint that verifies, and return its state; None if there is none. Collective.
 
         `facts` returns further facts of its content, for `resumed_from`.

@@ -16,14 +16,25 @@ class ServedModel:
     """A model that MLflow calls: pixels in, probabilities of the classes out."""
 
     def __init__(self, folder: Path) -> None:
-        from smalti.torch.train.predictor import Predictor
+        from smalti.torch.train.trainer.models import load_model
 
-        self._predictor = Predictor(folder)
+        settings = read_json(folder / "smalti.json")
+        self._mean, self._std = settings["mean"], settings["std"]
+        self._model, _ = load_model(folder)
+        self._model.eval()
 
     def predict(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
         """Return the probabilities (n, classes) of images (n, height, width, 3), RGB from 0 to 255."""
-        probabilities: NDArray[np.float32] = self._predictor.of_pixels(images).numpy()
-        return probabilities
+        import numpy as np
+        import torch
+
+        from smalti.torch.train.trainer.models import logits_of
+
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(torch.float32).div_(255.0)
+        pixels = (pixels - torch.tensor(self._mean)) / torch.tensor(self._std)
+        with torch.inference_mode():
+            found: NDArray[np.float32] = logits_of(self._model(pixels.permute(0, 3, 1, 2))).softmax(dim=1).numpy()
+        return found
 
 
 def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
