@@ -92,6 +92,25 @@ def test_what_cannot_be_is_refused_with_a_message(text: str, message: str) -> No
 def test_an_unknown_option_of_the_training_is_refused_when_the_declaration_is_loaded() -> None:
     with pytest.raises(ValueError, match="no field 'learningrate'; it has"):
         build_definitions(read(f"{IMAGES}train: {{options: {{learningrate: 1}}}}"))
+    with pytest.raises(ValueError, match=r"no field 'augment'.*it belongs in `task_options`"):
+        build_definitions(read(f"{IMAGES}train: {{options: {{augment: false}}}}"))
+    with pytest.raises(ValueError, match="ImageTaskOptions has no field 'vocabulary'"):
+        build_definitions(read(f"{IMAGES}train: {{task_options: {{vocabulary: 7}}}}"))
+    with pytest.raises(ValueError, match="less than or equal to 4096"):
+        build_definitions(read(f"{IMAGES}train: {{task_options: {{image_size: 5000}}}}"))
+
+
+def test_options_of_the_task_are_the_defaults_of_a_run_that_chooses_others() -> None:
+    declared = read(f"{IMAGES}train: {{task_options: {{augment: false, width: 0.5}}}}").train
+    assert declared is not None
+    config = model_config(declared)
+    assert config().task_options.model_dump() == {
+        "width": 0.5, "label_smoothing": 0.1, "augment": False, "image_size": 0,
+    }  # fmt: skip
+    chosen = config(task_options=type(config().task_options)(image_size=32))
+    assert (chosen.task_options.augment, chosen.task_options.image_size) == (False, 32)
+    shown = overrides(chosen)[OVERRIDDEN].value["task_options"]
+    assert (shown["declared"]["image_size"], shown["in this run"]["image_size"]) == (0, 32)
 
 
 def test_a_source_that_is_empty_leaves_the_generated_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,11 @@ FIELDS = {
     },
     "shards": {"compression", "hashes", "size_limit", "rewrite", "accept_removed", "max_row_loss"},
     "model": {
-        "version", "digest", "model", "width", "weights", "freeze", "image_size", "epochs", "batch_size",
+        "version", "digest", "model", "task_options", "weights", "freeze", "epochs", "batch_size",
         "micro_batches", "optimizer", "optimizer_options", "learning_rate", "schedule", "warmup", "weight_decay",
-        "clip_norm", "label_smoothing", "precision", "augment", "seed", "affinity", "num_workers", "checkpoint_every",
-        "cache_limit", "launcher", "num_processes", "tensorboard", "mlflow", "mlflow_experiment", "best_of_study",
-        "max_restarts",
+        "milestones", "milestone_factor", "clip_norm", "precision", "channels_last", "log_every", "seed",
+        "affinity", "num_workers", "checkpoint_every", "cache_limit", "launcher", "num_processes", "tensorboard",
+        "mlflow", "mlflow_experiment", "best_of_study", "max_restarts",
     },
 }  # fmt: skip
 

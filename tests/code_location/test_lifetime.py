@@ -116,8 +116,7 @@ def test_a_training_whose_run_was_cancelled_meanwhile_is_not_recorded(
         config = TrainConfig(
             data=str(tmp_path / "set"),
             run_dir=trainer.run_dir("one"),
-            num_classes=3,
-            image_size=24,
+            task_options={"num_classes": 3, "image_size": 24},
             model="tests.torch.train.tiny_models:convolution",
             epochs=1,
         )

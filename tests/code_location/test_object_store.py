@@ -90,7 +90,7 @@ def test_a_model_its_checkpoints_and_its_figures_are_kept_below_the_storage_root
     plain = S3Storage(root=stage["smalti_storage"].root, stage="staging", endpoint_url=url, **KEYS)
     make_version(instance, plain, {"train": rows_of(3, 3), "validation": rows_of(1, 1)})
     resources = {name: stage[name] for name in ("smalti_storage", "smalti_trainer")}
-    options = {"epochs": 1, "batch_size": 4, "image_size": 32}
+    options = {"epochs": 1, "batch_size": 4, "task_options": {"image_size": 32}}
     done = dg.materialize(
         [MODEL], instance=instance, resources=resources, run_config=op_config({"model": options}), selection=[MODEL]
     )

@@ -129,7 +129,7 @@ def test_the_deployment_decides_the_launcher_unless_the_asset_is_told() -> None:
     trainer = TrainerResource(run_root="/runs", launcher="processes", num_processes=2)
     default = ModelConfig().fields(trainer, stored_size=96)
     assert (default["launcher"], default["num_processes"]) == ("processes", 2)
-    assert (default["weights"], default["image_size"]) == (None, 96)
+    assert (default["weights"], default["task_options"]["image_size"]) == (None, 96)
     told = ModelConfig(launcher=Launcher.spark_local, num_processes=3).fields(trainer, stored_size=96)
     assert (told["launcher"], told["num_processes"]) == ("spark-local", 3)
 

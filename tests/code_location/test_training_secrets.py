@@ -49,7 +49,7 @@ def test_the_storages_secret_is_in_no_event_file_checkpoint_or_command_line_of_a
             [model],
             instance=instance,
             resources={"smalti_storage": referred, "smalti_trainer": trainer},
-            run_config=op_config({"model": {"epochs": 1, "batch_size": 4, "image_size": 32}}),
+            run_config=op_config({"model": {"epochs": 1, "batch_size": 4, "task_options": {"image_size": 32}}}),
             selection=[model],
         )
         assert done.success

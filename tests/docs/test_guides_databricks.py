@@ -16,7 +16,7 @@ from tests.spark.photos import put
 
 __all__ = ["spark"]
 CELLS = ("smalti.diagnose", "prepare_images(", "spark.table(", "smalti.history", "TrainConfig(", "dbutils.secrets")
-SHORT = 'epochs=1, image_size=24, batch_size=4, model="tests.torch.train.tiny_models:convolution"'
+SHORT = 'epochs=1, batch_size=4, model="tests.torch.train.tiny_models:convolution"'
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
         "/Volumes/main/trees": str(volumes),
         "/local_disk0": str(volumes),
         "main.trees.measurements": "measurements",
+        "len(folder.classes)}": 'len(folder.classes), "image_size": 24}',
         "epochs=12": SHORT,
     }
     guide = Guide("databricks.md", **replaced)

@@ -71,7 +71,7 @@ def test_an_exported_mobilenet_answers_as_the_model_on_real_photos(tmp_path):
     photos = sorted((SHARED / "flowers").glob("*/*.jpg"))[::50]
     if not photos:
         pytest.skip("there are no photos in ../shared/flowers")
-    config = TrainConfig(data="none", run_dir="none", num_classes=5, class_names=tuple("abcde"))
+    config = TrainConfig(data="none", run_dir="none", task_options={"class_names": list("abcde"), "num_classes": 5})
     save_model(build_model(config), config, tmp_path / "model")
     done = export(tmp_path / "model", tmp_path / "exported", images=[path.read_bytes() for path in photos])
     assert done.images == len(photos) >= 5

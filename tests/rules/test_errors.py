@@ -107,7 +107,7 @@ CAUGHT = {
     "storage/object_store.py": "a wait that becomes a StoreTimeout",
     "storage/store.py": "names that are not those of temporary files",
     "torch/shared_progress.py": "what pickle asks for",
-    "torch/train/config.py": "values of fields, which pydantic reports and which become a SchemaError",
+    "torch/train/values.py": "values of fields, which pydantic reports and which become a SchemaError",
     "torch/train/run/files.py": "defects of a file, which become a CheckpointError",
     "torch/train/tasks/rows.py": "methods that a subclass has to have",
     "torch/train/trainer/state.py": "defects of a state, which become a CheckpointError",

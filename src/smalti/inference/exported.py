@@ -25,7 +25,7 @@ from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.trainer.data import MEAN, STD
+from smalti.torch.train.tasks.images import MEAN, STD
 from smalti.torch.train.trainer.models import load_model, logits_of
 
 PROGRAM = "program.pt2"
@@ -89,7 +89,7 @@ def export(
                 shutil.copyfile(path, fresh / path.name)
         original = _Probabilities(copy.deepcopy(predictor.model)).eval()
         original.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
-        pixels = _pixels(images, predictor.config.image_size)
+        pixels = _pixels(images, predictor.task.image_size)
         _write_program(original, pixels, fresh)
         found = Exported(str(target), len(pixels), *_differences(predictor.of_pixels(pixels.numpy()), pixels, fresh))
         fresh.rename(target)

@@ -65,7 +65,7 @@ def predict(
         StoreError: model or source cannot be read.
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model, model_options)
-    column = column or predictor.config.image_column
+    column = column or predictor.task.image_column
     if not isinstance(source, str | Path):
         return _predict_frame(predictor, source, column, prefix)
     store = open_store(source, storage_options)

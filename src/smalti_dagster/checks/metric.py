@@ -152,7 +152,7 @@ def _recorded(promoted: Facts, facts: Facts) -> float:
 
 
 def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:
-    from smalti.torch.train.trainer.scoring import measure_saved_task
+    from smalti.torch.train.evaluation import measure_saved_task
 
     metrics = measure_saved_task(
         model.url,

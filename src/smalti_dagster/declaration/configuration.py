@@ -1,13 +1,15 @@
 """Configuration of an asset with the declaration's values as its defaults, so that the Launchpad shows them."""
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import dagster as dg
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from smalti.storage.redact import redact_address
-from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.config import RunConfig, TrainConfig, place_of_option
 
 C = TypeVar("C", bound=dg.Config)
 
@@ -24,10 +26,15 @@ def with_defaults(base: type[C], **values: Any) -> type[C]:
     """
     unknown = sorted(values.keys() - base.model_fields.keys())
     if unknown:
-        raise ValueError(f"{base.__name__} has no field {unknown[0]!r}; it has {', '.join(base.model_fields)}")
+        known, place = ", ".join(base.model_fields), place_of_option(unknown[0])
+        raise ValueError(f"{base.__name__} has no field {unknown[0]!r}; it has {known}.{place}")
     base(**values)
     fields: dict[str, Any] = {
-        name: (base.model_fields[name].annotation, FieldInfo.merge_field_infos(base.model_fields[name], default=value))
+        name: (
+            # A configuration in this one has defaults of its own, for what a run leaves out.
+            type(value) if isinstance(value, dg.Config) else base.model_fields[name].annotation,
+            FieldInfo.merge_field_infos(base.model_fields[name], default=value),
+        )
         for name, value in values.items()
     }
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
@@ -41,10 +48,37 @@ def of_training(name: str, **changes: Any) -> Any:
         changes: Arguments of pydantic's `Field` in place of those.
     """
     kind: Any = RunConfig if name in RunConfig.__annotations__ else TrainConfig  # the one with the description
+    return _field(kind, name, **changes)
+
+
+def _field(kind: Any, name: str, **changes: Any) -> Any:
     field = kind.__pydantic_fields__[name]
     limits = {kind: getattr(limit, kind) for limit in field.metadata for kind in _LIMITS if hasattr(limit, kind)}
     first = (field.description or "").partition("\n\n")[0].replace("\n", " ")
-    return Field(**{"default": field.default, "description": first or None, **limits, **changes})
+    default = field.get_default(call_default_factory=True)
+    default = list(default) if isinstance(default, tuple) else default
+    return Field(**{"default": default, "description": first or None, **limits, **changes})
+
+
+def config_like(kind: type, *names: str) -> Any:
+    """Return a configuration of Dagster with some fields of one of the trainer's: types, defaults, limits and texts.
+
+    Args:
+        kind: the trainer's, such as `smalti.torch.train.TrainConfig`.
+        names: of the fields.
+    """
+    hints = get_type_hints(kind)
+    fields: Any = {name: (_type_in_dagster(hints[name]), _field(kind, name)) for name in names}
+    return create_model(kind.__name__, __base__=dg.Config, **fields)
+
+
+def _type_in_dagster(hint: Any) -> Any:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        return list[parts[0]]  # type: ignore[valid-type]
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_type_in_dagster, parts))]  # noqa: UP007 - of a tuple
+    return dict[str, Any] if isinstance(origin, type) and issubclass(origin, Mapping) else hint
 
 
 def overrides(config: dg.Config) -> dict[str, Any]:
@@ -60,5 +94,7 @@ def overrides(config: dg.Config) -> dict[str, Any]:
 
 def _shown(value: Any) -> Any:
     """Return a value as JSON holds it, without secrets."""
+    if isinstance(value, dg.Config):
+        return {name: _shown(own) for name, own in value.model_dump().items()}
     value = getattr(value, "value", value)  # of an enum
     return redact_address(value) if isinstance(value, str) else value

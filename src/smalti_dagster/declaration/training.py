@@ -60,7 +60,7 @@ class Train(dg.Model, dg.Resolvable):
         default=IMAGES,
         description=f"{', '.join(TASKS)}, or module:Class of a task of your own (docs/training.md).",
     )
-    task_options: dict[str, Any] = Field(default={}, description="Arguments of the task's class, such as vocabulary.")
+    task_options: dict[str, Any] = Field(default={}, description="Options of the task, such as augment or vocabulary.")
     function: Function | None = Field(
         default=None,
         description="module:function of your own, in place of the task and its model (docs/training.md); `options` is "

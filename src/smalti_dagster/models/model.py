@@ -10,10 +10,11 @@ from smalti.cache import CacheOptions
 from smalti.catalog import Manifest
 from smalti.dataset import StreamingDataset
 from smalti.errors import CatalogError, SmaltiError
+from smalti.torch.train.config import ImageOptions
 from smalti.torch.tuning.space import with_params
 from smalti_dagster.checks.model import build_model_checks
 from smalti_dagster.declaration import Declaration, Train
-from smalti_dagster.declaration.configuration import of_training, with_defaults
+from smalti_dagster.declaration.configuration import config_like, with_defaults
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.models.training import (
     TrainingConfig,
@@ -34,20 +35,28 @@ TUNED = "tuned"
 """In the metadata of a model: the hyperparameters that were taken from a study."""
 
 
+_OPTIONS: Any = config_like(ImageOptions, "width", "label_smoothing", "augment")
+
+
+class ImageTaskOptions(_OPTIONS):  # type: ignore[misc]  # mypy does not know a class that is made
+    """The options of image classification that the shard set does not decide."""
+
+    image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
+
+
 class ModelConfig(TrainingConfig):
     """The classifier, the version that it is trained on, and the options of the training."""
 
     model: str = Field(default="mobilenet_v2", description="mobilenet_v2, or module:function.")
-    width: float = of_training("width")
-    image_size: int = Field(default=0, ge=0, le=4096, description="Side in pixels that the model sees; 0: as stored.")
-    augment: bool = of_training("augment")
+    task_options: ImageTaskOptions = Field(default=ImageTaskOptions(), description="Options of image classification.")
     best_of_study: bool = Field(
         default=False, description="Take the best hyperparameters of the newest study, in place of those given here."
     )
 
     def fields(self, trainer: TrainerResource, *, stored_size: int) -> dict[str, Any]:
         """Return the fields of the library's `TrainConfig` that are chosen here, for images stored in a size."""
-        return {**self.options(trainer), "image_size": self.image_size or stored_size}
+        size = self.task_options.image_size or stored_size
+        return {**self.options(trainer), "task_options": {**self.task_options.model_dump(), "image_size": size}}
 
 
 def model_config(train: Train) -> type[ModelConfig]:
@@ -56,7 +65,8 @@ def model_config(train: Train) -> type[ModelConfig]:
     Raises:
         ValueError: an option that is no field of the configuration.
     """
-    return with_defaults(ModelConfig, **declared_options(train))
+    options = with_defaults(ImageTaskOptions, **train.task_options)()
+    return with_defaults(ModelConfig, **declared_options(train), task_options=options)
 
 
 def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
@@ -104,14 +114,11 @@ def train_config(
     """Return the library's `TrainConfig` of a training on a version of the shard set."""
     from smalti.torch.train import TrainConfig
 
-    classes = manifest.metadata["classes"]
     return TrainConfig(
         data=place.url,
         run_dir=run_dir,
         version=manifest.version,
         digest=manifest.digest,
-        num_classes=len(classes),
-        class_names=tuple(classes),
         storage_options=place.storage_options,
         run_storage_options=storage.options_for(run_dir),
         **config.fields(trainer, stored_size=manifest.metadata["image_size"]),

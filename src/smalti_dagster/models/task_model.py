@@ -60,7 +60,6 @@ def build_task_model(declared: Declaration, train: Train) -> dg.AssetsDefinition
             storage_options=place.storage_options,
             run_storage_options=run.storage.options_for(run.run_dir),
             **_splits(manifest, place.url),
-            **_facts(manifest),
             **{**options, "mlflow_experiment": options["mlflow_experiment"] or declared.name},
         )
         with run.kept():
@@ -107,14 +106,6 @@ def _splits(manifest: Manifest, url: str) -> dict[str, Any]:
         "train_split": _TRAINING if found else None,
         "eval_split": HELD_OUT if HELD_OUT in found else None,
     }
-
-
-def _facts(manifest: Manifest) -> dict[str, Any]:
-    """Return the classes and the size of the images, which a task of a user's may need."""
-    facts = manifest.metadata
-    classes = tuple(facts.get("classes", ()))
-    size = {"image_size": facts["image_size"]} if "image_size" in facts else {}
-    return {"num_classes": len(classes), "class_names": classes, **size}
 
 
 def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:

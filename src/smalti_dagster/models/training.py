@@ -12,10 +12,10 @@ from pydantic import Field
 
 from smalti.catalog import Manifest, load_manifest
 from smalti.errors import CatalogError
-from smalti.torch.train.config import LAUNCHERS
+from smalti.torch.train.config import LAUNCHERS, TrainConfig
 from smalti_dagster.checks.check import DataCheck, evaluate
 from smalti_dagster.declaration import Declaration, Train
-from smalti_dagster.declaration.configuration import of_training, overrides
+from smalti_dagster.declaration.configuration import config_like, of_training, overrides
 from smalti_dagster.lineage import facts_of, materialisations, tag_run, upstream
 from smalti_dagster.places import Place, shards_of
 from smalti_dagster.reports.evaluation import EARLIER_RUNS, HISTORY, kept_curves, show_curves
@@ -34,31 +34,21 @@ _NAMES = ["default", *(name.replace("-", "_") for name in LAUNCHERS)]
 Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[misc]  # mypy expects a literal
 
 
-class TrainingConfig(dg.Config):
+_DECIDED = {"data", "task", "task_options", "train_split", "eval_split", "model"}
+"""Fields of the library's `TrainConfig` that an asset decides itself."""
+_CHOSEN: Any = config_like(TrainConfig, *(name for name in TrainConfig.__annotations__ if name not in _DECIDED))
+
+
+class TrainingConfig(_CHOSEN):  # type: ignore[misc]  # mypy does not know a class that is made
     """The version that a model is trained on, and the options of the training."""
 
     version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
     weights: str = Field(default="", description="Folder or hub name of pretrained weights; empty: none.")
-    freeze: list[str] = Field(default=[], description="Parameters that are not trained: names, or patterns with *.")
     epochs: int = of_training("epochs", default=30)
-    batch_size: int = of_training("batch_size")
-    micro_batches: int = of_training("micro_batches")
-    optimizer: str = of_training("optimizer")
-    optimizer_options: dict[str, Any] = of_training("optimizer_options", default={})
-    learning_rate: float = of_training("learning_rate")
-    schedule: str = of_training("schedule")
-    warmup: float = of_training("warmup")
-    weight_decay: float = of_training("weight_decay")
-    clip_norm: float = of_training("clip_norm")
-    label_smoothing: float = of_training("label_smoothing")
-    precision: str = of_training("precision")
-    seed: int = of_training("seed")
     affinity: float = Field(
         default=1.0, ge=0, le=1, description="Part of its shards that a host reads again in the next epoch."
     )
-    num_workers: int = of_training("num_workers")
-    checkpoint_every: int = of_training("checkpoint_every")
     cache_limit: str = Field(
         default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
     )
@@ -71,8 +61,9 @@ class TrainingConfig(dg.Config):
 
     def options(self, trainer: TrainerResource) -> dict[str, Any]:
         """Return the fields of the library's `TrainConfig` that are chosen here."""
+        chosen: dict[str, Any] = self.model_dump(exclude={"version", "digest", "best_of_study"})
         return {
-            **self.model_dump(exclude={"version", "digest", "best_of_study"}),
+            **chosen,
             "mlflow": self.mlflow or None,
             "progress": False,
             "weights": self.weights or None,

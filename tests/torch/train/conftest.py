@@ -54,9 +54,7 @@ def config(squares, tmp_path) -> TrainConfig:
     return TrainConfig(
         data=str(squares),
         run_dir=str(tmp_path / "run"),
-        num_classes=3,
-        class_names=("red", "green", "blue"),
-        image_size=24,
+        task_options={"num_classes": 3, "class_names": ["red", "green", "blue"], "image_size": 24},
         model="tests.torch.train.tiny_models:convolution",
         epochs=2,
         batch_size=8,
@@ -82,8 +80,8 @@ def trained(squares, tmp_path_factory):
 
     return train(
         TrainConfig(
-            data=str(squares), run_dir=str(tmp_path_factory.mktemp("run")), num_classes=3,
-            class_names=("red", "green", "blue"), image_size=24, model="tests.torch.train.tiny_models:convolution",
-            epochs=2, batch_size=8, device="cpu",
+            data=str(squares), run_dir=str(tmp_path_factory.mktemp("run")),
+            task_options={"num_classes": 3, "class_names": ["red", "green", "blue"], "image_size": 24},
+            model="tests.torch.train.tiny_models:convolution", epochs=2, batch_size=8, device="cpu",
         )
     )  # fmt: skip

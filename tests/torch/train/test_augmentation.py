@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from smalti.torch.train.trainer.data import Views, apply_views, draw_views
+from smalti.torch.train.tasks.images import Views, apply_views, draw_views
 
 pytestmark = pytest.mark.torch
 

@@ -16,6 +16,7 @@ from smalti.dataset import OrderOptions
 from smalti.errors import CursorError
 from smalti.torch import StreamingDataset
 from smalti.torch.train import TrainConfig
+from smalti.torch.train.config import IMAGES, TASKS
 from smalti.torch.train.trainer.state import (
     changed_settings,
     check_same_rate,
@@ -24,22 +25,25 @@ from smalti.torch.train.trainer.state import (
     split_state,
 )
 from smalti.torch.train.trainer.step import make_optimizer
+from smalti.torch.tuning.space import with_params
 from tests.torch.train.conftest import publish_squares
 
 pytestmark = pytest.mark.torch
 
-BASE = {"data": "set", "run_dir": "run", "num_classes": 2, "class_names": ("a", "b"), "optimizer": "torch.optim:SGD"}
+OPTIONS = {"num_classes": 2, "class_names": ["a", "b"]}
+BASE = {"data": "set", "run_dir": "run", "task_options": OPTIONS, "optimizer": "torch.optim:SGD"}
 REFUSED = {
-    "task": "language-model", "task_options": {"block": 8}, "freeze": ("head",), "train_split": "other",
-    "image_column": "photo", "label_column": "kind", "num_classes": 3, "class_names": ("b", "a"), "image_size": 32,
-    "model": "resnet", "width": 1.0, "optimizer": "adamw", "seed": 18, "digest": "0" * 64,
+    "task": "mine:Task", "freeze": ("head",), "train_split": "other", "model": "resnet", "optimizer": "adamw",
+    "seed": 18, "digest": "0" * 64, "task_options.image_column": "photo", "task_options.label_column": "kind",
+    "task_options.num_classes": 3, "task_options.class_names": ["b", "a"], "task_options.image_size": 32,
+    "task_options.width": 1.0,
 }  # fmt: skip
 BY_CURSOR = {"data", "version", "affinity"}
 """The cursor refuses other content; the same content at another address, or by another number, is the same."""
 OF_GROUPS = {"weight_decay", "optimizer_options"}
 BY_STEP = {
     "learning_rate", "schedule", "warmup", "milestones", "milestone_factor", "clip_norm", "micro_batches", "precision",
-    "label_smoothing", "augment", "epochs", "batch_size", "eval_split",
+    "task_options.label_smoothing", "task_options.augment", "epochs", "batch_size", "eval_split",
 }  # fmt: skip
 """Read from the configuration at each step or epoch. A task's own scheduler refuses another `learning_rate`."""
 OF_THE_LIFE = {
@@ -56,14 +60,15 @@ WITHOUT_EFFECT = {"weights"}
 def test_each_field_is_of_one_kind():
     kinds = [set(REFUSED), BY_CURSOR, OF_GROUPS, BY_STEP, OF_THE_LIFE, WITHOUT_EFFECT]
     assert sum(map(len, kinds)) == len(set.union(*kinds))
-    assert set.union(*kinds) == {field.name for field in dataclasses.fields(TrainConfig)}
+    fields = {field.name for field in dataclasses.fields(TrainConfig)} - {"task_options"}
+    assert set.union(*kinds) == fields | {f"task_options.{name}" for name in TASKS[IMAGES].option_names()}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_another_value_is_refused_by_the_name_of_the_field(name):
     then = replace(TrainConfig(**BASE), digest=None)
-    extra = {"num_classes": 3, "class_names": ("a", "b", "c")} if name == "num_classes" else {}
-    now = replace(then, **{name: REFUSED[name], **extra})
+    extra = {"task_options.class_names": ["a", "b", "c"]} if name == "task_options.num_classes" else {}
+    now = with_params(then, {name: REFUSED[name], **extra})
     with pytest.raises(CursorError, match=f"`{name}`" if name != "digest" else "digest"):
         check_same_run(now, {"config": json.loads(json.dumps(then.public_json())), "digest": "1" * 64})
 
@@ -71,8 +76,24 @@ def test_another_value_is_refused_by_the_name_of_the_field(name):
 @pytest.mark.parametrize("name", ["num_classes", "class_names"])
 def test_classes_may_be_left_out(name):
     then = TrainConfig(**BASE)
-    empty = type(getattr(then, name))()
-    check_same_run(replace(then, **{name: empty}), {"config": then.public_json(), "digest": "1" * 64})
+    empty = {**OPTIONS, name: type(OPTIONS[name])()}
+    check_same_run(replace(then, task_options=empty), {"config": then.public_json(), "digest": "1" * 64})
+
+
+@pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"augment": False}])
+def test_options_that_are_read_at_each_step_may_change(changed):
+    then = TrainConfig(**BASE)
+    now = replace(then, task_options={**OPTIONS, **changed})
+    check_same_run(now, {"config": then.public_json(), "digest": "1" * 64})
+
+
+def test_options_of_a_users_task_are_all_compared_also_those_that_are_left_out():
+    then = TrainConfig(**{**BASE, "task": "mine:Task", "task_options": {"augment": 1, "depth": 2}})
+    state = {"config": then.public_json(), "digest": "1" * 64}
+    check_same_run(then, state)
+    for options in ({"depth": 2}, {"augment": 1, "depth": 2, "more": 3}):
+        with pytest.raises(CursorError, match="`task_options"):
+            check_same_run(replace(then, task_options=options), state)
 
 
 @pytest.mark.parametrize("name", sorted(BY_CURSOR))

@@ -250,10 +250,10 @@ def test_a_disk_that_gets_full_in_tensors_leaves_the_earlier_checkpoint_and_no_l
 
 
 def test_a_disk_that_gets_full_in_the_finished_model_leaves_the_earlier_model_and_no_leftovers(tmp_path):
-    config = TrainConfig(data="/data", run_dir=str(tmp_path), num_classes=3)
+    config = TrainConfig(data="/data", run_dir=str(tmp_path))
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     places = {"model_dir": "", "checkpoint": "step-00000001-00000", "images_per_second": 0.0, "seconds": 0.0}
-    result = TrainResult(**figures, **places)
+    result = TrainResult(**figures, **places).to_json()
     write_result(tmp_path, result, partial(save_model, torch.nn.Linear(4, 3), config))
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001-00000 holds it: make room"):

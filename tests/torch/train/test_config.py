@@ -10,6 +10,7 @@ import pytest
 
 from smalti.errors import SchemaError, SmaltiError, WorldMismatch
 from smalti.torch.train import TrainConfig, TrainResult
+from smalti.torch.train.config import IMAGES, TASKS
 
 pytestmark = pytest.mark.torch
 
@@ -18,8 +19,7 @@ FULL = TrainConfig(
     run_dir="/runs/1",
     version=3,
     digest="ab" * 32,
-    num_classes=2,
-    class_names=("daisy", "rose"),
+    task_options={"num_classes": 2, "class_names": ["daisy", "rose"]},
     epochs=4,
     batch_size=24,
     launcher="processes",
@@ -45,7 +45,7 @@ def test_secrets_are_neither_in_the_public_form_nor_in_the_repr():
 
 def test_unknown_and_missing_fields_are_named():
     with pytest.raises(SchemaError, match=r"unknown fields \['colour'\], missing fields \['run_dir'\]"):
-        TrainConfig.from_json({"data": "x", "num_classes": 2, "colour": 1})
+        TrainConfig.from_json({"data": "x", "colour": 1})
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,12 @@ def test_unknown_and_missing_fields_are_named():
         ("num_workers", -1, "0 or more"),
         ("launcher", "slurm", "one of inline, processes"),
         ("device", "tpu", "one of auto"),
-        ("class_names", ("a", "b"), "3 names"),
         ("affinity", 1.5, "at most 1, not 1.5"),
         ("affinity", "0.5", "a number or None, not '0.5'"),
         ("affinity", True, "a number or None, not True"),
         ("epochs", "5", "a whole number, not '5'"),
         ("epochs", 2.5, "a whole number, not 2.5"),
         ("learning_rate", None, "a number, not None"),
-        ("augment", 1, "True or False, not 1"),
         ("data", None, "text, not None"),
         ("cache_limit", 0.5, "a whole number or text or None, not 0.5"),
         ("affinity", float("nan"), "a number or None, not nan"),
@@ -76,22 +74,66 @@ def test_unknown_and_missing_fields_are_named():
 )
 def test_an_invalid_value_is_refused_by_name(field, value, words):
     with pytest.raises(SchemaError, match=f"`{field}` must be {words}"):
-        TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, field: value})
+        TrainConfig(**{"data": "x", "run_dir": "y", field: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_classes": 3, "class_names": ["a", "b"]}, "`class_names` must be 3 names"),
+        ({"augment": 1}, "`augment` must be True or False, not 1"),
+        ({"image_size": 0}, "`image_size` must be at least 1, not 0"),
+        ({"vocabulary": 7}, r"unknown fields \['vocabulary'\]"),
+    ],
+)
+def test_an_option_of_a_shipped_task_is_checked_before_anything_starts(options, words):
+    with pytest.raises(SchemaError, match=f"`task_options` of the task 'image-classification': .*{words}"):
+        TrainConfig(data="x", run_dir="y", task_options=options)
+
+
+@pytest.mark.parametrize("name", TASKS[IMAGES].option_names())
+def test_a_former_field_that_became_an_option_of_a_task_is_an_error_that_names_the_new_place(name):
+    place = rf"`{name}` is an option of the task 'image-classification': it belongs in `task_options`"
+    with pytest.raises(SchemaError, match=rf"unknown fields \['{name}'\].*{place}"):
+        TrainConfig(**{"data": "x", "run_dir": "y", name: 1})
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'.*{place}"):
+        getattr(FULL, name)
+
+
+def test_the_task_that_is_chosen_is_named_first_for_an_option_that_several_have():
+    with pytest.raises(SchemaError, match="`width` is an option of the task 'language-model'"):
+        TrainConfig(data="x", run_dir="y", task="language-model", width=64)
+
+
+FLAT = {
+    "image_column": "photo", "label_column": "kind", "num_classes": 2, "class_names": ["a", "b"], "image_size": 32,
+    "width": 1.0, "label_smoothing": 0.0, "augment": False,
+}  # fmt: skip
+"""The options of image classification as earlier versions stored them: fields of every configuration."""
+
+
+def test_a_configuration_that_an_earlier_version_stored_is_read():
+    stored = {"data": "x", "run_dir": "y", "task_options": {}, **FLAT}
+    assert dict(TrainConfig.from_json(stored).task_options) == FLAT
+    language = TrainConfig.from_json({**stored, "task": "language-model", "task_options": {"vocabulary": 7}})
+    assert dict(language.task_options) == {"vocabulary": 7, "label_smoothing": 0.0}
+    own = TrainConfig.from_json({**stored, "task": "mine:Task", "task_options": {"depth": 2}})
+    assert dict(own.task_options) == {"depth": 2}
 
 
 def test_the_batch_is_divided_over_the_ranks():
-    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12)
+    config = TrainConfig(data="x", run_dir="y", batch_size=12)
     assert [config.batch_per_rank(ranks) for ranks in (1, 2, 3, 4, 6, 12)] == [12, 6, 4, 3, 2, 1]
 
 
 def test_a_batch_that_does_not_divide_names_the_numbers_of_ranks_that_work():
-    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12)
+    config = TrainConfig(data="x", run_dir="y", batch_size=12)
     with pytest.raises(WorldMismatch, match="12 cannot be divided over 5 ranks: it works with 1, 2, 3, 4, 6 or 12"):
         config.batch_per_rank(5)
 
 
 def test_micro_batches_must_fit_too():
-    config = TrainConfig(data="x", run_dir="y", num_classes=2, batch_size=12, micro_batches=3)
+    config = TrainConfig(data="x", run_dir="y", batch_size=12, micro_batches=3)
     assert config.batch_per_rank(2) == 6
     with pytest.raises(WorldMismatch, match="with 3 micro-batches each: it works with 1, 2 or 4 ranks"):
         config.batch_per_rank(3)
@@ -128,7 +170,7 @@ HOSTILE = [
 def made(name, value):
     """Return a configuration, or the error of making it."""
     try:
-        config = TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, "launcher": "processes", name: value})
+        config = TrainConfig(**{"data": "x", "run_dir": "y", "launcher": "processes", name: value})
         config.check_ranks(1)
     except SmaltiError as error:
         return str(error)

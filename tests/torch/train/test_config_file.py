@@ -26,7 +26,8 @@ def written(tmp_path, monkeypatch):
 def test_keys_are_the_fields_of_the_configuration(written):
     config = read_config(
         written(
-            GOOD + "epochs: 3\nlearning_rate: 4e-3\nfreeze: [stem, blocks.0]\nweights: null\ntask_options:\n  a: [1]\n"
+            GOOD + "epochs: 3\nlearning_rate: 4e-3\nfreeze: [stem, blocks.0]\nweights: null\n"
+            "task: m:T\ntask_options:\n  a: [1]\n"
         )
     )
     assert (config.data, config.run_dir, config.epochs) == ("./set", "runs/7", 3)
@@ -34,8 +35,13 @@ def test_keys_are_the_fields_of_the_configuration(written):
     assert (config.freeze, config.weights, dict(config.task_options)) == (("stem", "blocks.0"), None, {"a": [1]})
 
 
+def test_a_number_that_yaml_takes_for_text_is_one_in_the_options_of_a_task_too(written):
+    config = read_config(written(GOOD + "task_options: {label_smoothing: 1e-2}\n"))
+    assert dict(config.task_options) == {"label_smoothing": 0.01}
+
+
 def test_overrides_replace_values_and_single_options(written):
-    path = written(GOOD + "epochs: 3\ntask_options: {a: 1, b: 2}\n")
+    path = written(GOOD + "epochs: 3\ntask: m:T\ntask_options: {a: 1, b: 2}\n")
     config = read_config(path, ["epochs=4", "task_options.b=[x]", "freeze=[stem]", "train_split=null"])
     assert (config.epochs, dict(config.task_options)) == (4, {"a": 1, "b": ["x"]})
     assert (config.freeze, config.train_split) == (("stem",), None)
@@ -61,6 +67,10 @@ def test_storage_options_are_added_to_those_of_the_file(written):
         (GOOD + "freeze: stem\n", "`freeze` must be a list, each text, not 'stem'"),
         (GOOD + "version: new\n", "`version` must be a whole number or null, not 'new'"),
         (GOOD + "task_options: 3\n", "`task_options` must be a mapping of options, not 3"),
+        (GOOD + "task_options: {augment: 1}\n", "c.yaml, line 3: `task_options` of the task 'image-classification': "
+                                                "`augment` must be True or False, not 1."),
+        (GOOD + "num_classes: 3\n", "c.yaml, line 3: unknown key `num_classes`. `num_classes` is an option of the task "
+                                    "'image-classification': it belongs in `task_options`."),
         (GOOD + "num_processes: 2\n", "c.yaml, line 3: `num_processes` must be 1 with launcher='inline'"),
         (GOOD + "data: other\n", "c.yaml, line 3: `data` is there twice, also in c.yaml, line 1"),
         ("data: ./set\n", "c.yaml: required keys are missing; add `run_dir: ...`"),

@@ -63,11 +63,11 @@ def test_a_folder_without_a_model_is_refused(squares, tmp_path):
 
 
 def test_a_model_of_transformers_is_loaded_as_it_was_saved(config, tmp_path):
-    settings = replace(config, model="mobilenet_v2", width=0.35)
+    settings = replace(config, model="mobilenet_v2")
     model = build_model(settings).eval()
     save_model(model, settings, tmp_path / "model")
     loaded, found = load_model(tmp_path / "model")
     pixels = torch.rand(2, 3, 24, 24)
     with torch.inference_mode():
         assert torch.equal(model(pixels).logits, loaded.eval()(pixels).logits)
-    assert found.class_names == COLOURS
+    assert found.task_options["class_names"] == list(COLOURS)

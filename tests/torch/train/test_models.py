@@ -7,18 +7,20 @@ import torch
 from torch import nn
 
 from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.config import IMAGES, TASKS, TrainConfig
 from smalti.torch.train.trainer.models import build_model, logits_of, save_model
 
 pytestmark = pytest.mark.torch
 
 
 def config(**changed) -> TrainConfig:
-    return TrainConfig(**{"data": "x", "run_dir": "y", "num_classes": 3, "image_size": 32, **changed})
+    own = {name: changed.pop(name) for name in TASKS[IMAGES].option_names() if name in changed}
+    options = {"num_classes": 3, "image_size": 32, **own}
+    return TrainConfig(**{"data": "x", "run_dir": "y", "task_options": options, **changed})
 
 
 def tiny(config: TrainConfig) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(config.num_classes))
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(config.task_options["num_classes"]))
 
 
 def not_a_module(config: TrainConfig) -> int:

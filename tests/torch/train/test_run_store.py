@@ -247,10 +247,10 @@ def test_a_store_without_exclusive_puts_is_refused(store, life):
 def test_the_model_is_put_before_the_result_and_files_of_an_earlier_one_are_removed(store, life):
     run = life().remote
     store.put("model/old.bin", b"x")
-    config = TrainConfig(data="s3://b/set", run_dir="s3://bucket/run", num_classes=3)
+    config = TrainConfig(data="s3://b/set", run_dir="s3://bucket/run")
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     result = TrainResult(**figures, model_dir="", checkpoint="", images_per_second=0.0, seconds=0.0)
-    run.write_result(result, partial(save_model, torch.nn.Linear(4, 3), config))
+    run.write_result(result.to_json(), partial(save_model, torch.nn.Linear(4, 3), config))
     assert [call.key for call in store.calls if call.op == "put_file"][-1] == "result.json"
     assert [info.key for info in store.list("model")] == [
         "model/config.json", "model/model.safetensors", "model/smalti.json"
@@ -269,13 +269,13 @@ def test_the_model_is_put_before_the_result_and_files_of_an_earlier_one_are_remo
     ],
 )
 def test_a_folder_is_used_as_it_is_and_everything_else_is_a_store(run_dir, path):
-    assert TrainConfig(data="x", run_dir=run_dir, num_classes=2).local_run_dir == path
+    assert TrainConfig(data="x", run_dir=run_dir).local_run_dir == path
 
 
 @pytest.mark.parametrize("run_dir", ["s3:///run", "what://b/run", "s3://u:hush-1597@b/run", "s3://b/run?sig=hush-1597"])
 def test_an_address_that_cannot_be_opened_is_refused_without_showing_secrets(run_dir):
     with pytest.raises(StoreError) as caught:
-        TrainConfig(data="x", run_dir=run_dir, num_classes=2)
+        TrainConfig(data="x", run_dir=run_dir)
     assert "hush" not in str(caught.value)
 
 
@@ -283,7 +283,7 @@ def test_options_of_the_data_are_used_for_a_run_on_the_same_service_only():
     def options(run_dir, own=None):
         options_of_data = {"key": "hush"}
         config = TrainConfig(
-            data="s3://b/set", run_dir=run_dir, num_classes=2, storage_options=options_of_data, run_storage_options=own
+            data="s3://b/set", run_dir=run_dir, storage_options=options_of_data, run_storage_options=own
         )
         assert "hush" not in repr(config)
         assert "storage_options" not in str(config.public_json())

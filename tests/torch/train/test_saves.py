@@ -159,13 +159,13 @@ def test_i7_the_best_checkpoint_is_kept_beside_the_newest_over_lives_and_a_damag
     assert steps_in(store) == ["step-00000002-00000", "step-00000004-00000"]
     assert saves.find_best() == "s3://bucket/run/checkpoints/step-00000002-00000"
     again = begin(keep=1, keep_best="min loss")
-    assert again.find()["step"] == 4
+    assert again.resume().step == 4
     again.save(5, lambda: snapshot(5, metrics={"loss": 1.0}), wait=True)
     assert steps_in(store) == ["step-00000005-00001"]  # as good as the best, and newer
     again.save(6, lambda: snapshot(6, metrics={"loss": 7.0}), wait=True)
     store.objects["checkpoints/step-00000005-00001/model.safetensors"] = b"?"
     third = begin(keep=1, keep_best="min loss")
-    assert third.find()["step"] == 6
+    assert third.resume().step == 6
     assert third.find_best() == "s3://bucket/run/checkpoints/step-00000006-00001"
 
 
@@ -236,7 +236,7 @@ def test_a_checkpoint_that_would_be_older_than_the_newest_is_refused(begin, stor
         saves.save(6, lambda: snapshot(6))
     assert [name.rpartition("-")[0] for name in steps_in(store)] == ["step-00000005-00000", "step-00000007"]
     later = begin()
-    assert later.find()["step"] == 7
+    assert later.resume().step == 7
     with pytest.raises(TrainingError, match="step 6 cannot be saved after that of step 7"):
         later.save(6, lambda: snapshot(6))
     later.save(7, lambda: snapshot(7), wait=True)

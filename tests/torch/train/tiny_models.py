@@ -24,7 +24,7 @@ def _after(first: nn.Module, config) -> nn.Module:
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.1),
-        nn.Linear(32, config.num_classes),
+        nn.Linear(32, config.task_options["num_classes"]),
     )
 
 

@@ -71,7 +71,11 @@ def train_model(
 
 
 def _write_config(config: "TrainConfig", output: Output) -> None:
+    from smalti.torch.train.config import TASKS
+
     facts = config.to_json()
+    if config.task in TASKS:
+        facts["task_options"] = {**TASKS[config.task].option_defaults(), **facts["task_options"]}
     for name in ("storage_options", "run_storage_options"):
         facts[name] = _masked(facts[name])
     if output.as_json:

@@ -5,34 +5,48 @@ location can read the choices without it.
 """
 
 import dataclasses
-import difflib
 import importlib
-import json
 import math
 import re
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
-from typing_extensions import dataclass_transform
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from smalti.errors import SchemaError, SmaltiError, StoreError, WorldMismatch
 from smalti.format.sizes import parse_byte_count
-from smalti.redaction import HiddenOptions
 from smalti.storage.databricks.mount import is_databricks
 from smalti.storage.opening import check_address, check_secrets, service_of
+from smalti.torch.train.values import (
+    MAX_COUNT,
+    OPTIONS,
+    SECRET,
+    Best,
+    Count,
+    Flag,
+    Fraction,
+    Fractions,
+    MaybeEmpty,
+    Number,
+    Options,
+    Seconds,
+    Secrets,
+    Text,
+    Texts,
+    Whole,
+    as_tuple,
+    configuration,
+    is_json,
+    one_of,
+    plain,
+    wrong,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -43,101 +57,176 @@ class Launcher:
     """`module:function`, called with a `Program` and `on_event`; returns rank 0's result. Imported when used."""
     starts_processes: bool
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
-    description: str
     free_slots: str | None = None
     """Of a launcher on other machines: `module:function` that returns how many ranks they can run now, or None."""
 
 
 # To add a launcher, write its function and enter it here.
 LAUNCHERS: Mapping[str, Launcher] = {
+    # this process, also as a rank of torchrun, Slurm or Kubernetes
     "inline": Launcher(
         "smalti.torch.train.launchers.program:run_inline",
         starts_processes=False,
-        description="this process, also as a rank of torchrun, Slurm or Kubernetes",
     ),
+    # child processes on this machine
     "processes": Launcher(
         "smalti.torch.train.launchers.processes:run_in_processes",
         starts_processes=True,
-        description="child processes on this machine",
     ),
+    # child processes that Spark's TorchDistributor starts on the driver
     "spark-local": Launcher(
         "smalti.torch.train.launchers.spark:run_on_driver",
         starts_processes=True,
-        description="child processes that Spark's TorchDistributor starts on the driver",
     ),
+    # one task per process on Spark's executors
     "spark": Launcher(
         "smalti.torch.train.launchers.spark:run_on_executors",
         starts_processes=True,
-        description="one task per process on Spark's executors",
         free_slots="smalti.torch.train.launchers.spark:free_slots",
     ),
 }
 
 
-@dataclass(frozen=True)
-class ShippedTask:
-    """A task of the library."""
+# ------------------------------------------------------------ tasks
 
-    factory: str
-    """`module:Class`, called with `task_options`. Imported when used."""
-    main_metric: str
-    """The figure by which models are compared, as the class says."""
-    higher_is_better: bool
-    description: str
-    data_options: tuple[str, ...] = ()
-    """Its options that say what the figures are of: those of models that differ in one are not comparable."""
+
+class TaskOptions:
+    """The base of the options of shipped tasks. The class of a task is a subclass of that of its options."""
+
+    factory: ClassVar[str]
+    """`module:Class` of the task, called with `task_options`. Imported when used."""
+    data_options: ClassVar[tuple[str, ...]] = ()
+    """Options that say what the figures are of: those of models that differ in one are not comparable."""
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """Return the names of the options."""
+        return tuple(cls.__dataclass_fields__)  # type: ignore[attr-defined]  # of `configuration`
+
+    @classmethod
+    def option_defaults(cls) -> dict[str, Any]:
+        """Return the values of the options that need not be given."""
+        options: Iterable[Any] = dataclasses.fields(cls)  # type: ignore[arg-type]  # as above
+        return {each.name: plain(each.default) for each in options if each.default is not dataclasses.MISSING}
+
+
+@configuration
+class ImageOptions(TaskOptions):
+    """The options of image classification."""
+
+    factory = "smalti.torch.train.tasks.images:ImageClassification"
+
+    image_column: Text = "image"
+    label_column: Text = "label"
+    num_classes: Annotated[Whole, Field(ge=0, le=MAX_COUNT)] = 0
+    """0: as many as the version of the data lists, which `convert` and Spark write."""
+    class_names: Texts = ()
+    """In the order of their numbers; empty: those that the version of the data lists."""
+    image_size: Annotated[Whole, Field(ge=1, le=1 << 15)] = 96
+    """Side of the model's square input, in pixels."""
+    width: Annotated[Number, Field(gt=0, le=100)] = 0.35
+    """Width multiplier of `mobilenet_v2`; ignored by others."""
+    label_smoothing: Fraction = 0.1
+    """Of classes, in training."""
+    augment: Flag = True
+    """Random crops, flips and colours of training images."""
+
+    def __post_init__(self) -> None:
+        if self.class_names and self.num_classes not in (0, len(self.class_names)):
+            raise wrong("class_names", f"{self.num_classes} names, as `num_classes` says", self.class_names)
+
+
+@configuration
+class LanguageOptions(TaskOptions):
+    """The options of language models: of the next token of blocks of tokens."""
+
+    factory = "smalti.torch.train.tasks.rows:LanguageModel"
+    data_options = ("column", "vocabulary", "ignore")
+
+    column: Text = "tokens"
+    vocabulary: Annotated[Whole, Field(ge=0)] = 0
+    """Number of different tokens, counted from 0; not of pretrained weights, which have their own."""
+    block: Count = 1024
+    """Longest block that the model can take."""
+    layers: Count = 4
+    heads: Count = 4
+    width: Count = 128
+    dropout: Fraction = 0.1
+    ignore: Whole | None = None
+    """A token that need not be predicted, such as padding."""
+    label_smoothing: Fraction = 0.1
+    """Of tokens, in training."""
+
+
+@configuration
+class TabularOptions(TaskOptions):
+    """The options of regressions on tables: of a number from the numbers of a row."""
+
+    factory = "smalti.torch.train.tasks.rows:TabularRegression"
+    data_options = ("target",)
+
+    features: Texts
+    target: Text
+    hidden: Annotated[tuple[Count, ...], BeforeValidator(as_tuple)] = (64, 64)
+    """Units of each hidden layer."""
+    dropout: Fraction = 0.0
+    target_mean: Number = 0.0
+    target_scale: Annotated[Number, Field(gt=0)] = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.features or self.target in self.features:
+            raise SchemaError(
+                f"a regression needs `features`, of which `target` is none; found {list(self.features)} and "
+                f"'{self.target}'."
+            )
 
 
 IMAGES = "image-classification"
-# To add a task, write its class and enter it here.
-TASKS: Mapping[str, ShippedTask] = {
-    IMAGES: ShippedTask(
-        "smalti.torch.train.tasks.images:ImageClassification",
-        main_metric="accuracy",
-        higher_is_better=True,
-        description="images and the numbers of their classes",
-    ),
-    "language-model": ShippedTask(
-        "smalti.torch.train.tasks.rows:LanguageModel",
-        main_metric="perplexity",
-        higher_is_better=False,
-        description="the next token of blocks of tokens",
-        data_options=("column", "vocabulary", "ignore"),
-    ),
-    "tabular-regression": ShippedTask(
-        "smalti.torch.train.tasks.rows:TabularRegression",
-        main_metric="mean_squared_error",
-        higher_is_better=False,
-        description="a number from the numbers of a row",
-        data_options=("target",),
-    ),
+# To add a task, write its class and that of its options, and enter the latter here.
+TASKS: Mapping[str, type[TaskOptions]] = {
+    IMAGES: ImageOptions,
+    "language-model": LanguageOptions,
+    "tabular-regression": TabularOptions,
 }
 OBJECT_TASK = "object:"
 """Before the name of a task that was given as an object."""
+
+
+def place_of_option(name: str, task: str = IMAGES) -> str:
+    """Return a sentence that says where an option of a shipped task belongs; empty if there is none of the name.
+
+    Args:
+        name: of the option.
+        task: the one that is meant if several have such an option.
+    """
+    owners = [owner for owner, shipped in TASKS.items() if name in shipped.option_names()]
+    owner = task if task in owners else next(iter(owners), None)
+    return f" `{name}` is an option of the task '{owner}': it belongs in `task_options`." if owner else ""
+
+
+def with_nested_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored fields of a `TrainConfig` with the options of the task in `task_options`.
+
+    Earlier versions of Smalti had those of image classification as fields of every configuration.
+    """
+    task, given = str(fields.get("task", IMAGES)), fields.get("task_options", {})
+    former = fields.keys() & set(TASKS[IMAGES].option_names())
+    if not former or not isinstance(given, Mapping):
+        return dict(fields)
+    own = (
+        former
+        if task == IMAGES
+        else former & {"label_smoothing"} & set(TASKS[task].option_names() if task in TASKS else ())
+    )
+    rest = {name: value for name, value in fields.items() if name not in former}
+    return {**rest, "task_options": {**{name: fields[name] for name in own}, **given}}
+
 
 SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_BATCH = 1 << 24
 """Largest number of samples of one step."""
-_SECRET = ("storage_options", "run_storage_options")
-_MAX_COUNT = 10**9
-_MAX_SECONDS = 10**7  # some months; the operating system's timers end at some centuries
-_MAX_INTEGER = (1 << 63) - 1
-_MAX_TEXT = 10_000
-_TEXT = f"text of 1 to {_MAX_TEXT:,} characters, in UTF-8 and without NUL"
-_OPTIONS = "a mapping of options, with values of JSON"
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 200
-_NAMES_OF_TYPES = {int: "a whole number", float: "a number", str: "text", bool: "True or False", NoneType: "None"}
-_BEST = re.compile(r"(min|max) \S+")
-_LIMITS = {
-    "greater_than_equal": ("ge", "at least {:,}"),
-    "greater_than": ("gt", "above {:,}"),
-    "less_than_equal": ("le", "at most {:,}"),
-    "less_than": ("lt", "below {:,}"),
-}
-"""Types of pydantic's errors about limits: the name of the limit, and what is expected."""
 
 
 def find_named(path: str, *, field: str) -> Any:
@@ -155,37 +244,6 @@ def find_named(path: str, *, field: str) -> Any:
             "training processes run, or importable in the process that calls `train`.",
             **{field: path},
         ) from error
-
-
-def _plain_number(value: Any) -> Any:
-    """Return a number of Python for one of NumPy.
-
-    Raises:
-        ValueError: it has more than 64 bits.
-    """
-    if isinstance(value, Real) and type(value) not in {bool, int, float}:
-        value = int(value) if isinstance(value, Integral) else float(value)
-    if type(value) in {int, float} and abs(value) > _MAX_INTEGER:
-        raise ValueError("a number of at most 64 bits, and not infinite")
-    return value
-
-
-def _checked_text(value: str) -> str:
-    if len(value) > _MAX_TEXT or "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise ValueError(_TEXT)
-    return value
-
-
-def _is_json(value: Mapping[str, Any]) -> bool:
-    try:
-        json.dumps(dict(value), allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
-
-
-def _frozen(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(value))
 
 
 def check_tracking_address(address: str) -> str:
@@ -208,137 +266,6 @@ def check_tracking_address(address: str) -> str:
             field="mlflow",
         )
     return address
-
-
-def _hidden(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(HiddenOptions(value))
-
-
-def as_tuple(value: Any) -> Any:
-    """Return a list as a tuple, anything else as it is."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _are_fractions(values: Sequence[float]) -> bool:
-    return all(0 < value < 1 for value in values)
-
-
-def _checked(is_valid: Callable[[Any], object], expected: str) -> AfterValidator:
-    """Return a validator of values that says what is expected."""
-
-    def check(value: Any) -> Any:
-        if not is_valid(value):
-            raise ValueError(expected)
-        return value
-
-    return AfterValidator(check)
-
-
-class _NotOneOfError(ValueError):
-    """A name that is none of some names."""
-
-    def __init__(self, expected: str, names: Sequence[str]) -> None:
-        super().__init__(expected)
-        self.names = names
-
-
-def _one_of(names: Sequence[str], or_path: str = "") -> AfterValidator:
-    """Return a validator of names, or of `module:name` if `or_path` says what that names."""
-    known = f"one of {', '.join(names)}" if len(names) > 1 else f"'{names[0]}'"
-    expected = f"{known}, or '{or_path}'" if or_path else known
-
-    def check(value: str) -> str:
-        if value not in names and not (or_path and ":" in value):
-            raise _NotOneOfError(expected, names)
-        return value
-
-    return AfterValidator(check)
-
-
-Whole = Annotated[int, BeforeValidator(_plain_number), Strict()]
-Number = Annotated[float, BeforeValidator(_plain_number), Strict(), Field(allow_inf_nan=False)]
-Flag = Annotated[bool, Strict()]
-MaybeEmpty = Annotated[str, Strict(), AfterValidator(_checked_text)]
-Text = Annotated[MaybeEmpty, _checked(bool, _TEXT)]
-Texts = Annotated[tuple[MaybeEmpty, ...], BeforeValidator(as_tuple)]
-Options = Annotated[Mapping[str, Any], _checked(_is_json, _OPTIONS), AfterValidator(_frozen)]
-Secrets = Annotated[Mapping[str, Any], AfterValidator(_hidden)]
-Best = Annotated[Text, _checked(_BEST.fullmatch, "`min` or `max`, a space and the name of a figure")]
-Count = Annotated[Whole, Field(ge=1, le=_MAX_COUNT)]
-Seconds = Annotated[Number, Field(gt=0, le=_MAX_SECONDS)]
-Fraction = Annotated[Number, Field(ge=0, lt=1)]
-Fractions = Annotated[
-    tuple[Number, ...], BeforeValidator(as_tuple), _checked(_are_fractions, "a list, each a fraction in (0, 1)")
-]
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def configuration(kind: type[C]) -> type[C]:
-    """Make a class a frozen dataclass whose values pydantic checks; a value that is not allowed is a SchemaError."""
-    rules = pydantic.ConfigDict(
-        extra="forbid", validate_default=True, use_attribute_docstrings=True, arbitrary_types_allowed=True
-    )
-    checked: Any = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, repr=False, config=rules)(kind)
-    validate = checked.__init__
-
-    def __init__(self: Any, **values: Any) -> None:  # noqa: N807 - of the class
-        try:
-            validate(self, **values)
-        except pydantic.ValidationError as error:
-            raise _explained(checked, error, values) from None
-
-    checked.__init__ = __init__
-    return checked  # type: ignore[no-any-return]
-
-
-def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str, Any]) -> SmaltiError:
-    """Return the first fault of some values as an error that names the field, and what was expected and found."""
-    faults = error.errors(include_url=False, include_input=False)
-    unknown = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "unexpected_keyword_argument")
-    missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing")
-    if unknown or missing:
-        return SchemaError(
-            f"these are not the fields of {kind.__name__}: unknown fields {unknown}, missing fields {missing}. Correct "
-            "the names, or if another version of Smalti wrote them, read them with that version.",
-            unknown=tuple(unknown),
-            missing=tuple(missing),
-        )
-    first, *_ = sorted(faults, key=lambda fault: fault["type"] != "value_error")
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, SmaltiError):
-        return cause
-    name = str(first["loc"][0])
-    if first["type"] in _LIMITS:
-        limit, words = _LIMITS[first["type"]]
-        bound = first["ctx"][limit]
-        expected = "0 or more" if (limit, bound) == ("ge", 0) else words.format(bound)
-    else:
-        whole = "a list, each " if len(first["loc"]) > 1 and isinstance(first["loc"][1], int) else ""
-        expected = f"{whole}{cause}" if cause is not None else _described(get_type_hints(kind)[name])
-    value = values[name] if name in values else getattr(kind, name)
-    near = did_you_mean(str(value), cause.names) if isinstance(cause, _NotOneOfError) else ""
-    return _wrong(name, expected, value, near)
-
-
-def _wrong(name: str, expected: str, value: Any, near: str = "") -> SchemaError:
-    shown = type(value).__name__ if name in _SECRET else _SHORT.repr(_plain(value))
-    return SchemaError(f"`{name}` must be {expected}, not {shown}.{near}", field=name, found=shown)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names what is spelled nearly like a name; empty if nothing is."""
-    near = difflib.get_close_matches(name, list(known), n=2)
-    return f" Did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""
-
-
-def _described(hint: Any) -> str:
-    """Return the type of a field in words."""
-    kind = get_origin(hint) or hint
-    if kind in (Union, UnionType):
-        return " or ".join(map(_described, get_args(hint)))
-    if kind is tuple:
-        return f"a list, each {_described(get_args(hint)[0])}"
-    return _NAMES_OF_TYPES.get(kind, "a mapping of options")
 
 
 @configuration
@@ -365,17 +292,17 @@ class RunConfig:
     """Record every sample id that is trained on in a ledger, the folder `samples` in `run_dir`.
 
     `read_sample_order` reads it, and `smalti ledger check` proves that every sample was read once."""
-    launcher: Annotated[Text, _one_of(tuple(LAUNCHERS))] = "inline"
+    launcher: Annotated[Text, one_of(tuple(LAUNCHERS))] = "inline"
     """Processes that train; a key of `LAUNCHERS`."""
     num_processes: Count = 1
     """Training processes, one per rank."""
-    device: Annotated[Text, _one_of(DEVICES)] = "auto"
+    device: Annotated[Text, one_of(DEVICES)] = "auto"
     """`auto`, `cpu` or `cuda`."""
     timeout_seconds: Seconds = 600.0
     """Longest time that one rank waits for the others, in a step or for a checkpoint to be written."""
     grace_seconds: Seconds = 15.0
     """Longest time to finish and save after a signal, and to write the last checkpoint after an exception."""
-    max_restarts: Annotated[Whole, Field(ge=0, le=_MAX_COUNT)] = 0
+    max_restarts: Annotated[Whole, Field(ge=0, le=MAX_COUNT)] = 0
     """Number of times that a failed run is started again from its newest checkpoint, by a launcher with processes."""
     min_processes: Count | None = None
     """Fewest processes on which a restarted run continues; None: `num_processes`."""
@@ -415,10 +342,10 @@ class RunConfig:
                 f"1 with launcher={self.launcher!r}; choose {starting} for more",
             ),
             ("min_processes", (self.min_processes or 1) <= self.num_processes, "from 1 to `num_processes`, or None"),
-            *((name, not starts or _is_json(getattr(self, name) or {}), _OPTIONS) for name in _SECRET),
+            *((name, not starts or is_json(getattr(self, name) or {}), OPTIONS) for name in SECRET),
         ):
             if not is_valid:
-                raise _wrong(name, expected, getattr(self, name))
+                raise wrong(name, expected, getattr(self, name))
         if self.cache_limit is not None:
             parse_byte_count(self.cache_limit, what="`cache_limit`")
         try:
@@ -428,7 +355,7 @@ class RunConfig:
         check_secrets(self.data)
 
     def __repr__(self) -> str:
-        shown = {**self.public_json(), **{name: sorted(getattr(self, name) or ()) for name in _SECRET}}
+        shown = {**self.public_json(), **{name: sorted(getattr(self, name) or ()) for name in SECRET}}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -468,8 +395,8 @@ class RunConfig:
 
     def public_json(self) -> dict[str, Any]:
         """Return all fields that may be written to disk: all but the storage options."""
-        names = (f.name for f in dataclasses.fields(self) if f.name not in _SECRET)
-        return {name: _plain(getattr(self, name)) for name in names}
+        names = (f.name for f in dataclasses.fields(self) if f.name not in SECRET)
+        return {name: plain(getattr(self, name)) for name in names}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "Self":
@@ -487,29 +414,21 @@ class TrainConfig(RunConfig):
 
     data: Text = field()  # required: without a value here, the default of `RunConfig` would be inherited
     """URL or path of the shard set."""
-    task: Annotated[Text, _one_of(tuple(TASKS), "module:Class")] = IMAGES
+    task: Annotated[Text, one_of(tuple(TASKS), "module:Class")] = IMAGES
     """A key of `TASKS`, or `module:Class` of a `Task` of your own, called with `task_options`."""
     task_options: Options = field(default_factory=dict)
-    """Options of the task, as JSON values: the arguments of its class."""
+    """Options of the task, as JSON values: the arguments of its class.
+
+    Functions that `model` names get all those of image classification, with the classes that the data list."""
     train_split: Text | None = "train"
     eval_split: Text | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
-    image_column: Text = "image"
-    label_column: Text = "label"
-    num_classes: Annotated[Whole, Field(ge=0, le=_MAX_COUNT)] = 0
-    """Of image classification; 0: as many as the version of the data lists, which `convert` and Spark write."""
-    class_names: Texts = ()
-    """Of image classification, in the order of their numbers; empty: those that the version of the data lists."""
-    image_size: Annotated[Whole, Field(ge=1, le=1 << 15)] = 96
-    """Side of the model's square input, in pixels."""
     model: MaybeEmpty = "mobilenet_v2"
     """`mobilenet_v2`, or `module:function`: a function that takes the configuration and returns a module.
 
     A module that only the process that calls `train` can import, such as one beside the script, need not be installed
     on Spark's executors: its Python files are sent to them, with those loaded from the same folder. So are those of a
     task, an optimiser and a schedule."""
-    width: Annotated[Number, Field(gt=0, le=100)] = 0.35
-    """Width multiplier of `mobilenet_v2`; ignored by others."""
     weights: Text | None = None
     """Local folder or hub name with pretrained weights; None trains from scratch."""
     freeze: Texts = ()
@@ -522,7 +441,7 @@ class TrainConfig(RunConfig):
     """Samples per optimiser step over all ranks."""
     micro_batches: Count = 1
     """Gradient accumulation: equal parts in which a rank computes its share of a step. Changes memory, not the step."""
-    optimizer: Annotated[Text, _one_of(("adamw",), "module:Class")] = "adamw"
+    optimizer: Annotated[Text, one_of(("adamw",), "module:Class")] = "adamw"
     """`adamw`, or `module:Class` such as `torch.optim:SGD`."""
     optimizer_options: Options = field(default_factory=dict)
     """Further arguments of the optimiser, such as `{"momentum": 0.9}`."""
@@ -532,7 +451,7 @@ class TrainConfig(RunConfig):
     """Of the weights; biases and scales of normalisation do not decay."""
     clip_norm: Annotated[Number, Field(ge=0)] = 5.0
     """Largest norm of a gradient; 0: gradients are not clipped. The default only limits outliers."""
-    schedule: Annotated[Text, _one_of(SCHEDULES, "module:function")] = "cosine"
+    schedule: Annotated[Text, one_of(SCHEDULES, "module:function")] = "cosine"
     """Learning rate after `warmup`: `cosine`, `constant`, `step` (see `milestones`), or `module:function`.
 
     The function is called with the fraction of the course that is over, in [0, 1], and returns the rate's fraction of
@@ -542,12 +461,8 @@ class TrainConfig(RunConfig):
     milestone_factor: Annotated[Number, Field(ge=0)] = 0.1
     warmup: Fraction = 0.1
     """Fraction of the whole run during which the learning rate rises, in [0, 1)."""
-    precision: Annotated[Text, _one_of(PRECISIONS)] = "auto"
+    precision: Annotated[Text, one_of(PRECISIONS)] = "auto"
     """`float32`; `bfloat16` where it suffices (autocast); `auto`: `bfloat16` on a GPU that is fast at it."""
-    label_smoothing: Fraction = 0.1
-    """Of classes and tokens."""
-    augment: Flag = True
-    """Random crops, flips and colours of training images."""
     seed: Annotated[Whole, Field(ge=0)] = 17
     """Of the order of the samples, the initial weights and the random views."""
     affinity: Annotated[Number, Field(ge=0, le=1)] | None = None
@@ -565,8 +480,31 @@ class TrainConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.class_names and self.num_classes not in (0, len(self.class_names)):
-            raise _wrong("class_names", f"{self.num_classes} names, as `num_classes` says", self.class_names)
+        if (shipped := TASKS.get(self.task)) is not None:
+            try:
+                shipped(**self.task_options)
+            except SmaltiError as error:
+                raise SchemaError(f"`task_options` of the task '{self.task}': {error}", field="task_options") from error
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            place = place_of_option(name, self.__dict__.get("task", IMAGES))
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{place}")
+
+    @classmethod
+    def advice_on(cls, name: str, values: Mapping[str, Any]) -> str:
+        """Return where a name belongs that is no field; empty if it is not known."""
+        return place_of_option(name, values.get("task", IMAGES))
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "Self":
+        """Return the configuration that `to_json` or `public_json` wrote, of this version or of an earlier one.
+
+        Raises:
+            SchemaError: a field is unknown or missing, or a value is not allowed.
+        """
+        return cls(**with_nested_options(obj))
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check that the batch can be divided over so many ranks; a WorldMismatch if not."""
@@ -596,12 +534,6 @@ class TrainConfig(RunConfig):
 def _divisors(number: int) -> list[int]:
     low = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     return sorted({*low, *(number // each for each in low)})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _listed(numbers: list[int]) -> str:
@@ -637,7 +569,7 @@ class TrainResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_json(cls, obj: Mapping[str, Any]) -> "TrainResult":

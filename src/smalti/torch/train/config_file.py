@@ -14,7 +14,8 @@ from smalti.errors import SchemaError, SmaltiError
 from smalti.regular_files import open_regular
 from smalti.storage.opening import service_of
 from smalti.storage.redact import has_login, redact_address
-from smalti.torch.train.config import TrainConfig, did_you_mean
+from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, place_of_option
+from smalti.torch.train.values import did_you_mean
 
 if TYPE_CHECKING:
     import yaml
@@ -135,7 +136,9 @@ class _Entries:
 
     def config(self) -> TrainConfig:
         """Check all values and return the configuration."""
-        values = {name: self._numbered(name, value) for name, value in self.values.items()}
+        values = _numbered(self.values, self._types)
+        if (shipped := TASKS.get(self._task)) and isinstance(options := values.get("task_options"), Mapping):
+            values["task_options"] = _numbered(options, get_type_hints(shipped))
         try:
             return TrainConfig(**values)
         except SmaltiError as fault:
@@ -150,16 +153,24 @@ class _Entries:
             where = self.places.get(fault.facts.get("field", ""), self.file)
             raise SchemaError(f"{where}: {str(fault).replace('or None', 'or null')}", **fault.facts) from None
 
-    def _numbered(self, name: str, value: Any) -> Any:
-        """Return a value of a field; of one for numbers, the number that a text such as `4e-3` means."""
-        hint = self._types.get(name)
-        if isinstance(value, str) and (hint is float or float in get_args(hint)):  # YAML 1.1 takes it for text
-            with contextlib.suppress(ValueError):
-                return float(value)
-        return value
+    @property
+    def _task(self) -> str:
+        return str(self.values.get("task", IMAGES))
 
     def _near(self, name: str) -> str:
-        return did_you_mean(name, self._fields) or " The keys are the fields of smalti.torch.train.TrainConfig."
+        near = place_of_option(name, self._task) or did_you_mean(name, self._fields)
+        return near or " The keys are the fields of smalti.torch.train.TrainConfig."
+
+
+def _numbered(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by name; of those for numbers, the number that a text such as `4e-3` means."""
+    numbered = dict(values)
+    for name, value in values.items():
+        hint = hints.get(name)
+        if isinstance(value, str) and (hint is float or float in get_args(hint)):  # YAML 1.1 takes it for text
+            with contextlib.suppress(ValueError):
+                numbered[name] = float(value)
+    return numbered
 
 
 def _check_form(events: "Iterable[yaml.Event]", where: str) -> None:

@@ -10,22 +10,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from smalti.cache import CacheOptions, default_cache_limit
 from smalti.dataset import OrderOptions
-from smalti.errors import CheckpointError, CursorError, TrainingError
+from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
 from smalti.ledger import LedgerWriter
+from smalti.storage.opening import service_of
+from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.life import BY_FUNCTION, Life, Saves, checked_step
-from smalti.torch.train.pinned import PinnedData
-from smalti.torch.train.ranks import memory_figures, pace_figures
+from smalti.torch.train.ranks import Ranks, memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.world import World
 
+T = TypeVar("T")
+Pins = dict[str, tuple[int | None, str | None]]
+"""Version and digest by address of the data; None: any."""
 _KIND = "function"
 """`kind` in the state of checkpoints of functions; the trainer's have none."""
 
@@ -55,19 +60,14 @@ class Context:
         self._life, self._ranks = life, life.ranks
         self._loaders: dict[str, StreamingDataLoader] = {}
         self._data = PinnedData(run, life.ranks)
-        self._stopped = False
+        self._has_begun = self._stopped = False
         self._saved: str | None = None
-        self._saves = Saves(life, run, _check_state)
+        self._saves = Saves(life, run, self._check_state)
         self._files: dict[tuple[str, ...], Path | None] = {}
         self._state: Any = None
         self._cursors: Mapping[str, Any] = {}
-        if (snapshot := self._saves.resume()) is not None:
-            self._state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
-            self._cursors = snapshot.state["cursors"]
-            self._data.pins = {
-                address: (version, digest) for address, (version, digest) in snapshot.state["data"].items()
-            }
-        self._saves.emit_start()
+        if (snapshot := self._saves.resume(self._facts_of)) is not None:
+            self._state, self._cursors, self._data.pins = self._unpacked(snapshot)
 
     @property
     def world(self) -> World:
@@ -153,13 +153,14 @@ class Context:
         # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
         order = {} if resume else {"order": OrderOptions(tail="short")}
         dataset = self._data.open(address, split, batch_size, shuffle=shuffle, options={**order, **options})
-        version, digest = self._data.pins[address]
-        self._life.events.emit("data", data=address, split=split, version=version, digest=digest)
+        if self._has_begun:  # what the trainer opens before is in its event `start`
+            version, digest = self._data.pins[address]
+            self._life.events.emit("data", data=address, split=split, version=version, digest=digest)
         ledger = self._life.ledger if resume else None
         pinned = {"pin_memory": self.device.type == "cuda"}
         batches = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
         if resume:
-            name = f"{split or ''}@{address}"
+            name = cursor_name(split, address)
             if name in self._loaders:
                 raise CursorError(
                     f"there are two resuming loaders of split {split!r} of {address}; their cursors would have one "
@@ -186,8 +187,7 @@ class Context:
         figures = {name: _figure(name, value, step) for name, value in metrics.items()}
         # JSON has no infinities.
         shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        paces = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
-        measures = {**pace_figures(paces, self.world.num_ranks), **memory_figures(self.device)}
+        measures = {**self._pace(), **memory_figures(self.device)}
         self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
     def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
@@ -202,7 +202,7 @@ class Context:
         if address is None:
             return None
         snapshot = self._saves.load(address)
-        state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
+        state, _, _ = self._unpacked(snapshot)
         return Checkpoint(snapshot.step, state, address, self._saves.files(address, files))
 
     def save(
@@ -238,9 +238,7 @@ class Context:
         cursors = {name: loader.state_dict() for name, loader in self._loaders.items()}
         figures = {name: _figure(name, value, step) for name, value in (metrics or {}).items()}
         known = {name: value for name, value in figures.items() if math.isfinite(value)}  # JSON has no others
-        self._saved = self._saves.save(
-            step, lambda: self._snapshot(step, state, {"cursors": cursors, "metrics": known}), files, wait=wait
-        )
+        self._saved = self._saves.save(step, lambda: self._packed(step, state, cursors, known), files, wait=wait)
         return self._saved
 
     def should_stop(self) -> bool:
@@ -260,23 +258,31 @@ class Context:
 
     # ------------------------------------------------------------ not for functions
 
-    def end(self, value: Any) -> dict[str, Any]:
-        """Write the result of the function; return it, that of rank 0 on all ranks. Collective."""
+    def begin(self, **facts: Any) -> None:
+        """Record that the life begins, with facts of the program."""
+        self._saves.emit_start(**facts)
+        self._has_begun = True
+
+    def end(self, write: Callable[[], T], what: str, **facts: Any) -> T:
+        """Publish the result of the program, and return what `write` returns on rank 0. Collective; see `Saves.end`.
+
+        Raises:
+            TrainingError: the program has stopped before it was done.
+        """
         if self._stopped:
             self._saves.finish()
             raise self._saves.stopped(self._saved or "")
-        return self._saves.end(lambda: self._write(value), "write the result")
+        return self._saves.end(write, what, **facts)
 
-    def _write(self, value: Any) -> dict[str, Any]:
-        try:
-            result: dict[str, Any] = json.loads(json.dumps({"value": value}, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise TrainingError(
-                f"the function returned {value!r:.80}, which JSON cannot hold ({error}); return numbers, texts, lists "
-                "and dicts, and save tensors in a checkpoint."
-            ) from error
-        self._life.run.write_value(result)
-        return result
+    @property
+    def newest(self) -> str:
+        """Address of the newest checkpoint of this life, or of the one that it resumed from; empty if there is none."""
+        return self._saved or str((self._saves.resumed_from or {}).get("checkpoint", ""))
+
+    def _pace(self) -> dict[str, float]:
+        """Return the pace of this life's training loaders; see `pace_figures`."""
+        paces = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
+        return pace_figures(paces, self.world.num_ranks)
 
     def _check_cursor(self, name: str, split: str | None) -> None:
         """Check that the checkpoint has no cursor of this split of data at another address."""
@@ -290,11 +296,138 @@ class Context:
                 found=name.removeprefix(mark),
             )
 
-    def _snapshot(self, step: int, state: Any, more: Mapping[str, Any]) -> Snapshot:
+    # ------------------------------------------------------------ the layout of checkpoints
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Check that a checkpoint was saved by a function."""
+        if state.get("kind") != _KIND or not isinstance(state.get("cursors"), dict) or "state" not in state:
+            raise CheckpointError(
+                "state.json was not written by a function of `launch`; the folder belongs to a run of `train`, or the "
+                "file was edited. Use another `run_dir`.",
+                field="kind",
+            )
+
+    def _facts_of(self, snapshot: Snapshot) -> Mapping[str, Any]:  # noqa: ARG002 - of a function's, nothing is known
+        """Return further facts of the checkpoint that the life resumes from, for its events."""
+        return {}
+
+    def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
         tensors, packed = pack_state(state)
         data = {address: list(facts) for address, facts in self._data.pins.items()}
-        rest = {"kind": _KIND, "state": packed, "data": data, "life": self._life.number, **more}
-        return Snapshot(step, {"state": tensors}, rest)
+        rest = {"kind": _KIND, "state": packed, "cursors": cursors, "data": data, "metrics": metrics}
+        return Snapshot(step, {"state": tensors}, {**rest, "life": self._life.number})
+
+    def _unpacked(self, snapshot: Snapshot) -> tuple[Any, Mapping[str, Any], Pins]:
+        """Return the program's state, the cursors of its loaders by name, and the pins of its data."""
+        state = unpack_state(snapshot.tensors.get("state", {}), snapshot.state["state"])
+        pins = {address: (version, digest) for address, (version, digest) in snapshot.state["data"].items()}
+        return state, snapshot.state["cursors"], pins
+
+
+# ------------------------------------------------------------ data
+
+
+class PinnedData:
+    """The datasets of a run on one rank."""
+
+    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
+        self._config, self._ranks = config, ranks
+        self.pins: Pins = {}
+        """Those of the data that were opened so far, or by an earlier life."""
+        self._cache_limits: dict[str, int | None] = {}
+        """Bytes of local copies by address of the data, as determined when the first dataset was opened."""
+
+    def address(self, data: str | None = None) -> str:
+        """Return the address of some data, by default those of the run: one name for one place, which cursors have.
+
+        Raises:
+            TrainingError: the run has no data.
+        """
+        address = data or self._config.data
+        if not address:
+            raise TrainingError("the run has no `data`: give `launch` or `dataloader` the address of a shard set.")
+        return address if "://" in address or service_of(address) else str(Path(address).absolute())
+
+    def open(
+        self, address: str, split: str | None, batch_size: int, *, shuffle: bool, options: Mapping[str, Any]
+    ) -> StreamingDataset:
+        """Open a split in the version that the run is pinned to, which the first opening decides. Collective.
+
+        Local copies of data without a limit may take half of the disk that is free when the data are first opened.
+
+        Args:
+            address: of the data.
+            split: their split; None: all.
+            batch_size: samples of a step over all ranks.
+            shuffle: whether the order is shuffled.
+            options: further arguments of `StreamingDataset`; a `version` among them takes the place of the pinned one.
+
+        Raises:
+            WorldMismatch: the batch does not divide over the ranks.
+            CursorError: the version has not the digest that the run is pinned to, or ranks see different versions.
+            SchemaError: there is no such split.
+        """
+        config, num_ranks = self._config, self._ranks.num_ranks
+        if batch_size % num_ranks:
+            raise WorldMismatch(
+                f"`batch_size` {batch_size} cannot be divided over {num_ranks} ranks; it counts the samples of a step "
+                "over all ranks: choose a multiple.",
+                batch_size=batch_size,
+                num_ranks=num_ranks,
+            )
+        is_own = bool(config.data) and address == self.address()
+        version, digest = self.pins.get(address, (config.version, config.digest) if is_own else (None, None))
+        dataset = StreamingDataset(
+            remote=address,
+            split=split,
+            batch_size=batch_size // num_ranks,
+            shuffle=shuffle,
+            world=self._ranks.world,
+            **{
+                "version": version,
+                "cache": CacheOptions(
+                    local=config.cache_dir, cache_limit=config.cache_limit or self._cache_limits.get(address)
+                ),
+                "storage_options": dict(config.storage_options) if is_own else {},
+                **options,
+            },
+        )
+        self._cache_limits.setdefault(address, _with_cache_limit(dataset))
+        opened = dataset.manifest
+        if digest and opened.digest != digest:
+            raise CursorError(
+                f"{address} version {opened.version} has digest {opened.digest}, but this run is pinned to {digest}: "
+                "the data were changed, or the version is another one. Pin the right `version`, or use another "
+                "`run_dir` for other data.",
+                expected=digest,
+                found=opened.digest,
+            )
+        digests = self._ranks.gather(opened.digest, "compare the data's digests")
+        if len(set(digests)) > 1:
+            raise CursorError(
+                f"the ranks opened different data at {address}: digests by rank are {digests}; a version was published "
+                "while the run started, or the ranks do not see the same store: pin `version`.",
+                digests=tuple(digests),
+            )
+        self.pins[address] = (opened.version, opened.digest)
+        return dataset
+
+
+def _with_cache_limit(dataset: StreamingDataset) -> int | None:
+    """Limit the local copies of a dataset that has no limit, before it is read; return its limit in bytes.
+
+    None: nothing is copied, or no limit can be kept.
+    """
+    reader = dataset._smalti
+    if reader.cache_limit is None:
+        limits = [limit for part in reader.stream.sets if (limit := default_cache_limit(part.source)) is not None]
+        if limits:
+            reader.close()  # opened again, in the same versions, by the next use
+            reader.cache_limit = max(limits)
+    return reader.cache_limit
+
+
+# ------------------------------------------------------------ the function
 
 
 def run_function(function: Callable[[Context], Any], argument: Any, config: RunConfig, life: Life) -> dict[str, Any]:
@@ -310,9 +443,32 @@ def run_function(function: Callable[[Context], Any], argument: Any, config: RunC
         TrainingError: the run was stopped by SIGTERM, a rank is gone, or the value cannot be stored.
     """
     context = Context(life, config, argument)
+    context.begin()
     with ledger_required() if life.ledger is not None else nullcontext():
         value = function(context)
-    return context.end(value)
+
+    def write() -> dict[str, Any]:
+        result = _as_result(value)
+        life.run.write_result(result)
+        return result
+
+    return context.end(write, "write the result")
+
+
+def _as_result(value: Any) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(json.dumps({"value": value}, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TrainingError(
+            f"the function returned {value!r:.80}, which JSON cannot hold ({error}); return numbers, texts, lists "
+            "and dicts, and save tensors in a checkpoint."
+        ) from error
+    return result
+
+
+def cursor_name(split: str | None, address: str) -> str:
+    """Return the name of the cursor of a loader of a split of the data at an address."""
+    return f"{split or ''}@{address}"
 
 
 def _figure(name: str, value: Any, step: int) -> float:
@@ -320,13 +476,3 @@ def _figure(name: str, value: Any, step: int) -> float:
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError) as error:
         raise TrainingError(f"`{name}` of step {step} is {value!r:.80}, expected a number.", step=step) from error
-
-
-def _check_state(state: Mapping[str, Any]) -> None:
-    """Check that a checkpoint was saved by a function."""
-    if state.get("kind") != _KIND or not isinstance(state.get("cursors"), dict) or "state" not in state:
-        raise CheckpointError(
-            "state.json was not written by a function of `launch`; the folder belongs to a run of `train`, or the file "
-            "was edited. Use another `run_dir`.",
-            field="kind",
-        )

@@ -12,11 +12,12 @@ from torch import nn
 from smalti.catalog import load_manifest
 from smalti.errors import TrainingError
 from smalti.storage import open_store
+from smalti.storage.local_files import local_files
 from smalti.torch.train.context import Context
 from smalti.torch.train.launchers.start import launch
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.trainer.data import PixelsAndLabels
-from smalti.torch.train.trainer.models import logits_of
+from smalti.torch.train.trainer.loop import open_split
+from smalti.torch.train.trainer.models import load_model, logits_of
 from smalti.torch.train.trainer.scoring import evaluate
 from smalti.torch.train.trainer.task import task_of
 
@@ -81,7 +82,7 @@ def evaluate_model(
     names = tuple(class_names or manifest.metadata.get("classes") or ())
     if names and not predictor.class_names:
         raise TrainingError(f"{model} does not name its classes: they cannot be compared with those of {data}")
-    names = names or predictor.class_names or tuple(map(str, range(predictor.config.num_classes)))
+    names = names or predictor.class_names or tuple(map(str, range(predictor.task.num_classes)))
     argument = {"model": predictor.with_files(), "split": split, "classes": names, "batch_size": batch_size}
     with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
         run = {"run_dir": folder, "version": manifest.version or version, **options}
@@ -111,13 +112,54 @@ def _evaluate(context: Context) -> dict[str, Any]:
         given["split"],
         batch_size=given["batch_size"],
         shuffle=False,
-        transform=PixelsAndLabels(trained.image_column, trained.label_column, trained.image_size),
+        transform=predictor.task.transform(trained, training=False),
         include_ids=True,
     )
-    config = dataclasses.replace(trained, num_classes=len(classes), class_names=tuple(classes))
+    options = {**trained.task_options, "num_classes": len(classes), "class_names": classes}
+    config = dataclasses.replace(trained, task_options=options)
     scores = evaluate(model, loader, config, context._ranks, task_of(config))
     figures = {"samples": scores.samples, "loss": scores.loss, "accuracy": scores.metrics["accuracy"]}
     return {**figures, **scores.report, "classes": classes}
+
+
+def measure_saved_task(
+    model_dir: str,
+    data: str,
+    *,
+    version: int,
+    split: str = "validation",
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Return the figures of a saved model, of any task, on the samples of a split of a version.
+
+    Args:
+        model_dir: Address of the folder `model` of a training run.
+        data: Address of the shard set.
+        version: Version of it.
+        split: Its samples.
+        model_options: Options of the store of the model.
+        data_options: Options of the store of the shard set.
+
+    Raises:
+        SchemaError: the model's task cannot be imported.
+        SmaltiError: model or data cannot be read.
+    """
+    argument = {"model": model_dir, "model_options": model_options, "split": split}
+    with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
+        options = data_options or {}
+        figures = launch(_measure, argument, run_dir=folder, data=data, version=version, storage_options=options)
+    return dict(figures)
+
+
+def _measure(context: Context) -> dict[str, float]:
+    given: Any = context.config
+    with local_files(open_store(given["model"], given["model_options"])) as folder:
+        model, trained = load_model(folder)
+    config = dataclasses.replace(trained, data=context.run.data)
+    task = task_of(config)
+    loader = open_split(context, config, task, given["split"], training=False)
+    return evaluate(model.to(context.device), loader, config, context._ranks, task).metrics
 
 
 class _InClasses(nn.Module):

@@ -221,21 +221,21 @@ class Saves:
         """The reason why `should_stop` was true, and the facts of the error that gives it."""
         life.at_end(self._await_quietly)
 
-    def find(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> dict[str, Any] | None:
-        """Return the newest checkpoint that verifies as JSON values, with facts of its content. Collective."""
+    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
+        """Find the newest checkpoint that verifies, and return its state; None if there is none. Collective.
+
+        `facts` returns further facts of its content, for `resumed_from`.
+        """
 
         def newest() -> dict[str, Any] | None:
             loaded: Loaded | None = self._checkpoints.load_newest()
             return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
 
-        found = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
-        self._last_step = 0 if found is None else int(found["step"])
-        return found
-
-    def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
-        """Find the newest checkpoint as `find` does, and return its state; None if there is none. Collective."""
-        self.resumed_from = self.find(facts)
-        return None if self.resumed_from is None else self.load(str(self.resumed_from["checkpoint"]))
+        self.resumed_from = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
+        if self.resumed_from is None:
+            return None
+        self._last_step = int(self.resumed_from["step"])
+        return self.load(str(self.resumed_from["checkpoint"]))
 
     def emit_start(self, **facts: Any) -> None:
         """Record that the life begins, at the step of the checkpoint that it resumes from."""

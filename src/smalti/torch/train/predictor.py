@@ -23,8 +23,9 @@ from smalti.storage import LocalStore, open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.train.config import IMAGES
 from smalti.torch.train.launchers.spark import importable, read_source
-from smalti.torch.train.trainer.data import to_device
+from smalti.torch.train.tasks.images import ImageClassification, as_pixels, normalised
 from smalti.torch.train.trainer.models import load_model, logits_of
+from smalti.torch.train.trainer.task import task_of
 
 PREDICTED, NAME, CONFIDENCE = "predicted", "predicted_name", "confidence"
 """Columns of predictions: the number of the class, its name if the model names its classes, and its probability."""
@@ -61,13 +62,17 @@ class Predictor:
                 f"{self.address} was trained for the task '{self.config.task}'; only image classifiers can predict.",
                 task=self.config.task,
             )
+        task = task_of(self.config)
+        assert isinstance(task, ImageClassification)  # noqa: S101 - as TASKS says
+        self.task = task
+        """The task that the model was trained for."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model.eval().to(self.device)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of their numbers; empty if the model does not name them."""
-        return self.config.class_names
+        return self.task.class_names
 
     @property
     def columns(self) -> dict[str, str]:
@@ -103,7 +108,7 @@ class Predictor:
 
     def probabilities(self, images: Sequence[bytes], *, upright: bool = True) -> torch.Tensor:
         """Return the probability of each class, float32 on the CPU, shape (images, classes); all images at once."""
-        pixels = decode_batch(images, size=self.config.image_size)
+        pixels = decode_batch(images, size=self.task.image_size)
         if upright:
             for place, image in enumerate(images):
                 if (orientation := exif_orientation(image)) != _UPRIGHT:
@@ -118,9 +123,7 @@ class Predictor:
 
     def normalised(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
         """Return decoded images, shape (n, size, size, 3), as the input of the model."""
-        config, none = self.config, np.zeros(len(pixels), np.int64)
-        columns = {config.image_column: pixels, config.label_column: none, "_sample_id": none, "_position": none}
-        return to_device(columns, config, self.device, epoch=None).pixels
+        return normalised(as_pixels(pixels, self.device), channels_last=self.config.channels_last)
 
     def with_files(self) -> "SentFiles":
         """Return the predictor for another process that need not see the address, nor the options of its store."""

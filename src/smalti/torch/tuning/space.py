@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from smalti.errors import SchemaError
 from smalti.redaction import hide_options
 from smalti.storage.opening import check_address
+from smalti.torch.train.config import TrainConfig, place_of_option
 
 if TYPE_CHECKING:
     import optuna
@@ -98,7 +99,10 @@ def with_params(config: C, params: Mapping[str, Any]) -> C:
         return {**config, **nested}  # type: ignore[return-value]  # a mapping of the same kind
     fields = {field.name for field in dataclasses.fields(config)}  # type: ignore[arg-type]  # a dataclass, else an error
     if unknown := sorted(nested.keys() - fields):
-        raise SchemaError(f"{type(config).__name__} has no field {unknown[0]!r}; it has {', '.join(sorted(fields))}.")
+        place = place_of_option(unknown[0], config.task) if isinstance(config, TrainConfig) else ""
+        raise SchemaError(
+            f"{type(config).__name__} has no field {unknown[0]!r}; it has {', '.join(sorted(fields))}.{place}"
+        )
     return dataclasses.replace(config, **nested)  # type: ignore[type-var]  # as above
 
 

@@ -17,9 +17,11 @@ from smalti.errors import CheckpointError, CursorError, SchemaError, TrainingErr
 from smalti.ledger import check_ledger
 from smalti.storage import open_store
 from smalti.torch.train import read_sample_order, train
-from smalti.torch.train.ranks import joined_ranks
+from smalti.torch.train.life import begun_life
 from smalti.torch.train.run.events import read_lines
-from smalti.torch.train.trainer.data import RunData
+from smalti.torch.train.trainer.loop import Trainer
+from smalti.torch.train.trainer.state import TrainerContext
+from smalti.torch.tuning.space import with_params
 from tests.torch.train.conftest import EVAL, TRAIN, publish_squares
 
 pytestmark = pytest.mark.torch
@@ -186,14 +188,36 @@ def test_if_no_checkpoint_verifies_the_run_does_not_start_again(config):
         train(config)
 
 
-def remove_cursor(checkpoint: Path) -> None:
-    """Remove the cursor from a state, and correct the checksum, as if another program had written it."""
+def edit_state(checkpoint: Path, edit) -> None:
+    """Change a state, and correct the checksum, as if another program had written it."""
     state = json.loads((checkpoint / "state.json").read_text())
-    del state["cursor"]
+    edit(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
     sums = json.loads((checkpoint / "checksums.json").read_text())
     sums["sha256"]["state.json"] = hashlib.sha256((checkpoint / "state.json").read_bytes()).hexdigest()
     (checkpoint / "checksums.json").write_text(json.dumps(sums))
+
+
+def remove_cursor(checkpoint: Path) -> None:
+    edit_state(checkpoint, lambda state: state.pop("cursor"))
+
+
+def flatten(state) -> None:
+    """Store the options of image classification as earlier versions did: as fields of the configuration."""
+    config = state["config"]
+    config.update(config["task_options"], task_options={})
+
+
+def test_a_checkpoint_with_the_configuration_of_an_earlier_version_resumes_or_names_what_differs(config):
+    with pytest.raises(InterruptError):
+        train(config, on_event=interrupt_at(4))
+    [checkpoint] = (Path(config.run_dir) / "checkpoints").iterdir()
+    edit_state(checkpoint, flatten)
+    with pytest.raises(CursorError, match=r"`task_options\.image_size` was 24 and is 32\. .*, or the former values"):
+        train(with_params(config, {"task_options.image_size": 32}))
+    result = train(config)
+    assert result.resumed_from["step"] == 3
+    assert [sorted(order) for order in read_sample_order(config.run_dir).values()] == [list(range(TRAIN))] * 2
 
 
 def test_a_checkpoint_without_a_cursor_is_skipped_and_if_there_is_no_other_the_error_is_typed(config):
@@ -232,9 +256,9 @@ def test_copies_of_a_remote_set_are_bounded(config, squares, tmp_path, asked, fo
         if path.is_file():
             open_store(remote).put(path.relative_to(squares).as_posix(), path.read_bytes())
     far = replace(config, data=remote, cache_dir=str(tmp_path / "cache"), cache_limit=asked)
-    with joined_ranks(far) as ranks:
-        data = RunData(far, ranks, version=None)
-    limits = [each.stream.cache.limit for each in (data.train, data.evaluation)]
+    with begun_life(far, None, meeting_port=None, scratch=None) as life:
+        trainer = Trainer(TrainerContext(life, far, None), far, None)
+        limits = [each.streaming_dataset.stream.cache.limit for each in (trainer.loader, trainer.held_out)]
     if asked is None:
         assert limits[0] == limits[1]
         assert 0 < limits[0] < shutil.disk_usage(tmp_path).total
@@ -253,7 +277,7 @@ def test_micro_batches_do_not_change_the_model(config, tmp_path):
 
 
 def linear(config):
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 24 * 24, config.num_classes))
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 24 * 24, config.task_options["num_classes"]))
 
 
 def test_without_an_evaluation_split_the_result_has_the_training_figures(config):
@@ -284,10 +308,12 @@ def test_a_run_keeps_its_version_when_a_newer_one_is_published(config, tmp_path)
     assert len(read_sample_order(config.run_dir)[1]) == TRAIN
 
 
-@pytest.mark.parametrize(("field", "value"), [("seed", 18), ("num_classes", 4), ("image_size", 32)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("seed", 18), ("task_options.num_classes", 4), ("task_options.image_size", 32)]
+)
 def test_the_checkpoints_of_another_run_are_refused(config, field, value):
     train(replace(config, epochs=1))
-    changed = replace(config, **{field: value, "class_names": ()})
+    changed = with_params(config, {field: value, "task_options.class_names": []})
     with pytest.raises(CursorError, match=rf"`{field}` was .* and is {value}"):
         train(changed)
 
@@ -302,7 +328,7 @@ def test_a_label_that_is_no_class_is_named_with_its_sample(config, tmp_path):
 
 def test_a_missing_column_is_named_with_the_existing_ones(config):
     with pytest.raises(SchemaError, match=r"`image_column` is 'picture', but .* has the columns image, label"):
-        train(replace(config, image_column="picture"))
+        train(with_params(config, {"task_options.image_column": "picture"}))
 
 
 def test_a_gradient_that_is_not_a_number_ends_the_run_with_its_samples(config):
@@ -364,7 +390,7 @@ def test_loader_workers_change_nothing(config, tmp_path):
 def test_a_mobilenet_is_trained_and_opens_with_transformers(config):
     from transformers import AutoModelForImageClassification
 
-    result = train(replace(config, model="mobilenet_v2", image_size=32, epochs=1))
+    result = train(with_params(config, {"model": "mobilenet_v2", "task_options.image_size": 32, "epochs": 1}))
     model = AutoModelForImageClassification.from_pretrained(result.model_dir)
     assert model.config.id2label == {0: "red", 1: "green", 2: "blue"}
     assert model(torch.rand(1, 3, 32, 32)).logits.shape == (1, 3)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from smalti.errors import TrainingError, WorldMismatch
 from smalti.torch.train import TrainConfig, read_sample_order, train
 from smalti.torch.train.run.events import read_lines
+from smalti.torch.tuning.space import with_params
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
@@ -175,7 +176,7 @@ def test_an_error_of_the_model_is_in_the_error(in_processes):
 @pytest.mark.nightly  # beside `test_an_error_of_the_function_is_in_the_error`
 def test_an_error_of_the_data_is_in_the_error(in_processes):
     with pytest.raises(TrainingError, match="`image_column` is 'picture'"):
-        train(replace(in_processes, image_column="picture"))
+        train(with_params(in_processes, {"task_options.image_column": "picture"}))
 
 
 def test_when_the_callback_raises_the_ranks_save_and_end(in_processes):

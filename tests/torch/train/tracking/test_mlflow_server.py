@@ -91,8 +91,8 @@ def test_a_resumed_training_is_one_run_with_figures_data_and_a_model_with_a_sign
     found = look(server)
     assert caplog.records == []
     assert found["status"] == "FINISHED"
-    assert {name: found["params"][name] for name in ("batch_size", "data", "class_names")} == {
-        "batch_size": "8", "data": config.data, "class_names": '["red", "green", "blue"]',
+    assert {name: found["params"][name] for name in ("batch_size", "data", "task_options.class_names")} == {
+        "batch_size": "8", "data": config.data, "task_options.class_names": '["red", "green", "blue"]',
     }  # fmt: skip
     assert set(found["steps"]) == set(range(1, 15))
     assert found["metrics"]["epoch/accuracy"] == pytest.approx(result.accuracy)

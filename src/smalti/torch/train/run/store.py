@@ -40,7 +40,7 @@ from smalti.regular_files import open_regular, read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
-from smalti.torch.train.config import RunConfig, TrainResult
+from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.checkpoint import (
     CHECKPOINTS,
     CheckpointFolder,
@@ -101,26 +101,13 @@ class LocalRun:
     def put_log(self) -> None:
         """Publish the log of events so far. For rank 0."""
 
-    def write_result(self, result: TrainResult, write_model: WriteModel) -> None:
-        """Publish the model that `write_model` writes, and the result. For rank 0.
+    def write_result(self, result: Mapping[str, Any], write_model: WriteModel | None = None) -> None:
+        """Publish the model that `write_model` writes, if there is one, and then the result. For rank 0.
 
         Raises:
             CheckpointError: they cannot be written.
         """
         write_result(self.path, result, write_model)
-
-    def write_value(self, value: Mapping[str, Any]) -> None:
-        """Publish the result of a function. For rank 0.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
-        try:
-            replace_json(self.path / RESULT_FILE, value)
-        except OSError as error:
-            raise CheckpointError(
-                f"the result cannot be written to {self.path}: {error}.", path=str(self.path)
-            ) from error
 
 
 class StoreRun(LocalRun):
@@ -233,7 +220,7 @@ class StoreRun(LocalRun):
                 self.store.put(METRICS_FILE, data)
                 self._log_bytes = len(data)
 
-    def write_result(self, result: TrainResult, write_model: WriteModel) -> None:
+    def write_result(self, result: Mapping[str, Any], write_model: WriteModel | None = None) -> None:
         """Put the model, and `result.json` last; it does not exist while a model is being replaced.
 
         Raises:
@@ -241,9 +228,14 @@ class StoreRun(LocalRun):
             TrainingError: the run was started again elsewhere.
             StoreError: the store cannot be written.
         """
-        write_result(self.path, result, write_model)
+        super().write_result(result, write_model)
         self.check_current()
-        delete_own(self.store, RESULT_FILE)
+        if write_model is not None:
+            delete_own(self.store, RESULT_FILE)
+            self._put_model()
+        self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
+
+    def _put_model(self) -> None:
         folder = self.path / MODEL_FOLDER
         keys = {path.relative_to(self.path).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
         for key, path in keys.items():
@@ -251,19 +243,6 @@ class StoreRun(LocalRun):
         for info in list(self.store.list(MODEL_FOLDER)):
             if info.key not in keys:
                 delete_own(self.store, info.key)
-        self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
-
-    def write_value(self, value: Mapping[str, Any]) -> None:
-        """Put the result of a function.
-
-        Raises:
-            CheckpointError: the scratch folder cannot be written.
-            TrainingError: the run was started again elsewhere.
-            StoreError: the store cannot be written.
-        """
-        super().write_value(value)
-        self.check_current()
-        self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
 
 
 def _life_key(life: int) -> str:
@@ -414,13 +393,13 @@ def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any]
         raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
 
 
-def write_result(folder: Path, result: TrainResult, write_model: WriteModel) -> None:
+def write_result(folder: Path, result: Mapping[str, Any], write_model: WriteModel | None = None) -> None:
     """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
 
     Args:
         folder: the local folder of the run.
-        result: the figures.
-        write_model: writes the files of the model into the folder that it is called with.
+        result: JSON values.
+        write_model: writes the files of the model into the folder that it is called with; None: there is no model.
 
     Raises:
         CheckpointError: the folder cannot be written.
@@ -430,19 +409,22 @@ def write_result(folder: Path, result: TrainResult, write_model: WriteModel) -> 
     try:
         for leftover in (*folder.glob(".model-*"), *folder.glob(".replaced-model-*")):
             shutil.rmtree(leftover, ignore_errors=True)
-        write_model(fresh)
-        if target.exists():
-            target.rename(old)
-        fresh.rename(target)
-        sync_folder(folder)
-        shutil.rmtree(old, ignore_errors=True)
-        replace_json(folder / RESULT_FILE, result.to_json())
+        if write_model is not None:
+            write_model(fresh)
+            if target.exists():
+                target.rename(old)
+            fresh.rename(target)
+            sync_folder(folder)
+            shutil.rmtree(old, ignore_errors=True)
+        replace_json(folder / RESULT_FILE, result)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
+        what, advice = "result", ""
+        if write_model is not None:
+            what, advice = "trained model", f" The checkpoint {result['checkpoint']} holds it:"
         raise CheckpointError(
-            f"the trained model cannot be written to {target}: {error}. The checkpoint {result.checkpoint} "
-            "holds it: make room and start the run again.",
-            path=str(target),
+            f"the {what} cannot be written to {folder}: {error}.{advice} make room and start the run again.",
+            path=str(folder),
         ) from error
 
 

@@ -1,32 +1,40 @@
 """Image classification: images and the numbers of their classes, cross entropy, accuracy and the confusion of classes.
 
-The fields of `TrainConfig` that are of images only (`num_classes`, `image_size`, `model`, ...) are its options.
+Images are decoded in the loader, and normalised and augmented on the device. Training images get random views, drawn
+per sample from (seed, epoch, sample id): a sample's view depends on nothing else, neither on its batch nor on the
+worker, the rank or the world.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional
 
 from smalti.catalog import Manifest
-from smalti.errors import SchemaError, TrainingError
-from smalti.torch.train.config import TrainConfig
+from smalti.errors import BadImageError, SchemaError, TrainingError
+from smalti.images import decode_batch
+from smalti.torch.train.config import ImageOptions, TrainConfig
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.trainer.data import MEAN, STD, PixelsAndLabels, to_device
 from smalti.torch.train.trainer.models import build_model, load_transformers_model, logits_of
-from smalti.torch.train.trainer.task import Batch, Outcome, Task
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, whole_numbers
 
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+"""Mean and standard deviation of ImageNet in RGB: what pretrained classifiers expect, and harmless for others."""
 MOST_WRONG = 24
 """Misclassified samples that an evaluation names."""
 
 _ENCODINGS = ("jpeg", "png", "bytes")
 
 
-class ImageClassification(Task):
+class ImageClassification(ImageOptions, Task):
     """Classes of images."""
 
     main_metric = "accuracy"
@@ -37,82 +45,87 @@ class ImageClassification(Task):
         return build_model(config)
 
     def configured(self, config: TrainConfig, manifest: Manifest) -> TrainConfig:
-        """Return the configuration with the classes of the version, if it lists them."""
+        """Return the configuration with all options, among them the classes of the version, if it lists them."""
+        options = {**self.option_defaults(), **config.task_options}
         names = manifest.metadata.get("classes")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            return config
-        for field, given, found in (
-            ("num_classes", config.num_classes, len(names)),
-            ("class_names", config.class_names, tuple(names)),
-        ):
-            if given and given != found:
+            return dataclasses.replace(config, task_options=options)
+        known = {"num_classes": len(names), "class_names": names}
+        for option, value in known.items():
+            given = options[option]
+            if given and given != value:
                 raise SchemaError(
-                    f"`{field}` is {given!r:.200}, but version {manifest.version} of {config.data} has the "
+                    f"`{option}` is {given!r:.200}, but version {manifest.version} of {config.data} has the "
                     f"{len(names)} classes {', '.join(names):.500}: leave `num_classes` and `class_names` out, or "
                     "correct the data.",
-                    field=field,
+                    field=option,
                 )
-        return dataclasses.replace(config, num_classes=len(names), class_names=tuple(names))
+        return dataclasses.replace(config, task_options={**options, **known})
 
     def check(self, config: TrainConfig, columns: Mapping[str, str]) -> None:
         """Check that there are images and labels, of a known number of classes."""
-        if config.num_classes < 1:
+        if self.num_classes < 1:
             raise SchemaError(
-                f"`num_classes` must be at least 1 for task '{config.task}', not {config.num_classes}: {config.data} "
+                f"`num_classes` must be at least 1 for task '{config.task}', not {self.num_classes}: {config.data} "
                 "does not list its classes."
             )
-        for role, name in (("image_column", config.image_column), ("label_column", config.label_column)):
+        for role, name in (("image_column", self.image_column), ("label_column", self.label_column)):
             if name not in columns:
                 raise SchemaError(
                     f"`{role}` is '{name}', but {config.data} has the columns {', '.join(sorted(columns))}.",
                     column=name,
                 )
-        encoding = columns[config.image_column]
+        encoding = columns[self.image_column]
         if encoding not in _ENCODINGS:
             raise SchemaError(
-                f"column '{config.image_column}' is encoded as '{encoding}'; the trainer decodes "
+                f"column '{self.image_column}' is encoded as '{encoding}'; the trainer decodes "
                 f"{', '.join(_ENCODINGS)}. Write the images as JPEG or PNG bytes.",
-                column=config.image_column,
+                column=self.image_column,
                 encoding=encoding,
             )
 
     def transform(self, config: TrainConfig, *, training: bool) -> Callable[[Any], Any]:  # noqa: ARG002
         """Return the decoder; images are augmented on the device."""
-        return PixelsAndLabels(config.image_column, config.label_column, config.image_size)
+        return PixelsAndLabels(self.image_column, self.label_column, self.image_size)
 
     def batch(
         self, columns: Mapping[str, Any], config: TrainConfig, device: torch.device, *, epoch: int | None
     ) -> Batch:
-        """Return pixels and labels; the pixels augmented in training."""
-        found = to_device(columns, config, device, epoch=epoch)
-        values = {"pixels": found.pixels, "labels": found.labels}
-        return Batch(values, found.weights, found.sample_ids, found.positions)
+        """Return normalised pixels, float32 of shape (n, 3, size, size), augmented in training, and labels.
+
+        Raises:
+            SchemaError: a label lies outside [0, num_classes).
+        """
+        marks = on_device({name: columns[name] for name in MARKS}, device)
+        labels = self._checked_labels(whole_numbers(columns[self.label_column]), marks.sample_ids)
+        pixels = as_pixels(columns[self.image_column], device)
+        if epoch is not None and self.augment:
+            pixels = apply_views(pixels, draw_views(config.seed, epoch, marks.sample_ids))
+        pixels = normalised(pixels, channels_last=config.channels_last)
+        return dataclasses.replace(marks, values={"pixels": pixels, "labels": torch.from_numpy(labels).to(device)})
 
     def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
         """Return the cross entropy, with label smoothing in training only."""
         scores, labels = logits_of(model(batch["pixels"])), batch["labels"]
-        if scores.shape != (len(batch), config.num_classes):
+        if scores.shape != (len(batch), self.num_classes):
             raise TrainingError(
                 f"`model` '{config.model}' returned scores of shape {tuple(scores.shape)} for {len(batch)} images; "
-                f"expected one per class, ({len(batch)}, {config.num_classes}).",
+                f"expected one per class, ({len(batch)}, {self.num_classes}).",
                 model=config.model,
             )
-        smoothing = config.label_smoothing if model.training else 0.0
+        smoothing = self.label_smoothing if model.training else 0.0
         losses = functional.cross_entropy(scores.float(), labels, reduction="none", label_smoothing=smoothing)
         is_right = scores.detach().argmax(dim=1) == labels
         return Outcome(losses, {"accuracy": is_right.float()}, outputs=scores.detach(), targets=labels)
 
-    def example(self, config: TrainConfig, device: torch.device) -> Batch:
+    def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two black images."""
-        size = config.image_size
-        pixels = torch.zeros(2, 3, size, size, device=device)
-        values = {"pixels": pixels, "labels": torch.zeros(2, dtype=torch.int64, device=device)}
-        marks = torch.zeros(2, dtype=torch.int64).numpy()
-        return Batch(values, torch.ones(2, device=device), marks, marks)
+        pixels = torch.zeros(2, 3, self.image_size, self.image_size)
+        return blank_batch({"pixels": pixels, "labels": torch.zeros(2, dtype=torch.int64)}, device)
 
-    def report(self, config: TrainConfig, device: torch.device) -> "Confusion":
+    def report(self, config: TrainConfig, device: torch.device) -> "Confusion":  # noqa: ARG002
         """Return the counts of answers by class."""
-        return Confusion(config.num_classes, device)
+        return Confusion(self.num_classes, device)
 
     def load_model(self, folder: Path, config: TrainConfig) -> nn.Module:
         """Return the classifier in a folder."""
@@ -123,12 +136,27 @@ class ImageClassification(Task):
         """Return the classes, and the way of an image to the model's input."""
         return {
             "model": config.model,
-            "class_names": list(config.class_names),
-            "image_size": config.image_size,
+            "class_names": list(self.class_names),
+            "image_size": self.image_size,
             "mean": list(MEAN),
             "std": list(STD),
             "scale": "pixels in [0, 1], RGB",
         }
+
+    def _checked_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the labels if all of them are class numbers."""
+        wrong = np.flatnonzero((labels < 0) | (labels >= self.num_classes))
+        if len(wrong):
+            first = int(wrong[0])
+            raise SchemaError(
+                f"column '{self.label_column}' of sample {int(ids[first])} holds {int(labels[first])}, but "
+                f"class numbers must lie in [0, {self.num_classes}); set `num_classes` to what the data hold "
+                "or correct the data.",
+                column=self.label_column,
+                sample_id=int(ids[first]),
+                label=int(labels[first]),
+            )
+        return labels
 
 
 class Confusion:
@@ -182,3 +210,146 @@ class Confusion:
 
 def _largest_losses(samples: list[dict[str, float]]) -> list[dict[str, float]]:
     return sorted(samples, key=lambda each: (-each["loss"], each["sample_id"]))[:MOST_WRONG]
+
+
+# ------------------------------------------------------------ pixels
+
+
+def as_pixels(images: Any, device: torch.device) -> Tensor:
+    """Return decoded images, uint8 of shape (n, size, size, 3), as floats of shape (n, 3, size, size) in [0, 1]."""
+    tensor = images if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+    # The decoder's (n, h, w, 3) is (n, 3, h, w) in channels_last format: permuting it copies nothing.
+    return tensor.to(device, non_blocking=True).permute(0, 3, 1, 2).to(torch.float32).div_(255.0)
+
+
+def normalised(pixels: Tensor, *, channels_last: bool) -> Tensor:
+    """Return pixels of shape (n, 3, size, size) in [0, 1] as the input of a model."""
+    mean = pixels.new_tensor(MEAN).view(1, 3, 1, 1)
+    std = pixels.new_tensor(STD).view(1, 3, 1, 1)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return ((pixels - mean) / std).contiguous(memory_format=layout)
+
+
+@dataclass(frozen=True)
+class PixelsAndLabels:
+    """A batch transform that turns the encoded images of one column into uint8 pixels of shape (n, size, size, 3)."""
+
+    image_column: str
+    label_column: str
+    size: int
+
+    on_batches = True
+    """The transform is called with whole column batches."""
+    thread_safe = True
+    """Loaders may call it from several threads; it has no state."""
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the pixels, labels and ids of the batch, without its other columns.
+
+        Raises:
+            BadImageError: an image cannot be decoded; the message names the sample ids of its batch.
+        """
+        images = batch[self.image_column]
+        try:
+            pixels = decode_batch(images, size=self.size)
+        except BadImageError as error:
+            ids = [int(i) for i in batch["_sample_id"]]
+            raise BadImageError(f"{error} It is one of the samples {ids}.", sample_ids=ids) from error
+        others = {name: batch[name] for name in (self.label_column, "_sample_id", "_position")}
+        return {self.image_column: pixels, **others}
+
+
+# ------------------------------------------------------------ views
+
+
+_MIN_ZOOM = 0.7
+"""Smallest side of the crop, as a fraction of the image's side: half of the area stays visible."""
+_JITTER = 0.15
+"""Largest change of brightness, contrast and saturation, as a fraction of their value."""
+_NUM_DRAWS = 7
+"""Random numbers per sample: flip, zoom, shift x, shift y, brightness, contrast, saturation."""
+# Constants of splitmix64.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True)
+class Views:
+    """Random views of the n images of a batch; all arrays are float32 of shape (n,)."""
+
+    flip: NDArray[np.float32]
+    """-1 to mirror left and right, 1 otherwise."""
+    zoom: NDArray[np.float32]
+    """Side of the crop as a fraction of the image's side, in [0.7, 1]."""
+    shift_x: NDArray[np.float32]
+    shift_y: NDArray[np.float32]
+    """Centre of the crop, in [-1, 1]; the crop lies inside the image."""
+    brightness: NDArray[np.float32]
+    contrast: NDArray[np.float32]
+    saturation: NDArray[np.float32]
+    """Factors around 1."""
+
+
+def draw_views(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> Views:
+    """Return the views of `sample_ids` in `epoch`. Pure; the view of a sample does not depend on the others."""
+    u = _uniform(seed, epoch, sample_ids)
+    zoom = 1.0 - (1.0 - _MIN_ZOOM) * u[1]
+    jitter = 1.0 + _JITTER * (2.0 * u[4:7] - 1.0)
+    return Views(
+        flip=np.where(u[0] < 0.5, -1.0, 1.0).astype(np.float32),
+        zoom=zoom.astype(np.float32),
+        shift_x=((1.0 - zoom) * (2.0 * u[2] - 1.0)).astype(np.float32),
+        shift_y=((1.0 - zoom) * (2.0 * u[3] - 1.0)).astype(np.float32),
+        brightness=jitter[0].astype(np.float32),
+        contrast=jitter[1].astype(np.float32),
+        saturation=jitter[2].astype(np.float32),
+    )
+
+
+def apply_views(pixels: Tensor, views: Views) -> Tensor:
+    """Crop and mirror images, and change their colours, as `views` say; sampled bilinearly, clipped to [0, 1].
+
+    `pixels` are floats of shape (n, 3, height, width) in [0, 1]; so is the result.
+    """
+
+    def column(values: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(values).to(pixels.device)
+
+    theta = pixels.new_zeros((len(pixels), 2, 3))
+    theta[:, 0, 0] = column(views.zoom * views.flip)
+    theta[:, 0, 2] = column(views.shift_x)
+    theta[:, 1, 1] = column(views.zoom)
+    theta[:, 1, 2] = column(views.shift_y)
+    grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
+    seen = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return _jitter(seen, column(views.brightness), column(views.contrast), column(views.saturation))
+
+
+def _jitter(pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
+    def spread(factor: Tensor) -> Tensor:
+        return factor.view(-1, 1, 1, 1)
+
+    grey = pixels.mean(dim=1, keepdim=True)
+    pixels = torch.lerp(grey, pixels, spread(saturation))
+    level = grey.mean(dim=(2, 3), keepdim=True)
+    pixels = torch.lerp(level, pixels, spread(contrast))
+    return (pixels * spread(brightness)).clamp(0.0, 1.0)
+
+
+def _uniform(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return numbers in [0, 1), shape (7, n): splitmix64 of (seed, epoch, id, draw), equal on every platform."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.array([seed % (1 << 64)], dtype=np.uint64))
+        key = _mix(key ^ np.array([epoch % (1 << 64)], dtype=np.uint64))
+        per_sample = _mix(key ^ np.asarray(sample_ids, dtype=np.int64).view(np.uint64))
+        draws = np.arange(1, _NUM_DRAWS + 1, dtype=np.uint64)[:, None] * _GOLDEN
+        bits = _mix(per_sample[None, :] ^ draws)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))

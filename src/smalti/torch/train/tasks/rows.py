@@ -9,28 +9,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BeforeValidator, Field
 from torch import nn
 from torch.nn import functional
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import (
-    Count,
-    Fraction,
-    Number,
-    Text,
-    Texts,
-    TrainConfig,
-    Whole,
-    as_tuple,
-    configuration,
-)
+from smalti.torch.train.config import LanguageOptions, TabularOptions, TrainConfig
 from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
-from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, on_device, whole_numbers
+from smalti.torch.train.trainer.task import Batch, Outcome, Task, blank_batch, on_device, whole_numbers
 
 
 @dataclass(frozen=True)
@@ -70,11 +59,6 @@ class ColumnsTask(Task):
         return KeptColumns(self.columns)
 
 
-def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:
-    """Return a batch of two samples on the device, each numbered 0."""
-    return on_device({**values, **{name: torch.zeros(2, dtype=torch.int64) for name in MARKS}}, device)
-
-
 # ------------------------------------------------------------ language
 
 
@@ -83,25 +67,12 @@ _NOT_A_TARGET = -100
 _LARGEST = 700.0  # exponent of a double
 
 
-@configuration
-class LanguageModel(ColumnsTask):
+class LanguageModel(LanguageOptions, ColumnsTask):
     """The next token, of blocks of equally many tokens.
 
-    The model is a small GPT of these sizes; that of `TrainConfig.weights`, a folder or hub name of a causal language
-    model of transformers; or that of `TrainConfig.model` if it is `module:function`.
+    The model is a small GPT of the sizes in `LanguageOptions`; that of `TrainConfig.weights`, a folder or hub name of a
+    causal language model of transformers; or that of `TrainConfig.model` if it is `module:function`.
     """
-
-    column: Text = "tokens"
-    vocabulary: Annotated[Whole, Field(ge=0)] = 0
-    """Number of different tokens, counted from 0; not of pretrained weights, which have their own."""
-    block: Count = 1024
-    """Longest block that the model can take."""
-    layers: Count = 4
-    heads: Count = 4
-    width: Count = 128
-    dropout: Fraction = 0.1
-    ignore: Whole | None = None
-    """A token that need not be predicted, such as padding."""
 
     main_metric = "perplexity"
 
@@ -173,14 +144,14 @@ class LanguageModel(ColumnsTask):
             )
         return on_device({**columns, self.column: tokens.long()}, device)
 
-    def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
+    def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:  # noqa: ARG002
         """Return the mean cross entropy of each block's tokens but the first."""
         tokens = batch[self.column]
         targets = tokens[:, 1:]
         if self.ignore is not None:
             targets = targets.masked_fill(targets == self.ignore, _NOT_A_TARGET)
         logits = logits_of(model(tokens))[:, :-1].float()
-        smoothing = config.label_smoothing if model.training else 0.0
+        smoothing = self.label_smoothing if model.training else 0.0
         losses = functional.cross_entropy(
             logits.transpose(1, 2), targets, reduction="none", ignore_index=_NOT_A_TARGET, label_smoothing=smoothing
         )
@@ -210,20 +181,12 @@ class LanguageModel(ColumnsTask):
 # ------------------------------------------------------------ tables
 
 
-@configuration
-class TabularRegression(ColumnsTask):
+class TabularRegression(TabularOptions, ColumnsTask):
     """A column of numbers from others. The model has layers of `hidden` units, or is that of `module:function`.
 
     The features are brought to mean 0 and deviation 1 by batch normalisation; the target by `target_mean` and
     `target_scale`, in whose units the loss is. The figures are in the units of the target.
     """
-
-    features: Texts
-    target: Text
-    hidden: Annotated[tuple[Count, ...], BeforeValidator(as_tuple)] = (64, 64)
-    dropout: Fraction = 0.0
-    target_mean: Number = 0.0
-    target_scale: Annotated[Number, Field(gt=0)] = 1.0
 
     main_metric = "mean_squared_error"
 
@@ -231,13 +194,6 @@ class TabularRegression(ColumnsTask):
     def columns(self) -> tuple[str, ...]:
         """The features and the target."""
         return (*self.features, self.target)
-
-    def __post_init__(self) -> None:
-        if not self.features or self.target in self.features:
-            raise SchemaError(
-                f"a regression needs `features`, of which `target` is none; found {list(self.features)} and "
-                f"'{self.target}'."
-            )
 
     def build_model(self, config: TrainConfig) -> nn.Module:
         """Return the network: (n, features) to (n, 1)."""

@@ -4,7 +4,7 @@ import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smalti.torch.train.config import IMAGES
+from smalti.torch.train.config import IMAGES, ImageOptions, TrainConfig
 from smalti.torch.train.run.files import read_json
 
 if TYPE_CHECKING:
@@ -52,13 +52,14 @@ def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
     from mlflow.types.schema import Schema, TensorSpec
 
     settings = read_json(model / "smalti.json")
-    trained = settings["train"]
-    if trained.get("task", IMAGES) != IMAGES:
+    trained = TrainConfig.from_json(settings["train"])
+    if trained.task != IMAGES:
         return False
-    side = trained["image_size"]
+    options = ImageOptions(**trained.task_options)
+    side = options.image_size
     signature = ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, side, side, 3))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, trained["num_classes"]))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, options.num_classes))]),
     )
     described: Any = Model(run_id=run_id)
     mlflow.pyfunc.save_model(

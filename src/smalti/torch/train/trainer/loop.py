@@ -1,31 +1,37 @@
-"""The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`."""
+"""The training loop of one rank: epochs, evaluation and checkpoints. The ranks are started by `launchers`.
+
+It is written as a function of `launch` would be: data, checkpoints, stops and the pace come from a `Context`.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from smalti.dataset import OrderOptions
+from smalti.errors import SchemaError
+from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig, TrainResult
-from smalti.torch.train.life import Life, Saves
-from smalti.torch.train.ranks import memory_figures, pace_figures
+from smalti.torch.train.context import Context
+from smalti.torch.train.life import Life
+from smalti.torch.train.ranks import memory_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.store import MODEL_FOLDER
-from smalti.torch.train.trainer.data import RunData
 from smalti.torch.train.trainer.models import save_model
 from smalti.torch.train.trainer.scoring import check_finite, evaluate, weighted_sums
 from smalti.torch.train.trainer.state import (
     RunState,
+    TrainerContext,
     changed_settings,
     check_same_rate,
-    check_same_run,
-    check_state,
     restore_state,
     split_state,
 )
 from smalti.torch.train.trainer.step import Learner, private_randomness
-from smalti.torch.train.trainer.task import Batch, Task, task_of
+from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
 
 
 def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> TrainResult:
@@ -37,36 +43,35 @@ def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> Tra
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
     with private_randomness(life.ranks.device):
-        return TrainingRun(config, life, task_of(config, task)).train()
+        return Trainer(TrainerContext(life, config, None), config, task).train()
 
 
-class TrainingRun:
-    """One life of a run on one rank. All methods are collective."""
+class Trainer:
+    """The built-in trainer in one life of a run, on one rank. All methods are collective."""
 
-    def __init__(self, config: TrainConfig, life: Life, task: Task) -> None:
-        self.config, self.ranks, self.run, self.life, self.task = config, life.ranks, life.run, life, task
+    def __init__(self, context: TrainerContext, config: TrainConfig, given: Task | None) -> None:
+        self.context, self.ranks, self.life = context, context._ranks, context._life
         self.began = time.monotonic()
         self.state = RunState()
-        self.saves = Saves(life, config, check_state)
-        snapshot = self.saves.resume(lambda snapshot: {"epoch": snapshot.state["epoch"]})
-        self.resumed_from = self.saves.resumed_from
-        self.checkpoint = "" if self.resumed_from is None else str(self.resumed_from["checkpoint"])
-        if snapshot is not None:
-            check_same_run(config, snapshot.state)
-        # A run keeps the version that it began with, even if a newer one has been published since.
-        version = config.version if config.version is not None or snapshot is None else snapshot.state["version"]
-        self.data = RunData(config, self.ranks, version=version, task=task)
-        self.config = config = self.data.config
-        self.loader = self.data.loader(self.data.train, life.ledger)
+        task = task_of(config, given)
+        self.loader = open_split(context, config, task, config.train_split, training=True)
+        manifest = self.loader.streaming_dataset.manifest
+        # With what the version of the data adds, such as the names of classes.
+        self.config = config = task.configured(config, manifest)
+        self.task = task = task_of(config, given)
+        task.check(config, manifest.schema.columns())
+        self.held_out: StreamingDataLoader | None = None
+        if config.eval_split is not None:
+            self.held_out = open_split(context, config, task, config.eval_split, training=False)
         self.learner = Learner(config, self.ranks, task)
-        if snapshot is not None:
-            self._restore(snapshot)
-        self.saves.emit_start(
+        if (latest := context.latest(files=())) is not None:
+            self._restore(latest.state)
+        context.begin(
             epoch=self.state.epoch,
-            version=self.data.version,
-            digest=self.data.digest,
-            train_samples=self.data.train.size,
-            eval_samples=0 if self.data.evaluation is None else self.data.evaluation.size,
+            version=manifest.version,
+            digest=manifest.digest,
+            train_samples=self.loader.streaming_dataset.size,
+            eval_samples=0 if self.held_out is None else self.held_out.streaming_dataset.size,
             steps_per_epoch=len(self.loader),
         )
 
@@ -76,23 +81,11 @@ class TrainingRun:
             self._train_epoch()
             self._end_epoch()
         result = self._result()
-        figures = {name: value for name, value in result.to_json().items() if name not in {"history", "resumed_from"}}
-        write = partial(self.run.write_result, result, self._save_model)
-        self.saves.end(write, "write the model and the result", **figures)
+        values = result.to_json()
+        figures = {name: value for name, value in values.items() if name not in {"history", "resumed_from"}}
+        write = partial(self.life.run.write_result, values, self._save_model)
+        self.context.end(write, "write the model and the result", **figures)
         return result
-
-    # ------------------------------------------------------------ start
-
-    def _restore(self, snapshot: Snapshot) -> None:
-        state = snapshot.state
-        self.state = RunState.from_json(state, is_first=self.ranks.is_first)
-        self.learner.load(snapshot.tensors["model"])
-        changed = changed_settings(self.config, state["config"])
-        restore_state(self.learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"], changed)
-        if self.learner.scheduler is not None and state.get("scheduler") is not None:
-            check_same_rate(self.config, state["config"])
-            self.learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
-        self.loader.load_state_dict(state["cursor"])
 
     # ------------------------------------------------------------ an epoch
 
@@ -101,7 +94,7 @@ class TrainingRun:
         cursor = self.loader.state_dict()
         if cursor["epoch"] > self.state.epoch:
             return
-        consumed, size = cursor["sample_in_epoch"], self.data.train.size
+        consumed, size = cursor["sample_in_epoch"], self.loader.streaming_dataset.size
         for columns in self.loader:
             batch = self.task.batch(columns, self.config, self.ranks.device, epoch=self.state.epoch)
             self._step(batch, done=(self.state.epoch + consumed / size) / self.config.epochs)
@@ -124,20 +117,21 @@ class TrainingRun:
                 epoch=state.epoch,
                 loss=loss_sum / max(1.0, samples),
                 learning_rate=self.learner.last_rate,
-                **self._pace(),
+                **self.context.pace(),
                 **memory_figures(self.ranks.device),
             )
 
     def _after_step(self, *, is_last: bool) -> None:
-        if self.saves.should_stop():
+        step = self.state.step
+        if self.context.should_stop():
             self._save(wait=True)
-            raise self.saves.stopped(self.checkpoint, f" after step {self.state.step}", step=self.state.step)
-        if self.state.step % self.config.checkpoint_every == 0 and not is_last:
+            raise self.context._saves.stopped(self.context.newest, f" after step {step}", step=step)
+        if step % self.config.checkpoint_every == 0 and not is_last:
             self._save()
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
-        state = self.state
+        state, life = self.state, self.life
         sums = self._sums()
         means = state.means(sums)
         train_metrics = {"loss": means["loss"], **self.task.figures(means)}
@@ -148,7 +142,7 @@ class TrainingRun:
             "train_metrics": train_metrics,
             **({"train_accuracy": train_metrics["accuracy"]} if "accuracy" in train_metrics else {}),
             "train_samples": round(sums[-1]),
-            **self._pace(),
+            **self.context.pace(),
         }
         summary.update(self._evaluate(train_metrics))
         self.learner.end_epoch(summary["loss"])
@@ -158,16 +152,15 @@ class TrainingRun:
         state.begin_epoch(state.epoch + 1)
         figures = {**summary, **summary["metrics"]}
         self._save(metrics={name: value for name, value in figures.items() if isinstance(value, int | float)})
-        self.life.events.emit("epoch", life=self.life.number, **summary)
-        self.ranks.run_on_first(self.run.put_log, "write the log")
+        life.events.emit("epoch", life=life.number, **summary)
+        self.ranks.run_on_first(life.run.put_log, "write the log")
 
     def _evaluate(self, train_metrics: dict[str, float]) -> dict[str, Any]:
-        if self.data.evaluation is None:
+        if self.held_out is None:
             return {**_figures(train_metrics), "eval_samples": 0}
         self.learner.align_buffers()
         began = time.perf_counter()
-        loader = self.data.loader(self.data.evaluation)
-        scores = evaluate(self.learner.model, loader, self.config, self.ranks, self.task)
+        scores = evaluate(self.learner.model, self.held_out, self.config, self.ranks, self.task)
         check_finite(scores.metrics, self.state.epoch)
         seconds = time.perf_counter() - began
         return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
@@ -175,7 +168,7 @@ class TrainingRun:
     # ------------------------------------------------------------ figures and checkpoints
 
     def _result(self) -> TrainResult:
-        last = self.state.history[-1]
+        last, context = self.state.history[-1], self.context
         metrics = _metrics_of(last)
         result = TrainResult(
             accuracy=last.get("accuracy"),
@@ -187,56 +180,100 @@ class TrainingRun:
             epochs=self.state.epoch,
             steps=self.state.step,
             history=tuple(self.state.history),
-            model_dir=f"{self.run.address}/{MODEL_FOLDER}",
-            checkpoint=self.checkpoint,
-            images_per_second=self._pace()["images_per_second"],
+            model_dir=f"{self.life.run.address}/{MODEL_FOLDER}",
+            checkpoint=context.newest,
+            images_per_second=context.pace()["images_per_second"],
             seconds=time.monotonic() - self.began,
-            resumed_from=self.resumed_from,
+            resumed_from=context._saves.resumed_from,
         )
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")
 
-    def _pace(self) -> dict[str, float]:
-        """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
-        figures = pace_figures([self.data.train.stats(least=False)], self.ranks.num_ranks)
-        return {
-            "images_per_second": figures.get("samples_per_second", 0.0),
-            "data_fraction": figures.get("data_fraction", 0.0),
-        }
-
     def _sums(self) -> list[float]:
         return self.ranks.total(self.state.sums, "sum their figures")
+
+    def _save_model(self, folder: Path) -> None:
+        save_model(self.learner.model, self.config, folder, self.task)
 
     def _save(self, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> None:
         """Begin to save a checkpoint after the last step, with figures if there are any.
 
         With `wait`, it is published then.
         """
-        sums = self._sums()
-        self.checkpoint = self.saves.save(self.state.step, lambda: self._snapshot(sums, dict(metrics or {})), wait=wait)
-
-    def _save_model(self, folder: Path) -> None:
-        save_model(self.learner.model, self.config, folder, self.task)
-
-    def _snapshot(self, sums: list[float], metrics: dict[str, float]) -> Snapshot:
-        tensors, rest = split_state(self.learner.optimizer)
-        scheduler = self.learner.scheduler
-        more, packed = pack_state(None if scheduler is None else scheduler.state_dict())
+        learner = self.learner
+        tensors, rest = split_state(learner.optimizer)
+        files = {"model": learner.model.state_dict(), "optimizer": tensors}
+        more, scheduler = pack_state(None if learner.scheduler is None else learner.scheduler.state_dict())
+        if learner.scheduler is not None:
+            files["scheduler"] = more
         state = {
-            **self.state.to_json(sums),
-            "metrics": metrics,
-            "cursor": self.loader.state_dict(),
+            **self.state.to_json(self._sums()),
             "optimizer": rest,
-            "scheduler": packed,
+            "scheduler": scheduler,
             "config": self.config.public_json(),
-            "version": self.data.version,
-            "digest": self.data.digest,
-            "life": self.life.number,
             # There are no generator states: every step seeds its own generators; see Learner.
             "random": {"scheme": "seed, step, rank", "seed": self.config.seed},
         }
-        files = {"model": self.learner.model.state_dict(), "optimizer": tensors}
-        return Snapshot(self.state.step, files if scheduler is None else {**files, "scheduler": more}, state)
+        self.context.save(self.state.step, (files, state), metrics=metrics, wait=wait)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        state, learner = snapshot.state, self.learner
+        self.state = RunState.from_json(state, is_first=self.ranks.is_first)
+        learner.load(snapshot.tensors["model"])
+        changed = changed_settings(self.config, state["config"])
+        restore_state(learner.optimizer, snapshot.tensors["optimizer"], state["optimizer"], changed)
+        if learner.scheduler is not None and state.get("scheduler") is not None:
+            check_same_rate(self.config, state["config"])
+            learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
+
+
+def open_split(
+    context: Context, config: TrainConfig, task: Task, split: str | None, *, training: bool
+) -> StreamingDataLoader:
+    """Return a loader of a split as a task reads it. Collective.
+
+    Raises:
+        CursorError: the version's digest is not the pinned one, or ranks see different versions.
+        SchemaError: a column is missing, or the split has no samples.
+    """
+    order: dict[str, Any] = {"order": OrderOptions(affinity=config.affinity)} if training else {}
+    loader = context.dataloader(
+        split,
+        batch_size=config.batch_size,
+        shuffle=training,
+        shuffle_seed=config.seed,
+        transform=_with_marks(task.transform(config, training=training)),
+        include_ids=True,
+        loader={"num_workers": config.num_workers},
+        **order,
+    )
+    if loader.streaming_dataset.size == 0:
+        raise SchemaError(
+            f"split {split!r} of {config.data} has no samples; train on another split or write the data again."
+        )
+    return loader
+
+
+@dataclass(frozen=True)
+class _WithMarks:
+    """A transform of batches that keeps the ids and positions of their samples."""
+
+    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+    on_batches = True
+
+    @property
+    def thread_safe(self) -> bool:
+        """True if loaders may call it from several threads."""
+        return bool(getattr(self.transform, "thread_safe", False))
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the transformed batch, with its marks."""
+        return {**{name: batch[name] for name in MARKS}, **self.transform(batch)}
+
+
+def _with_marks(transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    return _WithMarks(transform) if getattr(transform, "on_batches", False) else transform  # type: ignore[arg-type]
 
 
 def _figures(metrics: dict[str, float]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from smalti.errors import MissingDependency, SchemaError, TrainingError
-from smalti.torch.train.config import TrainConfig, find_named
+from smalti.torch.train.config import ImageOptions, TrainConfig, find_named
 from smalti.torch.train.run.files import read_json, write_json
 from smalti.torch.train.trainer.task import Task, task_of
 
@@ -16,7 +16,9 @@ _DROPOUT = 0.2  # of the MobileNetV2 paper
 
 
 def build_model(config: TrainConfig) -> nn.Module:
-    """Build an image classifier for `config.num_classes` classes; weights are loaded, or drawn from torch's generator.
+    """Build an image classifier for as many classes as the options of the task say.
+
+    Weights are loaded, or drawn from torch's generator.
 
     `config.model` is `mobilenet_v2`, or `module:function`, called with the configuration. With `weights`, it is the
     image classifier of transformers that they are of.
@@ -94,10 +96,10 @@ def load_transformers_model(folder: Path, kind: str) -> nn.Module | None:
 
 
 def _mobilenet_v2(config: TrainConfig) -> nn.Module:
-    transformers = _import("transformers", "smalti[train]")
+    transformers, options = _import("transformers", "smalti[train]"), _options(config)
     settings = transformers.MobileNetV2Config(
-        depth_multiplier=config.width,
-        image_size=config.image_size,
+        depth_multiplier=options.width,
+        image_size=options.image_size,
         # TensorFlow's asymmetric padding is needed for its published weights only; it costs a third of a CPU's speed.
         tf_padding=False,
         # The default, 0.8, is TensorFlow's probability to keep a value; as a probability to drop it is too high.
@@ -165,12 +167,19 @@ def model_from_function(config: TrainConfig) -> nn.Module:
 
 
 def _labels(config: TrainConfig) -> dict[str, Any]:
-    if not config.class_names:
-        return {"num_labels": config.num_classes}
+    options = _options(config)
+    if not options.class_names:
+        return {"num_labels": options.num_classes}
     return {
-        "id2label": dict(enumerate(config.class_names)),
-        "label2id": {name: number for number, name in enumerate(config.class_names)},
+        "id2label": dict(enumerate(options.class_names)),
+        "label2id": {name: number for number, name in enumerate(options.class_names)},
     }
+
+
+def _options(config: TrainConfig) -> ImageOptions:
+    """Return the options of image classification that a task has; a task of a user's may have others, too."""
+    names = ImageOptions.option_names()
+    return ImageOptions(**{name: value for name, value in config.task_options.items() if name in names})
 
 
 def _with_usual_momentum(model: nn.Module) -> nn.Module:

@@ -9,13 +9,9 @@ import torch
 from torch import nn
 
 from smalti.errors import TrainingError
-from smalti.storage import open_store
-from smalti.storage.local_files import local_files
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
-from smalti.torch.train.ranks import Ranks, joined_ranks
-from smalti.torch.train.trainer.data import RunData
-from smalti.torch.train.trainer.models import load_model
+from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.state import RunState
 from smalti.torch.train.trainer.step import autocast
 from smalti.torch.train.trainer.task import Batch, Outcome, Task, judged
@@ -52,46 +48,6 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
     means = sums.means(total)
     figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
     return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
-
-
-def measure_saved_task(
-    model_dir: str,
-    data: str,
-    *,
-    version: int,
-    split: str = "validation",
-    model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-) -> dict[str, float]:
-    """Return the figures of a saved model, of any task, on the samples of a split of a version.
-
-    Args:
-        model_dir: Address of the folder `model` of a training run.
-        data: Address of the shard set.
-        version: Version of it.
-        split: Its samples.
-        model_options: Options of the store of the model.
-        data_options: Options of the store of the shard set.
-
-    Raises:
-        SchemaError: the model's task cannot be imported.
-        SmaltiError: model or data cannot be read.
-    """
-    with local_files(open_store(model_dir, model_options)) as folder:
-        model, trained = load_model(folder)
-    config = trained.in_one_rank(
-        data=data,
-        version=version,
-        digest=None,
-        train_split=split,
-        eval_split=split,
-        storage_options=data_options or {},
-    )
-    with joined_ranks(config) as ranks:
-        held_out = RunData(config, ranks, version=version)
-        assert held_out.evaluation is not None  # noqa: S101 - there is an `eval_split`
-        loader = held_out.loader(held_out.evaluation)
-        return evaluate(model.to(ranks.device), loader, config, ranks, held_out.task).metrics
 
 
 def weighted_sums(outcome: Outcome, batch: Batch) -> tuple[float, dict[str, float], int]:

@@ -1,34 +1,27 @@
 """The state of the built-in trainer in a checkpoint: progress, optimiser, and the configuration that it belongs to."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pydantic
 import torch
 
 from smalti.errors import CheckpointError, CursorError
-from smalti.torch.train.config import IMAGES, TrainConfig
+from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
+from smalti.torch.train.context import Context, Pins, cursor_name
+from smalti.torch.train.run.checkpoint import Snapshot
 
-_FIXED = (
-    "task",
-    "task_options",
-    "freeze",
-    "train_split",
-    "image_column",
-    "label_column",
-    "num_classes",
-    "class_names",
-    "image_size",
-    "model",
-    "width",
-    "optimizer",
-    "seed",
-)
+_FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
-_FROM_DATA = ("num_classes", "class_names")
-"""Those of them that the version of the data gives where the configuration leaves them out."""
-_BEFORE: Mapping[str, Any] = {"task": IMAGES, "task_options": {}, "freeze": [], "optimizer": "adamw"}
-"""Their values in checkpoints that were written before they were fields."""
+_FREE = ("label_smoothing", "augment")
+"""Options of shipped tasks that may change; no other option of a task may."""
+_OPTION = "task_options."
+"""Before the name of an option."""
+_FROM_DATA = (f"{_OPTION}num_classes", f"{_OPTION}class_names")
+"""Options that the version of the data gives where the configuration leaves them out."""
+_BEFORE: Mapping[str, Any] = {"task": IMAGES, "freeze": [], "optimizer": "adamw"}
+"""Values of fields in checkpoints that were written before they were fields."""
 
 
 def split_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -141,6 +134,46 @@ def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
     return all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
+class TrainerContext(Context):
+    """The context of the built-in trainer. Its state is a pair: tensors by file, and the rest as JSON values.
+
+    They lie in a checkpoint as they are, with the cursor and the version beside them.
+    """
+
+    run: TrainConfig
+
+    def pace(self) -> dict[str, float]:
+        """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
+        names = {"images_per_second": "samples_per_second", "data_fraction": "data_fraction"}
+        figures = self._pace()
+        return {name: figures.get(figure, 0.0) for name, figure in names.items()}
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        check_state(state)
+
+    def _facts_of(self, snapshot: Snapshot) -> Mapping[str, Any]:
+        return {"epoch": snapshot.state["epoch"]}
+
+    def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
+        tensors, rest = state
+        ((version, digest),) = self._data.pins.values()
+        (cursor,) = cursors.values()
+        more = {"cursor": cursor, "version": version, "digest": digest, "metrics": metrics, "life": self._life.number}
+        return Snapshot(step, tensors, {**rest, **more})
+
+    def _unpacked(self, snapshot: Snapshot) -> tuple[Snapshot, Mapping[str, Any], Pins]:
+        config, state, address = self.run, snapshot.state, self._data.address()
+        check_same_run(config, state)
+        # A run keeps the version that it began with, even if a newer one has been published since. Equal data may be
+        # at another address, or have another number; the cursor refuses others.
+        version = state["version"] if config.version is None else config.version
+        return (
+            snapshot,
+            {cursor_name(config.train_split, address): state["cursor"]},
+            {address: (version, config.digest)},
+        )
+
+
 @dataclass
 class RunState:
     """The mutable state of a run; equal on all ranks except for the running sums, which are of this rank."""
@@ -189,19 +222,47 @@ class RunState:
         return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
 
 
+class _Summary(pydantic.BaseModel, strict=True):
+    loss: float
+
+
+class _Stored(pydantic.BaseModel, strict=True, use_attribute_docstrings=True):
+    """What a state has to have; each field says what is expected."""
+
+    epoch: pydantic.NonNegativeInt
+    """a whole number from 0"""
+    sums: list[float]
+    """numbers"""
+    history: list[_Summary]
+    """a list of epochs with `loss`"""
+    cursor: dict[str, Any]
+    """an object"""
+    optimizer: dict[str, Any]
+    """an object"""
+    config: dict[str, Any]
+    """an object"""
+    version: pydantic.NonNegativeInt | None
+    """a whole number from 0 or null"""
+    digest: str
+    """a text"""
+
+
 def check_state(state: Mapping[str, Any]) -> None:
     """Check that a checkpoint's `state.json` is the state of a run; the loader checks the cursor's own fields.
 
     Raises:
         CheckpointError: a field is missing or has the wrong type; the message names it.
     """
-    for name, expected, is_valid in _EXPECTED:
-        if name not in state or not is_valid(state[name]):
-            raise CheckpointError(
-                f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
-                "trainer, or was edited.",
-                field=name,
-            )
+    try:
+        _Stored.model_validate(dict(state))
+    except pydantic.ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        expected = _Stored.model_fields[name].description
+        raise CheckpointError(
+            f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
+            "trainer, or was edited.",
+            field=name,
+        ) from None
     if len(state["sums"]) != len(_scores_of(state)) + 2:
         raise CheckpointError(
             f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
@@ -229,13 +290,12 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
     Raises:
         CursorError: a field differs that may not change within a run; the message names it.
     """
-    now, then = config.public_json(), state["config"]
-    given = [name for name in _FIXED if name not in _FROM_DATA or now[name]]
-    changed = [name for name in given if now[name] != then.get(name, _BEFORE.get(name))]
+    now, then = _compared(config.public_json()), _compared(state["config"])
+    names = _FIXED if now["task"] != then["task"] else tuple({**now, **then})
+    given = [name for name in names if name not in _FROM_DATA or now.get(name)]
+    changed = [name for name in given if now.get(name) != then.get(name)]
     if changed:
-        listed = "; ".join(
-            f"`{name}` was {then.get(name, _BEFORE.get(name))!r} and is {now[name]!r}" for name in changed
-        )
+        listed = "; ".join(f"`{name}` was {then.get(name)!r} and is {now.get(name)!r}" for name in changed)
         raise CursorError(
             f"{config.run_dir} holds the checkpoints of another run: {listed}. Use another `run_dir`, or "
             "the former values to resume.",
@@ -248,6 +308,17 @@ def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
             expected=config.digest,
             found=state["digest"],
         )
+
+
+def _compared(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may not change of the stored fields of a configuration, in the form of this version."""
+    fields = with_nested_options({**_BEFORE, **stored})
+    task, given = str(fields["task"]), fields.get("task_options")
+    defaults = TASKS[task].option_defaults() if task in TASKS else {}
+    options = {**defaults, **(given if isinstance(given, Mapping) else {})}
+    free = _FREE if task in TASKS else ()
+    fixed = {f"{_OPTION}{name}": value for name, value in options.items() if name not in free}
+    return {**{name: fields.get(name) for name in _FIXED}, **fixed}
 
 
 def check_same_rate(config: TrainConfig, then: Mapping[str, Any]) -> None:
@@ -269,35 +340,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float}
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _is_summary(value: Any) -> bool:
-    return isinstance(value, Mapping) and _is_number(value.get("loss"))
-
-
 def _scores_of(state: Mapping[str, Any]) -> list[str]:
     """Return the names of the sums between those of the loss and the samples."""
     scores = state.get("scores", ["accuracy"])  # those of checkpoints that were written when there were no others
     return [str(name) for name in scores] if isinstance(scores, list) else []
-
-
-_EXPECTED: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("epoch", "a whole number from 0", _is_count),
-    ("sums", "numbers", lambda value: isinstance(value, list) and all(map(_is_number, value))),
-    (
-        "history",
-        "a list of epochs with `loss`",
-        lambda value: isinstance(value, list) and all(map(_is_summary, value)),
-    ),
-    ("cursor", "an object", _is_mapping),
-    ("optimizer", "an object", _is_mapping),
-    ("config", "an object", _is_mapping),
-    ("version", "a whole number from 0 or null", lambda value: value is None or _is_count(value)),
-    ("digest", "a text", lambda value: isinstance(value, str)),
-)

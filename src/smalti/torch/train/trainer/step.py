@@ -258,17 +258,14 @@ def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, o
     ]
 
 
-def learning_rate_at(config: TrainConfig, progress: float) -> float:
-    """Return the learning rate after a fraction `progress` of the run: linear warm-up, then the schedule. Pure.
+def rate_factor(config: TrainConfig, progress: float) -> float:
+    """Return the learning rate relative to its peak, after a fraction `progress` of the run. Pure.
+
+    A linear warm-up, then the schedule.
 
     Raises:
         SchemaError: the function of the schedule cannot be imported, or returns no rate.
     """
-    return config.learning_rate * rate_factor(config, progress)
-
-
-def rate_factor(config: TrainConfig, progress: float) -> float:
-    """Return the learning rate relative to its peak."""
     progress = min(max(progress, 0.0), 1.0)
     if progress < config.warmup:
         return max(progress / config.warmup, _FINAL_RATE)

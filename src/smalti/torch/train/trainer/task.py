@@ -205,6 +205,11 @@ def on_device(columns: Mapping[str, Any], device: torch.device) -> Batch:
     return Batch(values, torch.from_numpy((positions >= 0).astype(np.float32)).to(device), ids, positions)
 
 
+def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:
+    """Return a batch of two samples on the device, each numbered 0."""
+    return on_device({**values, **{name: torch.zeros(2, dtype=torch.int64) for name in MARKS}}, device)
+
+
 def whole_numbers(values: Any) -> NDArray[np.int64]:
     """Return a column as int64, shape (n,)."""
     # np.asarray also converts a CPU tensor, without a copy.
