@@ -45,6 +45,7 @@ from smalti.conversion.sources.lines import (
     too_long,
 )
 from smalti.errors import FormatError, SchemaError
+from smalti.writer.tables.values import fits
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
 # Digits alone have at most 15 places: a float holds these exactly.
@@ -75,17 +76,9 @@ def _all_match(values: pa.Array, pattern: str) -> bool:
 
 def _matches(pattern: str, kind: pa.DataType | None = None) -> _Test:
     def test(values: pa.Array) -> bool:
-        return _all_match(values, pattern) and (kind is None or _casts(values, kind))
+        return _all_match(values, pattern) and (kind is None or fits(values, kind))
 
     return test
-
-
-def _casts(values: pa.Array, kind: pa.DataType) -> bool:
-    try:
-        values.cast(kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_float(values: pa.Array) -> bool:

@@ -283,14 +283,15 @@ def _arrays(codec: NdArray, array: pa.Array) -> StoredColumn:
         return _tensors(codec, array.to_numpy_ndarray())
     if _is_binary(array.type) and codec.shape is None:
         return _encode_each(codec, array.to_pylist())  # stored already: `encode` checks them
-    if not _is_list(array.type):
+    if not is_list(array.type):
         raise SchemaError(f"expected lists of numbers, found Arrow type {array.type}.", row=0)
     if codec.shape is not None and codec.dtype is not None:
         return _rows_of_bytes(cast_exact(_fixed_shape_numbers(array, codec.shape), codec.dtype))
     return _encode_any_shapes(codec, array)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of the type are lists, of any or of one size."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
@@ -305,7 +306,7 @@ def _fixed_shape_numbers(array: pa.Array, shape: tuple[int, ...]) -> Array:
     """Return all numbers of lists that are nested as `shape` says: shape (rows, *shape)."""
     rows, per_row = len(array), 1
     for size in shape:
-        if not _is_list(array.type):
+        if not is_list(array.type):
             raise SchemaError(f"expected lists nested {len(shape)} deep, found numbers sooner.", row=0)
         good = _list_lengths(array) == size
         if not good.all():
@@ -358,7 +359,7 @@ def _flatten(array: pa.Array) -> tuple[Array, Array]:
     """Return all numbers of evenly nested lists, and the shape of each row: int64, shape (rows, axes)."""
     counts = np.ones(len(array), np.int64)
     sizes: list[Array] = []
-    while _is_list(array.type):
+    while is_list(array.type):
         lengths, owners = _list_lengths(array), np.repeat(np.arange(len(counts)), counts)
         size = np.zeros(len(counts), np.int64)
         size[owners] = lengths

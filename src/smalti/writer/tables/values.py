@@ -23,6 +23,7 @@ import pyarrow.types as pt
 
 from smalti.errors import SchemaError
 from smalti.format import parse_encoding
+from smalti.format.writing.arrow import is_list
 
 Convert: TypeAlias = Callable[[pa.Array], pa.Array]
 """Conversion of Spark's values to values that an encoding takes; picklable. Its SchemaError has the fact `row`."""
@@ -43,7 +44,7 @@ def as_numbers(array: pa.Array) -> pa.Array:
     try:
         numbers = array.cast(kind).cast(_numbers_of(kind))
     except pa.ArrowInvalid as error:
-        row = next(row for row in range(len(array)) if not _fits(array.slice(row, 1), kind))
+        row = next(row for row in range(len(array)) if not fits(array.slice(row, 1), kind))
         raise SchemaError("a time of a finer unit than microseconds; round it before writing.", row=row) from error
     _check_times(numbers, kind)
     return numbers
@@ -54,7 +55,8 @@ def text_bytes(array: pa.Array) -> pa.Array:
     return array.cast(pa.large_binary())
 
 
-def _fits(array: pa.Array, kind: pa.DataType) -> bool:
+def fits(array: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether a type holds all of these values."""
     try:
         array.cast(kind)
     except pa.ArrowInvalid:
@@ -62,13 +64,9 @@ def _fits(array: pa.Array, kind: pa.DataType) -> bool:
     return True
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
-
-
 def _with_units(kind: pa.DataType) -> pa.DataType:
     """Return the type in Spark's units; the output of a transform may have others."""
-    if _is_list(kind):
+    if is_list(kind):
         return pa.large_list(_with_units(kind.value_type))
     if pt.is_date(kind):
         return pa.date32()
@@ -80,7 +78,7 @@ def _with_units(kind: pa.DataType) -> pa.DataType:
 
 
 def _numbers_of(kind: pa.DataType) -> pa.DataType:
-    if _is_list(kind):
+    if is_list(kind):
         return pa.large_list(_numbers_of(kind.value_type))
     if pt.is_boolean(kind):
         return pa.uint8()
@@ -91,7 +89,7 @@ def _numbers_of(kind: pa.DataType) -> pa.DataType:
 
 def _check_times(numbers: pa.Array, kind: pa.DataType) -> None:
     lists = []
-    while _is_list(kind):
+    while is_list(kind):
         lists.append(numbers)
         numbers, kind = numbers.flatten(), kind.value_type
     if not pt.is_int64(numbers.type) or pc.min(numbers).as_py() != _NAT:
