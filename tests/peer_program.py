@@ -9,11 +9,14 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from tests.turns import turn_of
 
 WAIT_SECONDS = 90.0
+SOURCE = Path(__file__).parents[1] / "src"
+"""The folder of the library that is tested: another one may be installed."""
 
 
 def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 90.0) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.conftest import peer  # noqa: F401  a fixture
-from tests.peer_program import minimal_env, run_alone
+from tests.peer_program import SOURCE, minimal_env, run_alone
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -153,7 +153,7 @@ def answers_of(peer, folder, cases):  # noqa: F811 - the fixture's value
         write_set(folder / name, count)
     (folder / "cases.json").write_text(json.dumps(cases))
     found = []
-    for package, places in (("streaming", paths), ("smalti.compat.streaming", [REPOSITORY])):
+    for package, places in (("streaming", paths), ("smalti.compat.streaming", [REPOSITORY, SOURCE])):
         out = folder / f"{package}.json"
         run_alone([python, PROGRAM, package, folder, folder / "cases.json", out], minimal_env(places))
         found.append(json.loads(out.read_text()))
