@@ -20,6 +20,8 @@ from tests.turns import turn_of
 
 WAIT_SECONDS = 500.0
 FORKS = Path(__file__).parent / "golden" / "peer_forks.py"
+SOURCE = Path(__file__).parents[1] / "src"
+"""The folder of the library that is tested: another one may be installed."""
 
 
 def run_alone(command: Sequence[Any], env: Mapping[str, str], seconds: float = 280.0) -> str:

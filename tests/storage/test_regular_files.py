@@ -138,10 +138,9 @@ OWN_FILES = {
     "cache/files.py", "world.py", "storage/local.py", "storage/backends/aws_login.py", "storage/backends/s3_models.py",
     "inspection/preview.py", "diagnosis/torch_build.py", "torch/train/ranks.py", "regular_files.py",
     "storage/backends/sftp.py", "storage/databricks/volumes.py", "testing/memory.py", "testing/logged.py",
-    "compat/streaming/multimodal/webvid.py", "compat/streaming/vision/convert/ade20k.py",
-    "compat/streaming/vision/convert/coco.py", "compat/streaming/vision/convert/imagenet.py",
+    "compat/streaming/multimodal.py",
 }  # fmt: skip
-"""Modules that read files which the kernel, the package or the module itself made, or remote ones; and scripts."""
+"""Modules that read files which the kernel, the package or the module itself made, or remote ones."""
 
 
 def opens_for_reading(tree):

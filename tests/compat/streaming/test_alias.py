@@ -17,6 +17,7 @@ import pytest
 
 import smalti.compat.streaming
 from smalti.compat.streaming import alias, install, uninstall
+from tests.peer_program import SOURCE
 from tests.spark.writing.test_clusters import cluster
 
 PROGRAM = Path(__file__).parent / "alias_program.py"
@@ -121,7 +122,7 @@ def test_the_sitecustomize_of_the_environment_still_runs(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['THEIRS'] = __name__")
     code = "import os, streaming; print(os.environ['THEIRS'], streaming.__name__)"
     path = run("-m", "smalti.compat.streaming", "--path").stdout.strip()
-    done = run("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join([path, str(tmp_path)])})
+    done = run("-c", code, env={**os.environ, "PYTHONPATH": os.pathsep.join([path, str(tmp_path), str(SOURCE)])})
     assert (done.stdout, done.stderr) == ("sitecustomize smalti.compat.streaming\n", "")
 
 

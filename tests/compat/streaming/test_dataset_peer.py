@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.conftest import peer  # noqa: F401  a fixture
-from tests.peer_program import fork_alone, minimal_env, run_beside
+from tests.peer_program import SOURCE, fork_alone, minimal_env, run_beside
 from tests.shard_sets import write_set
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -153,7 +153,7 @@ def answers_of(peer, folder, cases):  # noqa: F811 - the fixture's value
         write_set(folder / name, count)
     (folder / "cases.json").write_text(json.dumps(cases))
     found = []
-    for package, places in (("streaming", paths), ("smalti.compat.streaming", [REPOSITORY])):
+    for package, places in (("streaming", paths), ("smalti.compat.streaming", [REPOSITORY, SOURCE])):
         out = folder / f"{package}.json"
         command = [PROGRAM, package, folder, folder / "cases.json", out]
         if package == "streaming":

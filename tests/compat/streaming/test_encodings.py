@@ -1,7 +1,6 @@
 """smalti.compat.streaming's encodings: bytes by hand, exceptions, and the table that code writes its own into."""
 
 import io
-import json
 import pickle
 import re
 from decimal import Decimal, InvalidOperation
@@ -9,13 +8,13 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 import pytest
 from PIL import Image, UnidentifiedImageError
+from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
+from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
 from torch.utils.data import DataLoader
 
 from smalti import StreamingDataset
 from smalti.compat.streaming import MDSWriter
-from smalti.compat.streaming.base.format.json.encodings import is_json_encoded, is_json_encoding
-from smalti.compat.streaming.base.format.mds import encodings
-from smalti.compat.streaming.base.format.mds.codecs import writing_codec
+from smalti.compat.streaming.base.format.mds import encodings, writing_codec
 from smalti.compat.streaming.base.format.mds.encodings import (
     Encoding,
     NDArray,
@@ -26,7 +25,6 @@ from smalti.compat.streaming.base.format.mds.encodings import (
     mds_decode,
     mds_encode,
 )
-from smalti.compat.streaming.base.format.xsv.encodings import is_xsv_encoding, xsv_decode, xsv_encode
 from smalti.errors import BadImageError, SchemaError
 from smalti.format import Schema, parse_encoding
 from smalti.format.writing.rows import make_fast_encoder
@@ -170,25 +168,9 @@ def test_damaged_numbers_are_the_errors_of_numpy_and_decimal():
             encodings.StrDecimal().decode(b"x")
 
 
-def test_json_that_cannot_be_read_back_is_a_json_decode_error():
-    encodings.JSON()._is_valid([1], "[1]")
-    with pytest.raises(json.JSONDecodeError, match="Invalid JSON data") as caught:
-        encodings.JSON()._is_valid({"a": 1}, "{'a': 1}")
-    assert caught.value.msg == "Invalid JSON data: {'a': 1}"
-
-
-def test_tables_and_helpers_of_arrays():
-    assert NDArray._int2value_dtype[34] == "float32"
-    assert NDArray._value_dtype2int["float16"] == 18
-    assert NDArray._int2shape_dtype == {0: "uint8", 1: "uint16", 2: "uint32", 3: "uint64"}
-    assert NDArray._shape_dtype2int["uint16"] == 1
-    assert NDArray._get_static_size("int16", (2, 3)) == 12
-    assert NDArray._get_static_size("int16", None) is NDArray._get_static_size(None, (2,)) is None
-    for largest, name in ((255, "uint8"), (256, "uint16"), (1 << 16, "uint32"), (1 << 32, "uint64")):
-        assert NDArray._rightsize_shape_dtype(np.array([1, largest])) == name
-    for shape, message in (([], "scalar"), ([2, 0], "greater than zero")):
-        with pytest.raises(ValueError, match=message):
-            NDArray._rightsize_shape_dtype(np.array(shape, "int64"))
+def test_an_array_without_axes_is_refused():
+    with pytest.raises(ValueError, match="Please use a scalar encoding"):
+        NDArray().encode(np.array(3))
 
 
 @pytest.mark.parametrize("kind", ["WEBP", "GIF", "BMP"])

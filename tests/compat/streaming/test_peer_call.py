@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 
 from smalti.catalog import load_manifest
 from smalti.compat.streaming.base.converters import dataframe_to_mds
-from smalti.compat.streaming.base.converters.call import _places
+from smalti.compat.streaming.base.converters.dataframe_to_mds import _places
 from smalti.errors import StoreError
 from smalti.format import Shard
 from smalti.storage import open_store

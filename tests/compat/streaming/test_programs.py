@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer_program import minimal_env, run_alone, run_beside
+from tests.peer_program import SOURCE, minimal_env, run_alone, run_beside
 
 pytestmark = [pytest.mark.process, pytest.mark.torch]
 
@@ -37,7 +37,9 @@ class Bench:
         there, paths = self._peer
         if side == "there":
             return run_alone([there, RUNNER, todo], self._env(paths), seconds)
-        return run_beside([sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS]), seconds)
+        return run_beside(
+            [sys.executable, "-m", "smalti.compat.streaming", RUNNER, todo], self._env([STUBS, SOURCE]), seconds
+        )
 
     def training(self, side, name, log, **flags):
         """Return the task of a training program, with a cache of its own."""

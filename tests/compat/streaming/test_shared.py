@@ -13,17 +13,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from smalti.compat.streaming.base import shared
 from smalti.compat.streaming.base.shared import (
     SharedArray,
     SharedBarrier,
     SharedMemory,
     SharedScalar,
     _get_path,
-    barrier,
+    _pack_locals,
+    _unpack_locals,
     get_shm_prefix,
-    prefix,
 )
-from smalti.compat.streaming.base.shared.prefix import _pack_locals, _unpack_locals
 from smalti.compat.streaming.base.util import clean_stale_shared_memory
 
 LEADER, OTHER = SimpleNamespace(is_local_leader=True), SimpleNamespace(is_local_leader=False)
@@ -145,7 +145,7 @@ def test_processes_leave_a_barrier_together_round_after_round(name, tmp_path, cl
 
 
 def test_a_barrier_that_others_never_reach_is_a_timeout(name, tmp_path, monkeypatch, cleaned):
-    monkeypatch.setattr(barrier, "BARRIER_SECONDS", 0.05)
+    monkeypatch.setattr(shared, "BARRIER_SECONDS", 0.05)
     lonely = SharedBarrier(str(tmp_path / "lock"), name)
     cleaned.append(lonely._arr.shm)
     with pytest.raises(TimeoutError, match="2 processes to reach the barrier"):
@@ -242,11 +242,11 @@ def test_what_a_killed_process_left_is_taken_over_by_none_of_the_objects(name, t
 
 
 def test_an_entry_of_a_killed_job_does_not_block_its_folder_and_one_of_mosaicmls_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(prefix, "_get_path", lambda number, kind: f"smalti-{tmp_path.name[-8:]}-{number:06}_{kind}")
+    monkeypatch.setattr(shared, "_get_path", lambda number, kind: f"smalti-{tmp_path.name[-8:]}-{number:06}_{kind}")
     folder = str(tmp_path)
-    entries = [_pack_locals([folder], 0) + prefix._OURS, _pack_locals([folder], 1)]
+    entries = [_pack_locals([folder], 0) + shared._OURS, _pack_locals([folder], 1)]
     blocks = [
-        BuiltinSharedMemory(prefix._get_path(n, "locals"), create=True, size=len(e)) for n, e in enumerate(entries)
+        BuiltinSharedMemory(shared._get_path(n, "locals"), create=True, size=len(e)) for n, e in enumerate(entries)
     ]
     for block, entry in zip(blocks, entries, strict=True):
         block.buf[: len(entry)] = entry

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peer_program import fork_alone, minimal_env, run_beside
+from tests.peer_program import SOURCE, fork_alone, minimal_env, run_beside
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +34,7 @@ def surfaces(peer, tmp_path_factory):
     there, here = folder / "there.json", folder / "here.json"
     fork_alone(python, paths, [PROGRAM, there, folder / "there"])
     alias = [sys.executable, "-m", "smalti.compat.streaming"]
-    run_beside([*alias, PROGRAM, here, folder / "here", there], minimal_env([STUBS]))
+    run_beside([*alias, PROGRAM, here, folder / "here", there], minimal_env([STUBS, SOURCE]))
     return json.loads(there.read_text()), json.loads(here.read_text())
 
 
@@ -81,7 +81,7 @@ def test_the_description_of_there_is_not_empty(surfaces):
 def test_type_checkers_see_each_name_that_is_imported_on_first_use():
     found = {str(path.parent.relative_to(PACKAGE)): names_of(path) for path in PACKAGE.rglob("__init__.py")}
     lazy = {folder: names for folder, names in found.items() if names is not None}
-    assert {"base", "base/format", "vision"} < set(lazy)
+    assert set(lazy) == {".", "base"}
     assert [folder for folder, (at_runtime, for_checkers) in lazy.items() if at_runtime != for_checkers] == []
 
 
@@ -91,6 +91,22 @@ def names_of(path):
     if "lazy_package(" not in code:
         return None
     module = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parents[2]).parts))
-    lazy = inspect.getclosurevars(module.__getattr__).nonlocals
-    for_checkers = re.findall(rf"^    from {re.escape(module.__name__)}[\w.]* import (\w+) as \1$", code, re.MULTILINE)
-    return {*lazy["defining_modules"], *lazy["modules"]}, set(for_checkers)
+    homes = inspect.getclosurevars(module.__getattr__).nonlocals["homes"]
+    for_checkers = re.findall(
+        rf"^    from {re.escape(module.__name__)}\.[\w.]* import (\w+) as \1$", code, re.MULTILINE
+    )
+    return set(homes), set(for_checkers)
+
+
+def test_a_module_of_mosaicmls_that_shares_one_here_has_its_names_also_to_assign(monkeypatch):
+    paths = {f"base.format.{kind}.{part}" for kind in ("json", "xsv") for part in ("encodings", "reader", "writer")} | {
+        f"base.shared.{part}" for part in ("array", "barrier", "memory", "prefix", "scalar")
+    }
+    for path in paths:
+        home = importlib.import_module(f"smalti.compat.streaming.{path.rpartition('.')[0]}")
+        module = importlib.import_module(f"smalti.compat.streaming.{path}")
+        assert (module.__name__, home.__spec__.name) == (f"smalti.compat.streaming.{path}", home.__name__)
+        assert all(getattr(module, name) is getattr(home, name) for name in home.__all__)
+        monkeypatch.setattr(module, home.__all__[0], path)
+        assert getattr(home, home.__all__[0]) == path
+        monkeypatch.undo()

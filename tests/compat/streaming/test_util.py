@@ -10,8 +10,6 @@ import pytest
 from smalti.catalog import load_manifest
 from smalti.catalog import merge_index as engine_merge_index
 from smalti.compat.streaming.base.util import (
-    _format_remote_index_files,
-    _not_merged_index,
     bytes_to_int,
     get_import_exception_message,
     get_list_arg,
@@ -283,14 +281,6 @@ def test_index_files_that_are_missing_are_named_as_mosaicml_names_them(tmp_path)
         with pytest.raises(RuntimeError, match=r"^Failed to download index\.json: .*1/index\.json"):
             merge_index([url], str(tmp_path))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_index_files_of_parts_get_the_address_of_their_bucket():
-    files = ["set/1/index.json", "set/index.json", "set/1/shard.00000.mds"]
-    assert _format_remote_index_files("s3://bucket/set", files) == ["s3://bucket/set/1/index.json"]
-    volume = [f"Volumes/a/{name}" for name in files]
-    assert _format_remote_index_files("dbfs:/Volumes/a/set", volume) == ["dbfs:/Volumes/a/set/1/index.json"]
-    assert [_not_merged_index(f"/a/set/{name}", "/a/set/") for name in ("1/index.json", "index.json")] == [1, 0]
 
 
 def test_an_index_file_that_is_none_is_a_value_error(parts, tmp_path):

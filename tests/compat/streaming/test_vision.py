@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from smalti.compat.streaming import vision
 from smalti.compat.streaming.vision import StreamingADE20K, StreamingCIFAR10, StreamingCOCO, StreamingImageNet
-from smalti.compat.streaming.vision import base as vision
 from smalti.writer import MDSWriter
 from tests.format.columns import image_bytes
 
@@ -131,6 +131,8 @@ def test_with_torchvision_the_dataset_is_one_of_its_own(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     spec = importlib.util.spec_from_file_location("vision_with_torchvision", vision.__file__)
     module = importlib.util.module_from_spec(spec)
+    for name in ("", ".ade20k", ".base", ".cifar10", ".coco", ".imagenet"):
+        monkeypatch.setitem(sys.modules, f"vision_with_torchvision{name}", module)
     spec.loader.exec_module(module)
     assert issubclass(module.StreamingVisionDataset, sys.modules["torchvision.datasets"].VisionDataset)
     assert not issubclass(vision.StreamingVisionDataset, sys.modules["torchvision.datasets"].VisionDataset)

@@ -15,7 +15,7 @@ from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWr
 from smalti.errors import SmaltiError, StoreError
 from smalti.format import open_shard
 from smalti.writer import MDSWriter as NativeWriter
-from tests.peer_program import fork_alone, minimal_env, run_alone
+from tests.peer_program import SOURCE, fork_alone, minimal_env, run_alone
 from tests.storage.conftest import clean_environment, s3_bucket, s3_server  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
@@ -32,7 +32,8 @@ def written(peer, tmp_path_factory):
     python, paths = peer
     there, here = tmp_path_factory.mktemp("there"), tmp_path_factory.mktemp("here")
     fork_alone(python, paths, [PROGRAM, there])
-    run_alone([sys.executable, "-W", "ignore", "-m", "smalti.compat.streaming", PROGRAM, here], minimal_env([STUBS]))
+    alias = [sys.executable, "-W", "ignore", "-m", "smalti.compat.streaming"]
+    run_alone([*alias, PROGRAM, here], minimal_env([STUBS, SOURCE]))
     return there, here
 
 

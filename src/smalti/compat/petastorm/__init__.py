@@ -6,8 +6,8 @@ and TensorFlow are imported on first use. docs/petastorm.md lists what is equal,
 `refused` have no counterpart in Petastorm. Read `reader.py` first.
 """
 
-from importlib import import_module
-from typing import Any
+from smalti.compat.paths import lazy_package
+from smalti.compat.petastorm.refused import provide_modules
 
 _HOMES = {
     "BatchReader": "reading.batch_reader",
@@ -33,36 +33,5 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 -- a list of strings
-_MODULES = frozenset(
-    (
-        "codecs",
-        "errors",
-        "etl",
-        "ngram",
-        "predicates",
-        "pytorch",
-        "reader",
-        "selectors",
-        "spark",
-        "spark_utils",
-        "tf_utils",
-        "transform",
-        "unischema",
-        "weighted_sampling_reader",
-    )
-)
-"""Petastorm's modules, which are imported on first use of the attribute."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"smalti.compat.petastorm.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'smalti.compat.petastorm' has no attribute {name!r}")
-    value = getattr(import_module(f"smalti.compat.petastorm.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_package(__name__, _HOMES)
+provide_modules()

@@ -1,6 +1,9 @@
 """Petastorm's names for data sets with a pickled schema: they can be imported, and raise where they are used."""
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from typing import Any, NoReturn
 
 _PICKLE = (
@@ -27,6 +30,52 @@ MIX_INSTEAD = (
     "Mixtures are a feature of shard sets: convert the data with smalti.dataframe_to_mds, and give "
     "StreamingDataset(streams=[Stream(url, proportion=...), ...]) (docs/mixtures.md)."
 )
+
+
+_REFUSED: dict[str, dict[str, str]] = {
+    "etl": {},
+    "etl.dataset_metadata": {
+        "materialize_dataset": WRITE_INSTEAD,
+        "load_row_groups": READ_INSTEAD,
+        "get_schema": READ_INSTEAD,
+        "get_schema_from_dataset_url": READ_INSTEAD,
+        "infer_or_load_unischema": READ_INSTEAD,
+    },
+    "ngram": {"NGram": WINDOWS_INSTEAD},
+    "selectors": dict.fromkeys(
+        ("RowGroupSelectorBase", "SingleIndexSelector", "IntersectIndexSelector", "UnionIndexSelector"), FILTERS_INSTEAD
+    ),
+    "spark_utils": {"dataset_as_rdd": READ_INSTEAD},
+    "weighted_sampling_reader": {"WeightedSamplingReader": MIX_INSTEAD},
+}
+"""The names of Petastorm's modules of which everything is refused, with the advice; classes have capital letters."""
+
+
+class PetastormMetadataError(Exception):
+    """Petastorm's error for a data set without a schema; never raised here."""
+
+    __module__ = f"{__package__}.etl.dataset_metadata"
+
+
+class PetastormMetadataGenerationError(Exception):
+    """Petastorm's error for a schema that cannot be written; never raised here."""
+
+    __module__ = f"{__package__}.etl.dataset_metadata"
+
+
+def provide_modules() -> None:
+    """Make the modules of which everything is refused importable; they have no files."""
+    for path, names in _REFUSED.items():
+        module = module_from_spec(ModuleSpec(f"{__package__}.{path}", None))
+        for name, advice in names.items():
+            is_class = name[0].isupper()
+            value = refused_class(name, module.__name__, advice) if is_class else refused_function(name, advice)
+            setattr(module, name, value)
+        sys.modules[module.__name__] = module
+        parent, _, short = module.__name__.rpartition(".")
+        setattr(sys.modules[parent], short, module)
+    for error in (PetastormMetadataError, PetastormMetadataGenerationError):
+        setattr(sys.modules[error.__module__], error.__name__, error)
 
 
 def refused_function(name: str, advice: str) -> Callable[..., Any]:

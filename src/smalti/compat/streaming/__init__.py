@@ -7,24 +7,23 @@ translates arguments, attributes and exceptions. `docs/mosaicml.md` lists the de
 
 from typing import TYPE_CHECKING
 
-from smalti.compat.streaming.lazy import lazy_package
+from smalti.compat.paths import lazy_package, serve
 
 if TYPE_CHECKING:
-    from smalti.compat.streaming import base as base
     from smalti.compat.streaming import multimodal as multimodal
     from smalti.compat.streaming import text as text
     from smalti.compat.streaming import vision as vision
     from smalti.compat.streaming.alias import install as install
     from smalti.compat.streaming.alias import uninstall as uninstall
-    from smalti.compat.streaming.base.dataloader import StreamingDataLoader as StreamingDataLoader
-    from smalti.compat.streaming.base.dataset import StreamingDataset as StreamingDataset
-    from smalti.compat.streaming.base.format.json.writer import JSONWriter as JSONWriter
-    from smalti.compat.streaming.base.format.mds.writer import MDSWriter as MDSWriter
-    from smalti.compat.streaming.base.format.xsv.writer import CSVWriter as CSVWriter
-    from smalti.compat.streaming.base.format.xsv.writer import TSVWriter as TSVWriter
-    from smalti.compat.streaming.base.format.xsv.writer import XSVWriter as XSVWriter
-    from smalti.compat.streaming.base.local import LocalDataset as LocalDataset
-    from smalti.compat.streaming.base.stream import Stream as Stream
+    from smalti.compat.streaming.base import CSVWriter as CSVWriter
+    from smalti.compat.streaming.base import JSONWriter as JSONWriter
+    from smalti.compat.streaming.base import LocalDataset as LocalDataset
+    from smalti.compat.streaming.base import MDSWriter as MDSWriter
+    from smalti.compat.streaming.base import Stream as Stream
+    from smalti.compat.streaming.base import StreamingDataLoader as StreamingDataLoader
+    from smalti.compat.streaming.base import StreamingDataset as StreamingDataset
+    from smalti.compat.streaming.base import TSVWriter as TSVWriter
+    from smalti.compat.streaming.base import XSVWriter as XSVWriter
 
 __version__ = "0.13.0"
 
@@ -44,19 +43,6 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_package(
-    __name__,
-    {
-        "CSVWriter": "base.format.xsv.writer",
-        "JSONWriter": "base.format.json.writer",
-        "LocalDataset": "base.local",
-        "MDSWriter": "base.format.mds.writer",
-        "Stream": "base.stream",
-        "StreamingDataLoader": "base.dataloader",
-        "StreamingDataset": "base.dataset",
-        "TSVWriter": "base.format.xsv.writer",
-        "XSVWriter": "base.format.xsv.writer",
-        "install": "alias",
-        "uninstall": "alias",
-    },
-    ("base", "multimodal", "text", "vision"),
+    __name__, {**dict.fromkeys(__all__[:-3], "base"), "install": "alias", "uninstall": "alias"}
 )
+serve(__name__, "_version")

@@ -86,10 +86,6 @@ class ReadOnlyStoreError(StoreError, NotImplementedError):
     """An upload that this kind of store does not allow."""
 
 
-class UnexpectedFilesError(ValueError, AssertionError):
-    """Files of a data set that a conversion script does not expect; MosaicML raises AssertionError."""
-
-
 _UNSAFE_REMEDY = "set ``allow_unsafe_types=True``"
 
 
@@ -136,3 +132,15 @@ def in_mosaicmls_words(error: SmaltiError, unsafe_remedy: str = _UNSAFE_REMEDY) 
     else:
         return error
     return type(error)(text, **facts)
+
+
+def check_type(value: object, expected: type | tuple[type, ...]) -> None:
+    """Check that a value to encode is of a type, or of one of several.
+
+    Raises:
+        AttributeError: it is not; MosaicML raises this class.
+    """
+    if not isinstance(value, expected):
+        raise AttributeError(  # noqa: TRY004 - MosaicML's class
+            f"data should be of type {expected}, but instead, found as {type(value)}"
+        )

@@ -3,59 +3,23 @@
 These defaults are older than those of `StreamingDataset`: `py1s` and `orig`, with blocks of 2^18 samples.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypedDict, get_type_hints
+from inspect import Parameter, Signature, signature
+from typing import Any
 
-P = ParamSpec("P")
+from smalti.compat.streaming.base.dataset import StreamingDataset
 
-
-class VisionArguments(TypedDict, total=False):
-    """Keyword arguments that are handed on to `StreamingDataset`, but for `batch_size`, which a class may require."""
-
-    remote: str | None
-    local: str | None
-    split: str | None
-    download_retry: int
-    download_timeout: float
-    validate_hash: str | None
-    keep_zip: bool
-    epoch_size: int | str | None
-    predownload: int | None
-    cache_limit: int | str | None
-    partition_algo: str
-    num_canonical_nodes: int | None
-    shuffle: bool
-    shuffle_algo: str
-    shuffle_seed: int
-    shuffle_block_size: int
-
-
-class DatasetArguments(VisionArguments, total=False):
-    """Keyword arguments that are handed on to `StreamingDataset`."""
-
-    batch_size: int | None
-
-
-DEFAULTS = DatasetArguments(
-    remote=None,
-    local=None,
-    split=None,
-    download_retry=2,
-    download_timeout=60,
-    validate_hash=None,
-    keep_zip=False,
-    epoch_size=None,
-    predownload=None,
-    cache_limit=None,
-    partition_algo="orig",
-    num_canonical_nodes=None,
-    batch_size=None,
-    shuffle=False,
-    shuffle_algo="py1s",
-    shuffle_seed=9176,
-    shuffle_block_size=1 << 18,
-)
+_LATER = {
+    "streams", "sampling_method", "sampling_granularity", "batching_method", "allow_unsafe_types", "replication",
+    "stream_name", "stream_config",
+}  # fmt: skip
+"""Arguments of `StreamingDataset` that these classes do not take."""
+_OLDER = {"download_timeout": 60, "partition_algo": "orig", "shuffle_algo": "py1s", "shuffle_block_size": 1 << 18}
+_TAKEN = {
+    name: parameter.replace(default=_OLDER.get(name, parameter.default))
+    for name, parameter in signature(StreamingDataset).parameters.items()
+    if name not in _LATER
+}
 
 
 def with_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,22 +28,15 @@ def with_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: These classes take no such argument.
     """
-    unknown = sorted(arguments.keys() - DEFAULTS.keys())
+    unknown = sorted(arguments.keys() - _TAKEN.keys())
     if unknown:
-        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}; expected one of {', '.join(DEFAULTS)}")
-    return {**DEFAULTS, **arguments}
+        raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}; expected one of {', '.join(_TAKEN)}")
+    return {name: arguments.get(name, parameter.default) for name, parameter in _TAKEN.items()}
 
 
-def with_signature(init: Callable[P, None]) -> Callable[P, None]:
+def with_signature(init: Callable[..., None]) -> Callable[..., None]:
     """Give an `__init__` that takes `**arguments` the signature with every argument, which tools read."""
-    hints = get_type_hints(DatasetArguments)
-    first, *own = inspect.signature(init).parameters.values()
-    shared = {name: _keyword(name, hints[name], default) for name, default in DEFAULTS.items()}
-    taken = {each.name: each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY}
-    signature = inspect.Signature([first, *(shared | taken).values()], return_annotation=None)
-    vars(init)["__signature__"] = signature
+    first, *own = signature(init).parameters.values()
+    named = {parameter.name: parameter for parameter in own if parameter.kind is Parameter.KEYWORD_ONLY}
+    vars(init)["__signature__"] = Signature([first, *(_TAKEN | named).values()], return_annotation=None)
     return init
-
-
-def _keyword(name: str, annotation: Any, default: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -123,19 +123,6 @@ class Zstandard(LevelledCompression):
         self._at(level)
 
 
-_families: dict[str, type[Compression]] = {
-    family.extension: family for family in (Brotli, Bzip2, Gzip, Snappy, Zstandard)
-}
-
-
-def _collect(families: dict[str, type[Compression]]) -> dict[str, Compression]:
-    """Return the algorithms of the families, each level of each, by name."""
-    return {name: algorithm for family in families.values() for name, algorithm in family.each()}
-
-
-_algorithms: dict[str, Compression] = _collect(_families)
-
-
 def get_compressions() -> set[str]:
     """Return the names of all algorithms, with and without levels."""
     return set(COMPRESSION_NAMES)

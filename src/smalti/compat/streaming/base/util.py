@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast, overload
-from urllib.parse import urlparse
 
 from smalti.catalog import merge
 from smalti.catalog.header import INDEX
@@ -123,7 +122,7 @@ def clean_stale_shared_memory() -> None:
     opening = sys.modules.get("smalti.compat.streaming.base.engine.opening")
     if opening is not None:
         opening.forget_folders()
-    memory = sys.modules.get("smalti.compat.streaming.base.shared.memory")
+    memory = sys.modules.get("smalti.compat.streaming.base.shared")
     if memory is not None:
         memory.unlink_own(SHM_TO_CLEAN)
 
@@ -285,26 +284,6 @@ def _merge_from_elsewhere(urls: Sequence[str], roots: Sequence[Store], download_
         shards += [shard.with_prefix(PurePosixPath(store.url).name) for shard in found]
     for root in roots:
         root.put(INDEX, emit_index(shards))
-
-
-def _not_merged_index(index_file_path: str, out: str) -> bool:
-    """Return whether an index file lies elsewhere than directly in `out`, where the merged one does."""
-    return os.path.dirname(index_file_path).strip("/") != urlparse(out).path.strip("/")  # noqa: PTH120 - also of URLs
-
-
-def _format_remote_index_files(remote: str, files: list[str]) -> list[str]:
-    """Return the addresses of the index files among these keys of the bucket of `remote`, without the merged one."""
-    url = urlparse(remote)
-    is_volume = url.scheme == "dbfs" and f"{remote}/".startswith("dbfs:/Volumes/")
-    start = f"{url.scheme}:/" if is_volume else f"{url.scheme}://"
-    return [
-        start + os.path.join(url.netloc, file)  # noqa: PTH118 - an absolute key replaces the bucket, as in MosaicML
-        for file in files
-        if file.endswith(INDEX) and _not_merged_index(file, remote)
-    ]
-
-
-# ------------------------------------------------------------------ retry
 
 
 @overload

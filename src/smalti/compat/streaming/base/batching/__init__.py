@@ -9,42 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.paths import serve
 from smalti.compat.streaming.base.engine.planning import work_of
 from smalti.compat.streaming.base.world import World
 
 
-def _generated(batching_method: str, dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
-    work = work_of(dataset, world, batching_method)
-    work.warn(epoch, sample_in_epoch)
-    return work.plan(epoch, sample_in_epoch).all_ids()
+def _method(name: str, batches: str) -> Callable[[Any, World, int, int], NDArray[np.int64]]:
+    """Return MosaicML's function of one batching method."""
+
+    def generate(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
+        work = work_of(dataset, world, name)
+        work.warn(epoch, sample_in_epoch)
+        return work.plan(epoch, sample_in_epoch).all_ids()
+
+    generate.__name__ = generate.__qualname__ = f"generate_work_{name}_batching"
+    generate.__doc__ = f"Return ids as `generate_work`, in {batches}."
+    return generate
 
 
-def generate_work_random_batching(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
-    """As `generate_work`, in global batches of all streams mixed."""
-    return _generated("random", dataset, world, epoch, sample_in_epoch)
-
-
-def generate_work_stratified_batching(
-    dataset: Any, world: World, epoch: int, sample_in_epoch: int
-) -> NDArray[np.int64]:
-    """As `generate_work`, in global batches with the same number of samples of each stream."""
-    return _generated("stratified", dataset, world, epoch, sample_in_epoch)
-
-
-def generate_work_per_stream_batching(
-    dataset: Any, world: World, epoch: int, sample_in_epoch: int
-) -> NDArray[np.int64]:
-    """As `generate_work`, in global batches of one stream each."""
-    return _generated("per_stream", dataset, world, epoch, sample_in_epoch)
-
-
-def generate_work_device_per_stream_batching(
-    dataset: Any, world: World, epoch: int, sample_in_epoch: int
-) -> NDArray[np.int64]:
-    """As `generate_work`, in batches of one stream on each rank."""
-    return _generated("device_per_stream", dataset, world, epoch, sample_in_epoch)
-
-
+generate_work_random_batching = _method("random", "global batches of all streams mixed")
+generate_work_stratified_batching = _method(
+    "stratified", "global batches with the same number of samples of each stream"
+)
+generate_work_per_stream_batching = _method("per_stream", "global batches of one stream each")
+generate_work_device_per_stream_batching = _method("device_per_stream", "batches of one stream on each rank")
 batching_methods: dict[str, Callable[..., NDArray[np.int64]]] = {
     "random": generate_work_random_batching,
     "stratified": generate_work_stratified_batching,
@@ -75,3 +63,6 @@ def generate_work(
         RuntimeError: the dataset's `num_canonical_nodes` is None.
     """
     return batching_methods[batching_method](dataset, world, epoch, sample_in_epoch)
+
+
+serve(__name__, "device_per_stream", "per_stream", "random", "stratified")

@@ -9,20 +9,26 @@ an executor's disk.
 import logging
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smalti.catalog.header import FOLDER
-from smalti.compat.streaming.base.converters.call import MosaicCall, copy_set, parse_call, put_folder_indexes
+from smalti.catalog import Manifest, new_write_id
+from smalti.catalog.header import FOLDER, INDEX
 from smalti.errors import DatasetExists, MissingDependency, SchemaError, StoreNotFound
+from smalti.format import emit_index
 from smalti.spark.tasks import require_bounded
 from smalti.spark.writing.dataframe import write_folders, write_frame
-from smalti.storage import open_store
+from smalti.storage import Store, open_store
 from smalti.storage.opening import service_of
 from smalti.storage.schemes import SCHEME_BY_NAME
+from smalti.writer import UploadOptions
+from smalti.writer.tables.attempts import Answers
+from smalti.writer.tables.packing import collect_parts
+from smalti.writer.tables.plan import SampleFunction, WriteOptions
+from smalti.writer.writers import WriterOptions
 
 try:
     from pyspark.sql import types
@@ -69,6 +75,32 @@ _BY_SAMPLE = ("pil", "pkl")
 _EMPTY = "Input dataframe is None or Empty!"
 _JSON_LEAVES = (types.StringType, types.IntegerType, types.FloatType, types.BooleanType, types.NullType)
 _FLOATS = ("float16", "float32", "float64")
+_KWARGS = (
+    "out", "columns", "compression", "hashes", "size_limit", "keep_local", "progress_bar", "max_workers", "retry",
+    "exist_ok", "mode",
+)  # fmt: skip
+"""The arguments of MosaicML's writer; `mode` of Smalti's writer is accepted too."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call by MosaicML's arguments, parsed."""
+
+    local: str
+    """Local path that the call returns."""
+    remote: str
+    """Remote path that the call returns; "" if there is none."""
+    options: WriteOptions
+    uploads: UploadOptions
+    samples: SampleFunction | None
+    """`udf_iterable`, if it is given."""
+    keeps_local: bool
+    """True if the local path is to have a copy of a remote set."""
+
+    @property
+    def copy_to(self) -> str | None:
+        """The place of a local copy; None if none is made."""
+        return self.local if self.remote and self.keeps_local else None
 
 
 def is_json_compatible(data_type: Any) -> bool:
@@ -177,7 +209,7 @@ def dataframe_to_mds(
     kwargs = dict(mds_kwargs or {})
     if "out" not in kwargs:
         raise ValueError("`out` and `columns` need to be specified in `mds_kwargs`: `out` is missing")
-    _check_out(kwargs["out"])
+    places = _places(kwargs["out"])
     if udf_iterable is None:
         kwargs["columns"] = _columns_of(dataframe, kwargs.get("columns"))
         if not set(_BY_SAMPLE).isdisjoint(kwargs["columns"].values()):
@@ -187,7 +219,8 @@ def dataframe_to_mds(
     else:
         logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
         udf_iterable = _NarrowedSamples(udf_iterable, _float_types(kwargs["columns"]))
-    call = _call_of(kwargs, udf_iterable, udf_kwargs)
+    samples = None if udf_iterable is None else SampleFunction(udf_iterable, dict(udf_kwargs or {}))
+    call = _parsed(kwargs, places, samples)
     try:
         _do(dataframe, call, merges=merge_index)
     except SchemaError as error:
@@ -197,26 +230,26 @@ def dataframe_to_mds(
     return call.local, call.remote
 
 
-def _do(dataframe: "DataFrame", call: MosaicCall, *, merges: bool) -> None:
+def _do(dataframe: "DataFrame", call: _Call, *, merges: bool) -> None:
     """Write the set, or a folder with an index of its own for each Spark partition."""
     store = open_store(call.remote or call.local)
     if not merges:
-        put_folder_indexes(store, write_folders(dataframe, store, call.options, call.samples, call.uploads))
+        _put_folder_indexes(store, write_folders(dataframe, store, call.options, call.samples, call.uploads))
         return
     manifest = write_frame(dataframe, store, call.options, call.samples, call.uploads)
     if call.copy_to is not None:
-        copy_set(store, manifest, open_store(call.copy_to))
+        _copy_set(store, manifest, open_store(call.copy_to))
 
 
-def _check_out(out: Any) -> None:
-    """Check the form of a place, as MosaicML's function does before Spark begins.
+def _places(out: Any) -> tuple[str, str]:
+    """Return the local and the remote place, "" for one that is not given.
 
     Raises:
-        ValueError: it is a tuple or list of another length than two, or has an unknown scheme.
+        ValueError: it is no place and no pair of them, or has an unknown scheme.
         StoreNotFound: it is empty.
     """
     is_pair = isinstance(out, tuple | list)
-    if is_pair and len(out) != 2:
+    if not (len(out) == 2 if is_pair else isinstance(out, str | Path)):
         raise ValueError(
             "Invalid `out` argument. It is either a string of local/remote directory or a list of two strings with "
             f"[local, remote]: expected a path, a URL or a pair of them, found {out!r}"
@@ -228,6 +261,9 @@ def _check_out(out: Any) -> None:
         raise ValueError(
             f"Invalid Cloud provider prefix: {scheme}. Expected a path or one of {', '.join(sorted(SCHEME_BY_NAME))}"
         )
+    if is_pair:
+        return str(out[0] or ""), str(out[1] or "")
+    return ("", str(out)) if "://" in str(out) or str(out).startswith("dbfs:/") else (str(out), "")
 
 
 def _columns_of(dataframe: "DataFrame", given: dict[str, str] | None) -> dict[str, str]:
@@ -241,22 +277,41 @@ def _columns_of(dataframe: "DataFrame", given: dict[str, str] | None) -> dict[st
     return inferred
 
 
-def _call_of(
-    kwargs: dict[str, Any], udf_iterable: Callable[..., Any] | None, udf_kwargs: Mapping[str, Any] | None
-) -> MosaicCall:
-    """Return the parsed call, with a local folder.
+def _parsed(kwargs: dict[str, Any], places: tuple[str, str], samples: SampleFunction | None) -> _Call:
+    """Return the call by the arguments of MosaicML's writer, with a local folder.
 
     Raises:
+        ValueError: MosaicML's writer has no such argument, or one has an unusable value.
         DatasetExists: the local folder has files, and `exist_ok` is not set.
     """
-    call = parse_call(kwargs, udf_iterable, udf_kwargs if udf_iterable else None)
-    if call.local and not kwargs.get("exist_ok") and _has_files(call.local):
+    unknown = sorted(set(kwargs) - set(_KWARGS))
+    if unknown:
+        raise ValueError(f"`mds_kwargs` has {', '.join(unknown)}; its writer takes {', '.join(_KWARGS)}")
+    if samples is not None and not kwargs["columns"]:
+        raise ValueError("`udf_iterable` makes columns of its own: name them, with their encodings, in `columns`")
+    local, remote = places
+    hashes = tuple(kwargs.get("hashes") or ())
+    mode = WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode()
+    options = WriteOptions(
+        columns=kwargs["columns"],
+        compression=kwargs.get("compression", "zstd") or None,
+        hashes=hashes,
+        unlisted_hashes=() if hashes else ("xxh3_64",),
+        size_limit=kwargs.get("size_limit", 1 << 26) or None,
+        mode="overwrite" if remote and "mode" not in kwargs else mode,  # MosaicML replaces the index of a remote set
+        progress="always" if kwargs.get("progress_bar") else False,
+        write_id=new_write_id(),
+        joins_shards=False,
+        allow_unsafe_types=True,
+    )
+    uploads, keeps_local = _uploads(kwargs), bool(kwargs.get("keep_local"))
+    if local and not kwargs.get("exist_ok") and _has_files(local):
         raise DatasetExists(
-            f"Directory is not empty: {call.local}; choose another folder, or give exist_ok=True to replace the set "
+            f"Directory is not empty: {local}; choose another folder, or give exist_ok=True to replace the set "
             "there by a new version",
-            url=call.local,
+            url=local,
         )
-    return replace(call, local=call.local or _new_folder(keep=call.keeps_local))
+    return _Call(local or _new_folder(keep=keeps_local), remote, options, uploads, samples, keeps_local)
 
 
 def _has_files(folder: str) -> bool:
@@ -296,3 +351,37 @@ class _NarrowedSamples:
     def _narrow(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         floats = {name: kind(sample[name]) for name, kind in self.types.items() if name in sample}
         return {**sample, **floats}
+
+
+def _uploads(kwargs: dict[str, Any]) -> UploadOptions:
+    default = UploadOptions()
+    workers, attempts = kwargs.get("max_workers"), kwargs.get("retry", default.attempts)
+    if (workers is not None and workers < 1) or attempts < 1:
+        raise ValueError(f"`max_workers` and `retry` are at least 1, found {workers} and {attempts}")
+    return UploadOptions(workers or default.max_workers, attempts=attempts, hash_rows=True)
+
+
+def _put_folder_indexes(store: Store, answers: Answers) -> None:
+    """Store an index in the folder of each Spark partition that has rows.
+
+    Raises:
+        SchemaError: There are no rows.
+    """
+    parts = collect_parts(answers)
+    if not parts:
+        raise SchemaError("the DataFrame has no rows; nothing was written")
+    for part in parts:
+        folder = part.tail.raw.basename.rpartition("/")[0]
+        shards = [info.with_names(lambda name: name.rpartition("/")[2]) for info in part.shards()]
+        store.put(f"{folder}/{INDEX}", emit_index([shard.listed() for shard in shards]))
+
+
+def _copy_set(store: Store, manifest: Manifest, local: Store) -> None:
+    """Copy the files of a set and its index to a folder of this machine, for readers that know no versions."""
+    keys = [file.basename for info in manifest.shards for file in info.stored_files]
+    for key in (*keys, INDEX):  # the index last
+        with tempfile.TemporaryDirectory(prefix="smalti-copy-") as folder:
+            file = Path(folder) / "object"
+            with file.open("wb") as out:
+                store.fetch(key, out)
+            local.put_file(key, file)

@@ -1,30 +1,17 @@
-"""Formats of shards: MDS, JSON, CSV, TSV and XSV; the writers are imported on first use.
+"""Formats of shards: MDS, JSON, CSV, TSV and XSV.
 
 `reader_from_json` returns the reader of a shard from its entry in an index file.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
-from smalti.compat.streaming.base.format.index import get_index_basename
-from smalti.compat.streaming.base.format.json.reader import JSONReader
-from smalti.compat.streaming.base.format.mds.reader import MDSReader
-from smalti.compat.streaming.base.format.xsv.reader import CSVReader, TSVReader, XSVReader
+from smalti.compat.paths import serve
+from smalti.compat.streaming.base.format.base import FileInfo, Reader
+from smalti.compat.streaming.base.format.json import JSONReader, JSONWriter
+from smalti.compat.streaming.base.format.mds import MDSReader, MDSWriter
+from smalti.compat.streaming.base.format.xsv import CSVReader, CSVWriter, TSVReader, TSVWriter, XSVReader, XSVWriter
 from smalti.compat.streaming.errors import EntryError
-from smalti.compat.streaming.lazy import lazy_package
 from smalti.format.sizes import VERSION
-
-if TYPE_CHECKING:
-    from smalti.compat.streaming.base.format import base as base
-    from smalti.compat.streaming.base.format import index as index
-    from smalti.compat.streaming.base.format import json as json
-    from smalti.compat.streaming.base.format import mds as mds
-    from smalti.compat.streaming.base.format import xsv as xsv
-    from smalti.compat.streaming.base.format.json.writer import JSONWriter as JSONWriter
-    from smalti.compat.streaming.base.format.mds.writer import MDSWriter as MDSWriter
-    from smalti.compat.streaming.base.format.xsv.writer import CSVWriter as CSVWriter
-    from smalti.compat.streaming.base.format.xsv.writer import TSVWriter as TSVWriter
-    from smalti.compat.streaming.base.format.xsv.writer import XSVWriter as XSVWriter
 
 __all__ = [
     "CSVWriter",
@@ -47,17 +34,10 @@ _readers: dict[str, type[Reader]] = {
 }
 """Name of a format in index files to the class of its reader."""
 
-__getattr__, __dir__ = lazy_package(
-    __name__,
-    {
-        "CSVWriter": "xsv.writer",
-        "JSONWriter": "json.writer",
-        "MDSWriter": "mds.writer",
-        "TSVWriter": "xsv.writer",
-        "XSVWriter": "xsv.writer",
-    },
-    ("base", "index", "json", "mds", "xsv"),
-)
+
+def get_index_basename() -> str:
+    """Return the name of the index file of a set."""
+    return "index.json"
 
 
 def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Reader:
@@ -78,3 +58,6 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
     if kind not in _readers:
         raise EntryError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")
     return _readers[kind].from_json(dirname, split, obj)
+
+
+serve(__name__, "index")

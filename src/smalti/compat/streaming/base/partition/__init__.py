@@ -11,36 +11,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.paths import serve
 from smalti.compat.streaming.order import WorldShape
 from smalti.compat.streaming.order.partition import Partition, all_ids, make_partition
 from smalti.errors import CursorError
 
 logger = logging.getLogger("streaming.base.partition.orig")
-
-
-def get_partitions_orig(
-    num_samples: int,
-    num_canonical_nodes: int,
-    num_physical_nodes: int,
-    ranks_per_node: int,
-    workers_per_rank: int,
-    batch_size: int,
-    drop_first: int = 0,
-    initial_physical_nodes: int | None = None,  # noqa: ARG001 - MosaicML's signature
-) -> NDArray[np.int64]:
-    """Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size); -1 is padding.
-
-    Arguments and errors are those of `get_partitions`; `initial_physical_nodes` has no effect.
-    """
-    shape = WorldShape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
-    partition = make_partition("orig", num_samples, shape, canonical_nodes=num_canonical_nodes, start=drop_first)
-    return ids_of(partition, drop_first)
-
-
-def ids_of(partition: Partition, drop_first: int) -> NDArray[np.int64]:
-    """Return the whole array of a partition that was asked for from sample `drop_first` on, with its warnings."""
-    warn_of_partition(partition, drop_first)
-    return all_ids(partition, partition.shape, partition.start, partition.num_steps)
 
 
 def warn_of_partition(partition: Partition, drop_first: int) -> None:
@@ -60,7 +36,7 @@ def warn_of_partition(partition: Partition, drop_first: int) -> None:
             "will result in many samples being repeated, and depending on your batching method, batches being "
             "completely dropped. Check if your dataset has the expected number of samples, and consider decreasing "
             "the number of canonical nodes.",
-            stacklevel=4,
+            stacklevel=3,
         )
     samples = max(0, len(order) - partition.start) // partition.dealt_as.hosts
     if samples % ranks and 2 * ranks - samples % ranks - 1 > samples:
@@ -68,40 +44,48 @@ def warn_of_partition(partition: Partition, drop_first: int) -> None:
             f"Attempting to partition {samples} samples per physical node over {ranks} gpus. This will result in "
             "many samples being repeated, and depending on your batching method, batches being completely dropped. "
             "Check if your dataset has the expected number of samples.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
-def get_partitions_relaxed(
-    num_samples: int,
-    num_canonical_nodes: int,
-    num_physical_nodes: int,
-    ranks_per_node: int,
-    workers_per_rank: int,
-    batch_size: int,
-    drop_first: int = 0,
-    initial_physical_nodes: int | None = None,
-) -> NDArray[np.int64]:
-    """Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size); -1 is padding.
+def _partition_of(algo: str, behaviour: str) -> Callable[..., NDArray[np.int64]]:
+    """Return MosaicML's function of one algorithm."""
 
-    It equals that of `orig` where the numbers of nodes divide; elsewhere every global batch is the one of the first
-    nodes, divided anew. Arguments and errors are those of `get_partitions`.
+    def get(
+        num_samples: int,
+        num_canonical_nodes: int,
+        num_physical_nodes: int,
+        ranks_per_node: int,
+        workers_per_rank: int,
+        batch_size: int,
+        drop_first: int = 0,
+        initial_physical_nodes: int | None = None,
+    ) -> NDArray[np.int64]:
+        shape = WorldShape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
+        partition = make_partition(
+            algo,
+            num_samples,
+            shape,
+            canonical_nodes=num_canonical_nodes,
+            start=drop_first,
+            initial_hosts=initial_physical_nodes,
+        )
+        warn_of_partition(partition, drop_first)
+        return all_ids(partition, partition.shape, partition.start, partition.num_steps)
 
-    Raises:
-        ValueError: also if the global batch cannot be divided among the ranks with which the run began.
-    """
-    shape = WorldShape(num_physical_nodes, ranks_per_node, workers_per_rank, batch_size)
-    partition = make_partition(
-        "relaxed",
-        num_samples,
-        shape,
-        canonical_nodes=num_canonical_nodes,
-        start=drop_first,
-        initial_hosts=initial_physical_nodes,
-    )
-    return ids_of(partition, drop_first)
+    get.__name__ = get.__qualname__ = f"get_partitions_{algo}"
+    get.__doc__ = f"""Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size).
+
+Arguments and errors are those of `get_partitions`; -1 is padding. {behaviour}"""
+    return get
 
 
+get_partitions_orig = _partition_of("orig", "`initial_physical_nodes` has no effect.")
+get_partitions_relaxed = _partition_of(
+    "relaxed",
+    "It equals that of `orig` where the numbers of nodes divide; elsewhere every global batch is the one of the first "
+    "nodes, divided anew; it is an error if that cannot be divided among the ranks with which the run began.",
+)
 algos: dict[str, Callable[..., NDArray[np.int64]]] = {
     "orig": get_partitions_orig,
     "relaxed": get_partitions_relaxed,
@@ -162,3 +146,6 @@ def get_partitions(  # noqa: PLR0913, PLR0917 - MosaicML's signature
         drop_first,
         initial_physical_nodes,
     )
+
+
+serve(__name__, "orig", "relaxed")

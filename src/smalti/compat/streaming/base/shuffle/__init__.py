@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.compat.paths import serve
 from smalti.compat.streaming.order.shuffles import cut_at_nodes, shuffled_ids
 
 
@@ -36,92 +37,36 @@ def divide_spans(
     return list(zip(cut.starts.tolist(), (cut.starts + cut.sizes).tolist(), strict=True)), list(pairwise(cut.bounds))
 
 
-def shuffled(
-    algo: str,
-    shard_sizes: NDArray[np.int64] | Sequence[int],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int,
-) -> NDArray[np.int64]:
-    """Return the engine's shuffle with MosaicML's dtype, int64; arguments and errors are those of `get_shuffle`."""
-    ids = shuffled_ids(
-        algo, shard_sizes, canonical_nodes=num_canonical_nodes, seed=seed, epoch=epoch, block_size=block_size
+def _shuffle_of(algo: str, behaviour: str) -> Callable[..., NDArray[np.int64]]:
+    """Return MosaicML's function of one algorithm."""
+
+    def get(
+        shard_sizes: NDArray[np.int64], num_canonical_nodes: int, seed: int, epoch: int, block_size: int = 1 << 18
+    ) -> NDArray[np.int64]:
+        ids = shuffled_ids(
+            algo, shard_sizes, canonical_nodes=num_canonical_nodes, seed=seed, epoch=epoch, block_size=block_size
+        )
+        if algo == "py1e":
+            warn_of_unmixed_shards(shard_sizes, num_canonical_nodes, seed, block_size)
+        return ids.astype(np.int64, copy=False)
+
+    get.__name__ = get.__qualname__ = f"get_shuffle_{algo}"
+    get.__doc__ = (
+        f"Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.\n\n{behaviour}"
     )
-    return ids.astype(np.int64, copy=False)
+    return get
 
 
-def get_shuffle_py1e(
-    shard_sizes: NDArray[np.int64],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int = 1 << 18,
-) -> NDArray[np.int64]:
-    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
-
-    The samples of a shard spread over at most 0.75 to 1.25 `block_size` places; a larger shard is mixed by itself
-    alone, with a warning.
-    """
-    ids = shuffled("py1e", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
-    warn_of_unmixed_shards(shard_sizes, num_canonical_nodes, seed, block_size)
-    return ids
-
-
-def get_shuffle_py1br(
-    shard_sizes: NDArray[np.int64],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int = 1 << 18,
-) -> NDArray[np.int64]:
-    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
-
-    Blocks hold 0.75 to 1.25 `block_size` samples.
-    """
-    return shuffled("py1br", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
-
-
-def get_shuffle_py1s(
-    shard_sizes: NDArray[np.int64],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int = 1 << 18,
-) -> NDArray[np.int64]:
-    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
-
-    `block_size` has no effect: samples move within their shard.
-    """
-    return shuffled("py1s", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
-
-
-def get_shuffle_py2s(
-    shard_sizes: NDArray[np.int64],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int = 1 << 18,
-) -> NDArray[np.int64]:
-    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
-
-    `block_size` has no effect: samples move within their shard.
-    """
-    return shuffled("py2s", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
-
-
-def get_shuffle_naive(
-    shard_sizes: NDArray[np.int64],
-    num_canonical_nodes: int,
-    seed: int,
-    epoch: int,
-    block_size: int = 1 << 18,
-) -> NDArray[np.int64]:
-    """Return the shuffled ids of an epoch; arguments and errors are those of `get_shuffle`.
-
-    `num_canonical_nodes` and `block_size` have no effect.
-    """
-    return shuffled("naive", shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+_WITHIN_SHARDS = "`block_size` has no effect: samples move within their shard."
+get_shuffle_py1e = _shuffle_of(
+    "py1e",
+    "The samples of a shard spread over at most 0.75 to 1.25 `block_size` places; a larger shard is mixed by itself "
+    "alone, with a warning.",
+)
+get_shuffle_py1br = _shuffle_of("py1br", "Blocks hold 0.75 to 1.25 `block_size` samples.")
+get_shuffle_py1s = _shuffle_of("py1s", _WITHIN_SHARDS)
+get_shuffle_py2s = _shuffle_of("py2s", _WITHIN_SHARDS)
+get_shuffle_naive = _shuffle_of("naive", "`num_canonical_nodes` and `block_size` have no effect.")
 
 
 def warn_of_unmixed_shards(
@@ -180,3 +125,6 @@ def get_shuffle(
     if get is None:
         raise KeyError(f"`algo` must be one of {', '.join(algos)}, found {algo!r}.")
     return get(shard_sizes, num_canonical_nodes, seed, epoch, block_size)
+
+
+serve(__name__, "naive", "py1br", "py1e", "py1s", "py2s")

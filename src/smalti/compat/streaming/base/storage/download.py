@@ -63,7 +63,7 @@ class CloudDownloader(ABC):
             ImportError: the client that it needs is not installed.
         """
         if remote_dir is None:
-            return _LOCAL_DOWNLOADER()
+            return LocalDownloader()
         prefix = "dbfs-uc" if remote_dir.startswith(UNITY_CATALOG) else urlparse(remote_dir).scheme
         if prefix not in DOWNLOADER_MAPPINGS:
             raise ValueError(
@@ -127,6 +127,8 @@ class CloudDownloader(ABC):
 class _StoreDownloader(CloudDownloader):
     """A downloader from the stores of one scheme."""
 
+    _prefix: ClassVar[str]
+    """Scheme of the addresses."""
     _scheme: ClassVar[str] = ""
     """Name of the engine's scheme, whose client must be installed; "" needs none."""
 
@@ -134,6 +136,10 @@ class _StoreDownloader(CloudDownloader):
         if self._scheme:
             check_client(self._scheme)
         self._stores: dict[tuple[str, float], Store] = {}
+
+    @classmethod
+    def _client_identifier(cls) -> str:
+        return cls._prefix
 
     def clean_up(self) -> None:
         """Release the connections; the downloader can be used again."""
@@ -173,21 +179,15 @@ def check_client(scheme: str) -> None:
 class S3Downloader(_StoreDownloader):
     """Downloads from AWS S3, and from stores with its protocol."""
 
+    _prefix = "s3"
     _scheme = "s3"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "s3"
 
 
 class SFTPDownloader(_StoreDownloader):
     """Downloads from SFTP servers; a password in the address is handed on as an option, so that no message shows it."""
 
+    _prefix = "sftp"
     _scheme = "sftp"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "sftp"
 
     def _validate_remote_path(self, remote: str) -> None:
         super()._validate_remote_path(remote)
@@ -213,11 +213,8 @@ def _without_password(url: SplitResult) -> str:
 class GCSDownloader(_StoreDownloader):
     """Downloads from Google Cloud Storage."""
 
+    _prefix = "gs"
     _scheme = "gs"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "gs"
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
         try:
@@ -235,51 +232,36 @@ def gcs_error(error: StoreAuthError) -> GCSAuthError:
 class OCIDownloader(_StoreDownloader):
     """Downloads from Oracle Cloud Infrastructure, through its protocol of S3."""
 
+    _prefix = "oci"
     _scheme = "oci"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "oci"
 
 
 class HFDownloader(_StoreDownloader):
     """Downloads from data sets on the Hugging Face Hub."""
 
+    _prefix = "hf"
     _scheme = "hf"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "hf"
 
 
 class AzureDownloader(_StoreDownloader):
     """Downloads from Azure Blob Storage: azure://<account>.blob.core.windows.net/<container>/<blob>."""
 
+    _prefix = "azure"
     _scheme = "abfs"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "azure"
 
 
 class AzureDataLakeDownloader(_StoreDownloader):
     """Downloads from Azure Data Lake: azure-dl://<container>/<file>."""
 
+    _prefix = "azure-dl"
     _scheme = "abfs"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "azure-dl"
 
 
 class DatabricksUnityCatalogDownloader(_StoreDownloader):
     """Downloads from volumes of Databricks Unity Catalog."""
 
+    _prefix = "dbfs-uc"
     _scheme = "dbfs"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "dbfs-uc"
 
     def _validate_remote_path(self, remote: str) -> None:
         if not f"{remote}/".startswith(f"{UNITY_CATALOG}/"):
@@ -292,19 +274,14 @@ class DatabricksUnityCatalogDownloader(_StoreDownloader):
 class DBFSDownloader(_StoreDownloader):
     """Downloads from the Databricks File System."""
 
+    _prefix = "dbfs"
     _scheme = "dbfs"
-
-    @staticmethod
-    def _client_identifier() -> str:
-        return "dbfs"
 
 
 class AlipanDownloader(_StoreDownloader):
     """A downloader whose downloads raise an ImportError: there is no store for Alipan."""
 
-    @staticmethod
-    def _client_identifier() -> str:
-        return "alipan"
+    _prefix = "alipan"
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:  # noqa: ARG002 - the base's
         check_alipan(remote)
@@ -327,9 +304,7 @@ def check_alipan(remote: str) -> None:
 class LocalDownloader(_StoreDownloader):
     """Copies from local folders."""
 
-    @staticmethod
-    def _client_identifier() -> str:
-        return ""
+    _prefix = ""
 
 
 def _register_cloud_downloader_subclasses() -> dict[str, type[CloudDownloader]]:
@@ -340,7 +315,6 @@ def _register_cloud_downloader_subclasses() -> dict[str, type[CloudDownloader]]:
 
 DOWNLOADER_MAPPINGS = _register_cloud_downloader_subclasses()
 """The downloaders by scheme; `dbfs-uc` stands for dbfs:/Volumes."""
-_LOCAL_DOWNLOADER = LocalDownloader
 
 
 def download_file(remote: str | None, local: str, timeout: float = DEFAULT_TIMEOUT) -> None:

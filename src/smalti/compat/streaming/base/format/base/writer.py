@@ -256,29 +256,6 @@ class Writer(ABC):
 class JointWriter(Writer):
     """A writer of shards of one file each; arguments as for `Writer`."""
 
-    def __init__(
-        self,
-        *,
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        extra_bytes_per_shard: int = 0,
-        extra_bytes_per_sample: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            extra_bytes_per_shard=extra_bytes_per_shard,
-            extra_bytes_per_sample=extra_bytes_per_sample,
-            **kwargs,
-        )
-
     @abstractmethod
     def encode_joint_shard(self) -> bytes:
         """Return the file of a shard of the samples in `new_samples`."""

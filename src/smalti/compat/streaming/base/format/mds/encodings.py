@@ -14,7 +14,6 @@ from decimal import Decimal
 from functools import partial
 from io import BytesIO
 from itertools import pairwise
-from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +21,7 @@ from PIL import Image
 from typing_extensions import Self
 
 from smalti import format as engine
-from smalti.compat.streaming.base.format.base.encoding import check_type
-from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters
+from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters, check_type
 from smalti.errors import FormatError, SchemaError
 from smalti.format import register_encoding, unregister_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, DTYPES
@@ -65,9 +63,14 @@ class Encoding(ABC):
         check_type(data, expected_type)
 
 
-def _decode(name: str, data: bytes) -> Any:
-    """Decode by MDS's own encoding of this name, also if `_encodings` has another class under it."""
-    return engine.built_in_encoding(name).decode(data)
+class _EngineDecoded(Encoding):
+    """An encoding whose values MDS's own encoding decodes, also if `_encodings` has another class under its name."""
+
+    _name: ClassVar[str]
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value."""
+        return engine.built_in_encoding(self._name).decode(data)
 
 
 class Bytes(Encoding):
@@ -123,11 +126,6 @@ class NDArray(Encoding):
         shape: shape of all arrays; None if it may differ.
     """
 
-    _int2shape_dtype: ClassVar[dict[int, str]] = dict(enumerate(("uint8", "uint16", "uint32", "uint64")))
-    _shape_dtype2int: ClassVar[dict[str, int]] = {name: code for code, name in _int2shape_dtype.items()}
-    _value_dtype2int: ClassVar[dict[str, int]] = DTYPE_CODES
-    _int2value_dtype: ClassVar[dict[int, str]] = {code: name for name, code in DTYPE_CODES.items()}
-
     def __init__(self, dtype: str | None = None, shape: tuple[int, ...] | None = None) -> None:
         if dtype is not None and dtype not in DTYPE_CODES:
             raise BadColumn(f"arrays of {dtype!r:.80} cannot be stored; expected {', '.join(DTYPE_CODES)}.")
@@ -138,20 +136,6 @@ class NDArray(Encoding):
         dims = ",".join(map(str, shape)) if dtype and shape else None
         self._codec = engine.built_in_encoding(":".join(filter(None, ["ndarray", dtype, dims])))
         self.size = self._codec.size
-
-    @classmethod
-    def _get_static_size(cls, dtype: str | None, shape: tuple[int, ...] | None) -> int | None:
-        """Return the bytes of every array; None if they differ."""
-        return None if dtype is None or shape is None else prod(shape) * np.dtype(dtype).itemsize
-
-    @classmethod
-    def _rightsize_shape_dtype(cls, shape: "np.ndarray[Any, Any]") -> str:
-        """Return the smallest type that holds the lengths of all axes; ValueError if there is none, or one is 0."""
-        if not len(shape):
-            raise ValueError("Attempting to encode a scalar with NDArray encoding. Please use a scalar encoding.")
-        if shape.min() <= 0:
-            raise ValueError(f"All dimensions must be greater than zero, found {shape.tolist()}.")
-        return np.min_scalar_type(int(shape.max())).name
 
     @classmethod
     def from_str(cls, text: str) -> Self:
@@ -180,7 +164,8 @@ class NDArray(Encoding):
             raise ValueError("Attempting to encode a numpy array with 0 elements, which no reader takes.")
         if self.shape not in {None, obj.shape}:
             raise SchemaError(f"Wrong shape: expected {self.shape}, got {obj.shape}.")
-        self._rightsize_shape_dtype(np.array(obj.shape))
+        if not obj.ndim:
+            raise ValueError("Attempting to encode a scalar with NDArray encoding. Please use a scalar encoding.")
         if self.shape is not None and self.dtype is None:
             return self._codec.encode(obj)[:1] + NDArray(obj.dtype.name, self.shape).encode(obj)
         return self._codec.encode(obj)
@@ -216,134 +201,128 @@ class Scalar(Encoding):
         return np.frombuffer(data, self.dtype)[0]
 
 
-class UInt8(Scalar):
+class _FixedScalar(Scalar):
+    """A number of the type that the class names."""
+
+    _type: ClassVar[type]
+
+    def __init__(self) -> None:
+        super().__init__(self._type)
+
+
+class UInt8(_FixedScalar):
     """uint8."""
 
-    def __init__(self) -> None:
-        super().__init__(np.uint8)
+    _type = np.uint8
 
 
-class UInt16(Scalar):
+class UInt16(_FixedScalar):
     """uint16."""
 
-    def __init__(self) -> None:
-        super().__init__(np.uint16)
+    _type = np.uint16
 
 
-class UInt32(Scalar):
+class UInt32(_FixedScalar):
     """uint32."""
 
-    def __init__(self) -> None:
-        super().__init__(np.uint32)
+    _type = np.uint32
 
 
-class UInt64(Scalar):
+class UInt64(_FixedScalar):
     """uint64."""
 
-    def __init__(self) -> None:
-        super().__init__(np.uint64)
+    _type = np.uint64
 
 
-class Int8(Scalar):
+class Int8(_FixedScalar):
     """int8."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int8)
+    _type = np.int8
 
 
-class Int16(Scalar):
+class Int16(_FixedScalar):
     """int16."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int16)
+    _type = np.int16
 
 
-class Int32(Scalar):
+class Int32(_FixedScalar):
     """int32."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int32)
+    _type = np.int32
 
 
-class Int64(Scalar):
+class Int64(_FixedScalar):
     """int64."""
 
-    def __init__(self) -> None:
-        super().__init__(np.int64)
+    _type = np.int64
 
 
-class Float16(Scalar):
+class Float16(_FixedScalar):
     """float16."""
 
-    def __init__(self) -> None:
-        super().__init__(np.float16)
+    _type = np.float16
 
 
-class Float32(Scalar):
+class Float32(_FixedScalar):
     """float32."""
 
-    def __init__(self) -> None:
-        super().__init__(np.float32)
+    _type = np.float32
 
 
-class Float64(Scalar):
+class Float64(_FixedScalar):
     """float64."""
 
-    def __init__(self) -> None:
-        super().__init__(np.float64)
+    _type = np.float64
 
 
 class StrEncoding(Encoding):
     """Base of numbers of any precision, stored as text."""
 
 
-class StrInt(StrEncoding):
+class _Digits(_EngineDecoded):
+    """A number as the text that Python's `str` writes."""
+
+    _type: ClassVar[type]
+
+    def encode(self, obj: Any) -> bytes:
+        """Return the digits."""
+        self._validate(obj, self._type)
+        return str(obj).encode("utf-8")
+
+
+class StrInt(_Digits, StrEncoding):
     """An int of any size, as digits."""
 
-    def encode(self, obj: int) -> bytes:
-        """Return the digits."""
-        self._validate(obj, int)
-        return str(obj).encode("utf-8")
-
-    def decode(self, data: bytes) -> int:
-        """Return a Python int."""
-        number: int = _decode("str_int", data)
-        return number
+    _name = "str_int"
+    _type = int
 
 
-class StrFloat(Encoding):
+class StrFloat(_Digits):
     """A float, as the shortest digits that give it back."""
 
-    def encode(self, obj: float) -> bytes:
-        """Return the digits."""
-        self._validate(obj, float)
-        return str(obj).encode("utf-8")
-
-    def decode(self, data: bytes) -> float:
-        """Return a Python float."""
-        number: float = _decode("str_float", data)
-        return number
+    _name = "str_float"
+    _type = float
 
 
-class StrDecimal(Encoding):
+class StrDecimal(_Digits):
     """A decimal number, with its scale."""
 
-    def encode(self, obj: Decimal) -> bytes:
-        """Return the digits."""
-        self._validate(obj, Decimal)
-        return str(obj).encode("utf-8")
+    _name = "str_decimal"
+    _type = Decimal
 
-    def decode(self, data: bytes) -> Decimal:
+    def decode(self, data: bytes) -> Any:
         """Return a Decimal."""
         try:
-            number: Decimal = _decode("str_decimal", data)
+            return super().decode(data)
         except FormatError as error:
             raise BadDecimal(error.message) from error
-        return number
 
 
-class PIL(Encoding):
+class PIL(_EngineDecoded):
     """Raw pixels of a PIL image; of mode P without the palette."""
+
+    _name = "pil"
 
     def encode(self, obj: Image.Image) -> bytes:
         """Return width, height and length of the mode as uint32, the mode, and the pixels."""
@@ -351,63 +330,47 @@ class PIL(Encoding):
         mode = obj.mode.encode("utf-8")
         return np.array([*obj.size, len(mode)], np.uint32).tobytes() + mode + obj.tobytes()
 
-    def decode(self, data: bytes) -> Image.Image:
-        """Return a PIL image."""
-        image: Image.Image = _decode("pil", data)
-        return image
+
+class _ImageFile(_EngineDecoded):
+    """An image file; it decodes to a PIL image, whose pixels are read when first used."""
+
+    def encode(self, obj: Image.Image) -> bytes:
+        """Return the bytes of the file."""
+        self._validate(obj, Image.Image)
+        try:
+            return engine.built_in_encoding(self._name).encode(obj)
+        except SchemaError:  # PIL raises its own error for a mode without such files, or the file is not checked
+            out = BytesIO()
+            obj.save(out, format=self._name)
+            return out.getvalue()
 
 
-class JPEG(Encoding):
+class JPEG(_ImageFile):
     """A JPEG file; an image that was opened from one is stored as that file."""
 
-    def encode(self, obj: Image.Image) -> bytes:
-        """Return the bytes of the file."""
-        self._validate(obj, Image.Image)
-        return _image_file("jpeg", obj)
-
-    def decode(self, data: bytes) -> Image.Image:
-        """Return a PIL image, whose pixels are read when first used."""
-        image: Image.Image = _decode("jpeg", data)
-        return image
+    _name = "jpeg"
 
 
-class PNG(Encoding):
+class PNG(_ImageFile):
     """A PNG file."""
 
-    def encode(self, obj: Image.Image) -> bytes:
-        """Return the bytes of the file."""
-        self._validate(obj, Image.Image)
-        return _image_file("png", obj)
-
-    def decode(self, data: bytes) -> Image.Image:
-        """Return a PIL image, whose pixels are read when first used."""
-        image: Image.Image = _decode("png", data)
-        return image
+    _name = "png"
 
 
-def _image_file(name: str, image: Image.Image) -> bytes:
-    try:
-        return engine.built_in_encoding(name).encode(image)
-    except SchemaError:  # PIL raises its own error for a mode without such files, or the file is none that is checked
-        out = BytesIO()
-        image.save(out, format=name)
-        return out.getvalue()
-
-
-class Pickle(Encoding):
+class Pickle(_EngineDecoded):
     """Anything that Python can pickle; reading it runs code from the data."""
+
+    _name = "pkl"
 
     def encode(self, obj: Any) -> bytes:
         """Return a pickle of Python's default protocol."""
         return pickle.dumps(obj)
 
-    def decode(self, data: bytes) -> Any:
-        """Return the unpickled value; code in `data` runs."""
-        return _decode("pkl", data)
 
-
-class JSON(Encoding):
+class JSON(_EngineDecoded):
     """Anything that Python writes as JSON; an array becomes a list."""
+
+    _name = "json"
 
     def encode(self, obj: Any) -> bytes:
         """Return JSON text as UTF-8, with NaN and infinities as Python writes them.
@@ -416,21 +379,6 @@ class JSON(Encoding):
             TypeError: JSON cannot hold the value.
         """
         return json.dumps(obj.tolist() if isinstance(obj, np.ndarray) else obj).encode("utf-8")
-
-    def decode(self, data: bytes) -> Any:
-        """Return the value."""
-        return _decode("json", data)
-
-    def _is_valid(self, original: Any, converted: Any) -> None:
-        """Return only if `converted`, the text of `original`, can be read back.
-
-        Raises:
-            json.JSONDecodeError: it cannot.
-        """
-        try:
-            json.loads(converted)
-        except json.JSONDecodeError as error:
-            raise json.JSONDecodeError(f"Invalid JSON data: {original}", error.doc, error.pos) from error
 
 
 class List(Encoding):
@@ -491,14 +439,16 @@ class PNGList(List):
         return PNG()
 
 
-class JPEGArray(Encoding):
+class JPEGArray(_EngineDecoded):
     """JPEG files, given as bytes and decoded to PIL images."""
+
+    _name = "jpeg_array"
 
     def encode(self, obj: Sequence[bytearray]) -> bytes:
         """Return the number of files and their sizes as uint32, and the files."""
         return _join(obj)
 
-    def decode(self, data: bytes) -> list[Image.Image]:
+    def decode(self, data: bytes) -> Any:
         """Return PIL images; ValueError if there are none."""
         if len(data) < 4:
             raise FormatError(f"Input data is too short to contain valid jpeg arrays: {len(data)} bytes, expected 4.")
@@ -509,8 +459,7 @@ class JPEGArray(Encoding):
             raise FormatError(
                 f"Data is too short w.r.t the number of images decoded: {count} images do not fit {len(data)} bytes."
             )
-        images: list[Image.Image] = _decode("jpeg_array", data)
-        return images
+        return super().decode(data)
 
 
 _BUILT_IN: dict[str, type[Encoding]] = {

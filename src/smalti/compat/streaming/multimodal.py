@@ -5,9 +5,10 @@ videos MosaicML fetches in the thread that fetches shards, does the same. Worker
 """
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
-from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
+from smalti.compat.paths import serve
+from smalti.compat.streaming.base.arguments import with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
 from smalti.compat.streaming.base.storage.download import CloudDownloader
 from smalti.storage.store import check_key
@@ -33,9 +34,7 @@ class StreamingOutsideGIWebVid(StreamingDataset):
     """
 
     @with_signature
-    def __init__(
-        self, *, extra_local: str | None = None, extra_remote: str | None = None, **arguments: Unpack[DatasetArguments]
-    ) -> None:
+    def __init__(self, *, extra_local: str | None = None, extra_remote: str | None = None, **arguments: Any) -> None:
         super().__init__(**with_defaults(arguments))
         self.download_timeout = arguments.get("download_timeout", 60)
         self.extra_local = extra_local
@@ -59,3 +58,6 @@ class StreamingOutsideGIWebVid(StreamingDataset):
 
 class StreamingOutsideDTWebVid(StreamingOutsideGIWebVid):
     """The same as `StreamingOutsideGIWebVid`."""
+
+
+serve(__name__, "webvid")

@@ -1,10 +1,15 @@
-"""The datasets whose samples are texts, and which return tokens. Needs `transformers`."""
+"""Datasets of text that MosaicML defines, without its conversion scripts; those of tokens need `transformers`."""
 
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
-from smalti.compat.streaming.base.arguments import DatasetArguments, with_defaults, with_signature
+import numpy as np
+
+from smalti.compat.paths import serve
+from smalti.compat.streaming.base.arguments import with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
 from smalti.errors import MissingDependency
+
+__all__ = ["StreamingC4", "StreamingEnWiki", "StreamingPile"]
 
 _METHODS = ("truncate",)
 
@@ -27,9 +32,7 @@ class TokenizedDataset(StreamingDataset):
     """Message for another `group_method`, which is filled in."""
 
     @with_signature
-    def __init__(
-        self, *, tokenizer_name: str, max_seq_len: int, group_method: str, **arguments: Unpack[DatasetArguments]
-    ) -> None:
+    def __init__(self, *, tokenizer_name: str, max_seq_len: int, group_method: str, **arguments: Any) -> None:
         if group_method not in _METHODS:
             raise ValueError(self._unknown_group_method.format(f"group_method={group_method!r}"))
         super().__init__(**with_defaults(arguments))
@@ -65,3 +68,39 @@ def _load_tokenizer(name: str) -> Any:
     if tokenizer.pad_token is None:  # GPT-2's, for example
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+_IGNORED = -100
+"""Label of the tokens that are not masked, which torch's cross entropy leaves out."""
+_FIELDS = (
+    "input_ids", "input_mask", "attention_mask", "segment_ids", "token_type_ids", "masked_lm_positions",
+    "masked_lm_ids", "masked_lm_weights", "next_sentence_labels", "labels",
+)  # fmt: skip
+
+
+class StreamingEnWiki(StreamingDataset):
+    """A dataset of token ids, as the pre-training of BERT takes them; columns are the bytes of arrays.
+
+    Args:
+        arguments: Arguments of `StreamingDataset`.
+    """
+
+    @with_signature
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**with_defaults(arguments))
+        self.field_dtypes = {name: np.int32 if name != "masked_lm_weights" else np.float32 for name in _FIELDS}
+
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number: arrays for the model, with a label at every masked position."""
+        fields = {name: np.frombuffer(data, self.field_dtypes[name]) for name, data in super().get_item(idx).items()}
+        labels = np.full(len(fields["input_ids"]), _IGNORED)
+        labels[fields["masked_lm_positions"]] = fields["masked_lm_ids"]
+        return {
+            "input_ids": fields["input_ids"].copy(),
+            "token_type_ids": fields["segment_ids"].copy(),
+            "attention_mask": fields["input_mask"].copy(),
+            "labels": labels,
+        }
+
+
+serve(__name__, "c4", "enwiki", "pile")

@@ -1,16 +1,17 @@
-"""`StreamingVisionDataset`: samples with an image `x` and a label `y`, transformed as torchvision's datasets do.
+"""Datasets of images that MosaicML defines, without its conversion scripts. Read `StreamingVisionDataset` first.
 
-It is a `VisionDataset` of torchvision where that is installed. Nothing else here needs torchvision.
+That class is a `VisionDataset` of torchvision where that is installed. Nothing else here needs torchvision.
 """
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from smalti.compat.streaming.base.arguments import VisionArguments, with_defaults, with_signature
+from smalti.compat.paths import serve
+from smalti.compat.streaming.base.arguments import with_defaults, with_signature
 from smalti.compat.streaming.base.dataset import StreamingDataset
 
 if TYPE_CHECKING or find_spec("torchvision") is None:
@@ -20,7 +21,7 @@ if TYPE_CHECKING or find_spec("torchvision") is None:
 else:
     from torchvision.datasets import VisionDataset
 
-__all__ = ["StreamingVisionDataset"]
+__all__ = ["StreamingADE20K", "StreamingCIFAR10", "StreamingCOCO", "StreamingImageNet"]
 
 _DTYPES = {"I": np.int32, "I;16": np.int16, "F": np.float32}
 """Number types of modes that are not bytes, as torchvision's `to_tensor` has them."""
@@ -82,7 +83,7 @@ class StreamingVisionDataset(StreamingDataset, VisionDataset):
         transforms: Callable[[Any, Any], Any] | None = None,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        **arguments: Unpack[VisionArguments],
+        **arguments: Any,
     ) -> None:
         if transforms is not None and (transform is not None or target_transform is not None):
             raise ValueError(
@@ -106,3 +107,66 @@ class StreamingCIFAR10(StreamingVisionDataset):
 
 class StreamingImageNet(StreamingVisionDataset):
     """Images and labels of ImageNet, as MosaicML's script writes them."""
+
+
+class StreamingCOCO(StreamingDataset):
+    """A dataset of images with boxes; a sample is (image, image id, (height, width), boxes, labels).
+
+    Args:
+        transform: Function of image, (height, width), boxes and labels that returns all four.
+        arguments: Arguments of `StreamingDataset`.
+    """
+
+    transform: Callable[..., Any] | None = None  # not the engine's option of this name, which takes whole samples
+
+    @with_signature
+    def __init__(self, *, transform: Callable[..., Any] | None = None, **arguments: Any) -> None:
+        super().__init__(**with_defaults(arguments))
+        self.transform = transform
+
+    def get_item(self, idx: int) -> Any:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number; the image is RGB."""
+        sample = super().get_item(idx)
+        image, size = sample["img"].convert("RGB"), (sample["htot"], sample["wtot"])
+        boxes, labels = sample["bbox_sizes"], sample["bbox_labels"]
+        if self.transform:
+            image, size, boxes, labels = self.transform(image, size, boxes, labels)
+        return image, sample["img_id"], tuple(size), boxes, labels
+
+
+class StreamingADE20K(StreamingDataset):
+    """A dataset of images `x` and annotations `y`; a sample is the pair of both.
+
+    Args:
+        joint_transform: Function of the pair (image, annotation) that returns both; called first.
+        transform: Function of the image.
+        target_transform: Function of the annotation.
+        arguments: Arguments of `StreamingDataset`.
+    """
+
+    transform: Callable[[Any], Any] | None = None  # not the engine's option of this name, which takes whole samples
+
+    @with_signature
+    def __init__(
+        self,
+        *,
+        joint_transform: Callable[[tuple[Any, Any]], tuple[Any, Any]] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**with_defaults(arguments))
+        self.joint_transform = joint_transform
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def get_item(self, idx: int) -> tuple[Any, Any]:  # type: ignore[override]  # MosaicML's
+        """Return the sample of this number: image and annotation, transformed."""
+        sample = super().get_item(idx)
+        x, y = sample["x"], sample["y"]
+        if self.joint_transform:
+            x, y = self.joint_transform((x, y))
+        return self.transform(x) if self.transform else x, self.target_transform(y) if self.target_transform else y
+
+
+serve(__name__, "ade20k", "base", "cifar10", "coco", "imagenet")

@@ -1,0 +1,330 @@
+"""CSV, TSV and XSV shards, lines of values with a separator: their readers, their writers, and the types of columns."""
+
+from typing import Any, ClassVar
+
+from smalti.compat.paths import serve
+from smalti.compat.streaming.base.format.base.reader import FileInfo, SplitReader
+from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, check_layout, encode_json, encode_table
+from smalti.compat.streaming.errors import BadColumn, BadLine, check_type
+
+__all__ = [
+    "CSVReader",
+    "CSVWriter",
+    "TSVReader",
+    "TSVWriter",
+    "XSVReader",
+    "XSVWriter",
+    "is_xsv_encoding",
+    "xsv_decode",
+    "xsv_encode",
+]
+
+
+class Encoding:
+    """A type of values that lines of text hold, as Python's `str` writes them."""
+
+    _type: ClassVar[Any]
+
+    @classmethod
+    def encode(cls, obj: Any) -> str:
+        """Return the text of the value.
+
+        Raises:
+            AttributeError: it is of another type.
+        """
+        cls._validate(obj, cls._type)
+        return obj if isinstance(obj, str) else str(obj)
+
+    @classmethod
+    def decode(cls, obj: str) -> Any:
+        """Return the value of the text.
+
+        Raises:
+            ValueError: the text does not hold a value of this type.
+        """
+        return cls._type(obj)
+
+    @staticmethod
+    def _validate(data: Any, expected_type: Any) -> None:
+        check_type(data, expected_type)
+
+
+class Str(Encoding):
+    """Text as it is."""
+
+    _type = str
+
+
+class Int(Encoding):
+    """Whole numbers as digits."""
+
+    _type = int
+
+
+class Float(Encoding):
+    """Floating-point numbers as the shortest digits that give them back."""
+
+    _type = float
+
+
+_encodings: dict[str, type[Encoding]] = {"str": Str, "int": Int, "float": Float}
+
+
+def is_xsv_encoding(encoding: str) -> bool:
+    """Return whether there is a type of this name."""
+    return encoding in _encodings
+
+
+def xsv_encode(encoding: str, value: Any) -> str:
+    """Return the text of a value of the type called `encoding`.
+
+    Raises:
+        AttributeError: it is of another type.
+        KeyError: there is no such type.
+    """
+    return _encodings[encoding].encode(value)
+
+
+def xsv_decode(encoding: str, value: str) -> Any:
+    """Return the value of a text of the type called `encoding`.
+
+    Raises:
+        ValueError: the text is not of the type.
+        KeyError: there is no such type.
+    """
+    return _encodings[encoding].decode(value)
+
+
+class XSVReader(SplitReader):
+    """The samples of an XSV shard, by number: lines of values with a separator between them.
+
+    Args:
+        dirname: as for `SplitReader`, like the arguments that are not named here.
+        split: as for `SplitReader`.
+        column_encodings: encoding of each column.
+        column_names: name of each column.
+        compression: as for `SplitReader`.
+        hashes: as for `SplitReader`.
+        newline: end of each line.
+        raw_data: as for `SplitReader`.
+        raw_meta: as for `SplitReader`.
+        samples: as for `SplitReader`.
+        separator: text between the values of a line.
+        size_limit: as for `SplitReader`.
+        zip_data: as for `SplitReader`.
+        zip_meta: as for `SplitReader`.
+    """
+
+    _format = "xsv"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
+        self,
+        dirname: str,
+        split: str | None,
+        column_encodings: list[str],
+        column_names: list[str],
+        compression: str | None,
+        hashes: list[str],
+        newline: str,
+        raw_data: FileInfo,
+        raw_meta: FileInfo,
+        samples: int,
+        separator: str,
+        size_limit: int | str | None,
+        zip_data: FileInfo | None,
+        zip_meta: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname, split, compression, hashes, raw_data, raw_meta, samples, size_limit, zip_data, zip_meta
+        )
+        self.column_encodings = column_encodings
+        self.column_names = column_names
+        self.newline = newline
+        self.separator = separator
+
+    def decode_sample(self, data: bytes) -> dict[str, Any]:
+        """Return the sample that this line is, column to value.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        columns = dict(zip(self.column_names, self.column_encodings, strict=True))
+        return self._decode_line(data, columns, self.newline, self.separator)
+
+
+class _SeparatedReader(XSVReader):
+    """The samples of a shard of a format that fixes the separator."""
+
+    separator: str
+
+    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
+        self,
+        dirname: str,
+        split: str | None,
+        column_encodings: list[str],
+        column_names: list[str],
+        compression: str | None,
+        hashes: list[str],
+        newline: str,
+        raw_data: FileInfo,
+        raw_meta: FileInfo,
+        samples: int,
+        size_limit: int | None,
+        zip_data: FileInfo | None,
+        zip_meta: FileInfo | None,
+    ) -> None:
+        super().__init__(
+            dirname, split, column_encodings, column_names, compression, hashes, newline, raw_data, raw_meta, samples,
+            self.separator, size_limit, zip_data, zip_meta,
+        )  # fmt: skip
+
+
+class CSVReader(_SeparatedReader):
+    """The samples of a CSV shard, by number; the arguments are those of `XSVReader` without `separator`."""
+
+    _format = "csv"
+    separator = ","
+
+
+class TSVReader(_SeparatedReader):
+    """The samples of a TSV shard, by number; the arguments are those of `XSVReader` without `separator`."""
+
+    _format = "tsv"
+    separator = "\t"
+
+
+class XSVWriter(SplitWriter):
+    r"""A writer of lines of values with any separator, below a line with the names of the columns.
+
+    Args:
+        columns: Name to type: str, int or float.
+        separator: Text between the values.
+        newline: End of each line.
+        out: as for `Writer`, like the arguments that are not named here.
+        keep_local: as for `Writer`.
+        compression: as for `Writer`.
+        hashes: as for `Writer`.
+        size_limit: as for `Writer`; it counts the lines of samples.
+        **kwargs: as for `Writer`.
+
+    Raises:
+        AssertionError: a type is unknown, or a name contains the separator or the end of a line; it is a ValueError
+            too.
+    """
+
+    format = "xsv"
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        separator: str,
+        newline: str = "\n",
+        out: Out,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        **kwargs: Any,
+    ) -> None:
+        for name, encoding in columns.items():
+            if newline in name or separator in name:
+                raise BadColumn(f"column {name!r:.80}: the name contains {separator!r} or {newline!r}; rename it.")
+            if not is_xsv_encoding(encoding):
+                raise BadColumn(f"column {name!r}: lines of text hold str, int and float, not {encoding!r:.80}.")
+        check_layout(self.format, columns, newline, separator)
+        super().__init__(
+            out=out, keep_local=keep_local, compression=compression, hashes=hashes, size_limit=size_limit, **kwargs
+        )
+        self.columns = columns
+        self.column_names: list[str] = sorted(columns)
+        self.column_encodings: list[str] = [columns[name] for name in self.column_names]
+        self.separator = separator
+        self.newline = newline
+
+    def encode_sample(self, sample: dict[str, Any]) -> bytes:
+        """Return the line of a sample; errors are those of `write`.
+
+        Raises:
+            AssertionError: a value contains the separator or the end of a line; it is a ValueError too.
+        """
+        values = []
+        for name, encoding in zip(self.column_names, self.column_encodings, strict=True):
+            value = xsv_encode(encoding, sample[name])
+            if self.newline in value or self.separator in value:
+                raise BadLine(
+                    f"column {name!r}: a value contains {self.separator!r} or {self.newline!r}, and such lines have no "
+                    "quotes; use another separator, or MDSWriter.",
+                    column=name,
+                )
+            values.append(value)
+        return (self.separator.join(values) + self.newline).encode("utf-8")
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the description of the shards that stands in each of them and in the index, as JSON."""
+        return {
+            **super().get_config(),
+            "column_names": self.column_names,
+            "column_encodings": self.column_encodings,
+            "separator": self.separator,
+            "newline": self.newline,
+        }
+
+    def encode_split_shard(self) -> tuple[bytes, bytes]:
+        """Return the files of a shard of the samples in `new_samples`: lines of text, and their offsets."""
+        header = (self.separator.join(self.column_names) + self.newline).encode("utf-8")
+        table = encode_table(map(len, self.new_samples), encode_json(self.get_config()), len(header))
+        return b"".join([header, *self.new_samples]), table
+
+
+class _SeparatedWriter(XSVWriter):
+    """A writer of a format that fixes the separator."""
+
+    separator: str
+
+    def __init__(
+        self,
+        *,
+        columns: dict[str, str],
+        newline: str = "\n",
+        out: Out,
+        keep_local: bool = False,
+        compression: str | None = None,
+        hashes: list[str] | None = None,
+        size_limit: int | None = 1 << 26,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            columns=columns,
+            separator=self.separator,
+            newline=newline,
+            out=out,
+            keep_local=keep_local,
+            compression=compression,
+            hashes=hashes,
+            size_limit=size_limit,
+            **kwargs,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the description of the shards that stands in each of them and in the index, as JSON."""
+        config = super().get_config()
+        del config["separator"]
+        return config
+
+
+class CSVWriter(_SeparatedWriter):
+    """A writer of comma-separated values; arguments as for `XSVWriter`."""
+
+    format = "csv"
+    separator = ","
+
+
+class TSVWriter(_SeparatedWriter):
+    """A writer of tab-separated values; arguments as for `XSVWriter`."""
+
+    format = "tsv"
+    separator = "\t"
+
+
+serve(__name__, "encodings", "reader", "writer")
