@@ -227,7 +227,7 @@ class _Summary(pydantic.BaseModel, strict=True):
 
 
 class _Stored(pydantic.BaseModel, strict=True, use_attribute_docstrings=True):
-    """What a state has to have; each field says what is expected."""
+    """The fields that a state has to have; the text of each says what is expected."""
 
     epoch: pydantic.NonNegativeInt
     """a whole number from 0"""
