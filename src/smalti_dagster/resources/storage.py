@@ -250,7 +250,7 @@ _OWN: tuple[type[StorageResource], ...] = (
 FsspecStorage.schemes = tuple(
     scheme.name for scheme in SCHEMES if not scheme.is_web and not any(scheme.name in each.schemes for each in _OWN)
 )
-_CLASSES = (*_OWN, FsspecStorage)
+_CLASSES: tuple[type[StorageResource], ...] = (*_OWN, FsspecStorage)
 
 
 def storage_class(url: str) -> type[StorageResource]:
