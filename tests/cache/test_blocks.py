@@ -15,7 +15,7 @@ from smalti.cache import CacheOptions, ShardCache, ShardSource
 from smalti.cache import blocks as reading
 from smalti.cache.partial_reads import BlockBudget
 from smalti.catalog import load_manifest
-from smalti.dataset import blocks_ahead as ahead_of_readers
+from smalti.dataset import lookahead
 from smalti.errors import ChecksumMismatch, FormatError, ShardNotFound, StoreError, StoreTimeout
 from smalti.format import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
 from smalti.format.blocks import num_blocks
@@ -167,7 +167,7 @@ def test_without_a_cache_the_blocks_of_later_batches_come_ahead_and_once(store, 
 def test_without_a_cache_a_bounded_number_of_batches_comes_ahead(store, opened, monkeypatch, options):
     """Two batches at once, by `predownload` or by their bytes; another two are on their way meanwhile."""
     if not options:
-        monkeypatch.setattr(ahead_of_readers, "AHEAD_BYTES", 500_000)
+        monkeypatch.setattr(lookahead, "AHEAD_BYTES", 500_000)
     dataset = opened(store, mode="none", **options)
     batches = dataset.batches()
     ids = [int(number) for _ in range(3) for number in next(batches)["id"]]

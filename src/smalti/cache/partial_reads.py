@@ -1,7 +1,7 @@
 """The choice between reading parts of a shard and fetching it whole.
 
 Parts are read of shards with block lists: for the first batch of each thread of a pass; for single samples by id; and
-for all samples with `mode="none"`, those of later batches ahead (`dataset/blocks_ahead.py`). Everything else is
+for all samples with `mode="none"`, those of later batches ahead (`dataset/lookahead.py`). Everything else is
 fetched whole. How blocks are fetched and verified: `blocks.py`.
 """
 

@@ -1,29 +1,34 @@
 """Lookahead: the shards that a pass will need, step by step, prefetched ahead of reading and counted for `stats`."""
 
 import hashlib
+import threading
+import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.cache import CacheStats, Outline, Uses, least_bytes, stats_of
-from smalti.dataset.blocks_ahead import BlocksAhead
 from smalti.dataset.forecast import bytes_in_use
 from smalti.dataset.order import Pass, Planned, Reading
 from smalti.order import EpochPlan, fitted_canonical_nodes, hosts_of_run
 from smalti.stream import OpenStreams
 
 Ints = NDArray[np.int64]
+AHEAD_BYTES = 1 << 25
+"""Bytes of blocks that are fetched together; twice as many are in memory."""
 _SAMPLES_PER_LOOKUP = 1 << 16  # sample ids that are mapped to shards together
 _BATCHES_AHEAD = 8  # at first; then as many as `_SHARDS_AHEAD` need, if that is more
 _MIN_LOOKAHEAD = 64  # samples; MosaicML Streaming's lookahead when the batch size is unknown
 _SHARDS_AHEAD = 4  # average shards; with fewer the link is idle whenever one of them is late
 _MAX_SAMPLES_AHEAD = 1 << 16  # planned at once, which takes some microseconds for a step
 _MAX_STEPS_AHEAD = 1 << 10
+_MAX_BLOCK_STEPS = 64  # whose blocks are fetched together, without copies
 MAX_PASSES = 8  # passes that are remembered for `stats`
 _MAX_USES = 1 << 22  # uses of shards that the least cost is computed from; more would take seconds
 _MUCH_WASTED = 100 * 10**9  # bytes; less costs a few dollars at most
@@ -129,6 +134,68 @@ def planned_ahead(
     finally:
         cache.settle(num_over)
         cache.rest()
+
+
+class BlocksAhead:
+    """The blocks of one pass's steps, fetched while earlier steps are read, from streams that are read without a cache.
+
+    Whole shards are fetched ahead by the cache's own threads. Without copies there is nothing to fetch but the blocks
+    of the samples, of which several steps come together: each has to wait for one or two round trips, whatever its
+    size. Used by the one thread that goes through the steps.
+    """
+
+    def __init__(self, stream: OpenStreams) -> None:
+        self._stream = stream
+        self._is_needed = stream.cache.parts.reads_without_copies
+        self._steps: deque[Planned] = deque()
+        self._here = -1
+        """The last step whose blocks were fetched."""
+        self._running: tuple[threading.Thread, int] | None = None
+        """The thread that fetches blocks, and the last step that they are of."""
+
+    def add(self, planned: Sequence[Planned]) -> None:
+        """Add steps that follow those added before."""
+        if self._is_needed:
+            self._steps.extend(planned)
+
+    def reach(self, step: int) -> None:
+        """Wait for the blocks of a step, and begin to fetch those of later ones. The first step is read by its reader.
+
+        Errors are not raised here: the reader of a step requests what is missing, and raises them.
+        """
+        if not self._is_needed:
+            return
+        if self._here < 0:
+            self._steps.popleft()
+            self._here = step
+            return
+        if step > self._here:
+            begin = time.perf_counter()
+            self._begin()
+            self._join()
+            self._stream.cache.counters.add(wait_microseconds=int(1e6 * (time.perf_counter() - begin)))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._running is not None or not self._steps:
+            return
+        ids = [ids for _, ids in islice(self._steps, _MAX_BLOCK_STEPS)]
+        size = self._stream.num_bytes_ahead(np.concatenate(ids))
+        count = len(ids) if size <= AHEAD_BYTES else max(1, len(ids) * AHEAD_BYTES // size)
+        wanted = np.concatenate(ids[:count])
+        thread = threading.Thread(
+            target=self._stream.read_ahead, args=(wanted,), name="smalti-blocks-ahead", daemon=True
+        )
+        last = [self._steps.popleft()[0].step for _ in range(count)][-1]
+        with suppress(RuntimeError):  # too many threads: the readers fetch what they need
+            thread.start()
+            self._running = thread, last
+
+    def _join(self) -> None:
+        if self._running is not None:
+            thread, self._here = self._running
+            thread.join()
+            self._running = None
 
 
 @dataclass(frozen=True, eq=False)
