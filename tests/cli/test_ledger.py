@@ -21,7 +21,7 @@ def data(tmp_path):
     return write_set(tmp_path / "set", 40)
 
 
-def run(folder, data, *, spoil=None, seed=3):
+def run(folder, data, *, spoil=None, seed=3, version=2):
     """One epoch of two ranks in steps of 8; `spoil` is the rank and step whose first sample is another one."""
     dataset = open_dataset(str(data), shuffle=True, shuffle_seed=seed)
     cursor = dataset.cursor()
@@ -32,6 +32,7 @@ def run(folder, data, *, spoil=None, seed=3):
         canonical_nodes=cursor.canonical_nodes,
         shuffle_block_size=cursor.block_size,
     )
+    cursor = replace(cursor, algorithm_version=version)
     life = claim_life(folder)
     for rank in range(2):
         world = World.flat(rank, 2)
@@ -56,6 +57,13 @@ def test_a_good_run_is_all_good_also_against_a_later_version_of_its_data(data, t
     assert "40 sample ids compared with the plan" in said.out
     assert said.out.endswith("all good\n")
     assert said.err == ""
+
+
+def test_a_run_in_an_order_that_is_planned_no_more_is_refused_and_not_called_wrong(data, tmp_path, capsys):
+    ledger = run(tmp_path / "ledger", data, version=1)
+    assert main(["ledger", "check", ledger, "--data", str(data)]) == 1
+    said = capsys.readouterr().err
+    assert "the run has the order 'window' of version 1, and this Smalti plans 'window' of version 2" in said
 
 
 def test_a_wrong_sample_fails_and_is_named(data, tmp_path, capsys):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.attributes import check_choice, check_flags, whole_number, whole_or_none
-from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, Cursor, MixedStream, Mixture, Weights
+from smalti.cursor import MAX_BLOCK, MAX_CANONICAL_NODES, ORDER_VERSIONS, WINDOW, Cursor, MixedStream, Mixture, Weights
 from smalti.errors import ArgumentError, ArgumentTypeError, CursorError, WorldMismatch
 from smalti.order import TAILS, Division, GlobalOrder, StepBatch, plan_epoch
 from smalti.order.arrangement import check_affinity
@@ -204,7 +204,16 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
 
     Raises:
         ValueError: the cursor's mixture does not fit the streams.
+        CursorError: the cursor is of another order, or of another version of this one.
     """
+    if (start.algorithm, start.algorithm_version) != (WINDOW, ORDER_VERSIONS[WINDOW]):
+        raise CursorError(
+            f"the run has the order {start.algorithm!r} of version {start.algorithm_version}, and this Smalti plans "
+            f"{WINDOW!r} of version {ORDER_VERSIONS[WINDOW]}: use the release of Smalti that made the run",
+            what="order",
+            saved=start.algorithm,
+            found=WINDOW,
+        )
     if start.mixture is None:
         return plan_epoch(
             shard_sizes[0],

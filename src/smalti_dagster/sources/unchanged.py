@@ -8,6 +8,7 @@ import json
 
 from smalti.spark.table_state import TableState, table_state
 from smalti_dagster.declaration import Declaration
+from smalti_dagster.declaration.data import FORMS
 from smalti_dagster.places import expand
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.sources.functions import function_digest, load_function
@@ -26,7 +27,7 @@ def source_state(declared: Declaration, config: RowsConfig, storage: StorageReso
     source, is_declared = declared.source, (config.form, config.source) == (declared.source.form, declared.source.text)
     if source.version is not None and is_declared:
         version, is_certain = load_function(source.version)(), True
-        code = function_digest(config.source) if config.form == "dataframe" else ""
+        code = function_digest(config.source) if FORMS[config.form].names_function else ""
         if not version:
             return None
         found = f"{version} {code}"
