@@ -310,7 +310,7 @@ class _Images:
 def test_the_example_of_the_resources_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINING_SECRET", "canary")
     [code] = _CODE.findall(re.sub(r"^ {4}", "", str(resources.__doc__), flags=re.MULTILINE))
-    names: dict[str, Any] = {**vars(resources), "dg": dg}
+    names: dict[str, Any] = {name: getattr(resources, name) for name in resources.__all__} | {"dg": dg}
     exec(compile(code, "resources", "exec"), names)
     assert names["resources"].keys() == {resources.KEYS[each] for each in ("storage", "spark", "trainer")}
     assert "canary" not in repr(names["resources"])

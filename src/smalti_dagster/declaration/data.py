@@ -21,7 +21,7 @@ class SourceForm:
     """One form of a source, such as a folder or a query."""
 
     kind: Literal["images", "rows"]
-    """What the source has. Rows are read by `sources/rows.py`, images are found by `sources/images.py`."""
+    """Its content: rows, which `sources/rows.py` reads, or images, which `sources/images.py` finds."""
     text: str = ""
     """The value of the field, in the words of a run's configuration; of rows."""
     names_function: bool = False
