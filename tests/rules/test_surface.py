@@ -6,11 +6,10 @@ import sys
 import smalti
 
 PROBE = """
-import sys, time
-started = time.perf_counter()
+import sys
+before = set(sys.modules)
 import smalti
-print(time.perf_counter() - started)
-print(",".join(m for m in ("torch", "pyspark", "dagster", "pandas", "transformers") if m in sys.modules))
+print(",".join(m for m in sys.modules if m not in before and m.split(".")[0] not in sys.stdlib_module_names))
 """
 
 WRITER_PROBE = """
@@ -25,11 +24,8 @@ def run(code):
     return subprocess.run(command, capture_output=True, text=True, timeout=280, check=True).stdout.split("\n")
 
 
-def test_importing_smalti_is_quick_and_pulls_in_no_framework():
-    """The best of three, so that a busy machine does not decide."""
-    runs = [run(PROBE) for _ in range(3)]
-    assert min(float(lines[0]) for lines in runs) < 0.3
-    assert {lines[1] for lines in runs} == {""}
+def test_importing_smalti_executes_one_module_and_nothing_that_is_installed():
+    assert run(PROBE)[0] == "smalti"
 
 
 def test_reading_and_writing_need_no_framework():
