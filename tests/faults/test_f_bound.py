@@ -53,7 +53,8 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], c
 found = []
 for epoch in range(4):
     options = {"shuffle": bool(epoch % 2), "shuffle_seed": epoch, "order": OrderOptions(shuffle_block_size=40)}
-    cache = CacheOptions(local=str(local))
+    # A tenth of the time limit is for other workers, which may be slow, to free space.
+    cache = CacheOptions(local=str(local), download_timeout=1000)
     dataset = StreamingDataset(remote=str(remote), batch_size=8, cache=cache, **options)
     try:
         loader = StreamingDataLoader(dataset, num_workers=epoch // 2 % 2 * 2)
