@@ -62,10 +62,12 @@ SLOW_TO_START = {"spark", "azurite_http", "azurite_https", "gcs_url", "sftp"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Leave out of the inner loop what waits for one of those to start; mark what draws cases by the seed."""
+    searches = [item for item in items if is_hypothesis_test(getattr(item, "obj", None))]
+    for test in {getattr(item.obj, "__func__", item.obj) for item in searches}:  # one of many parametrized items
+        seeds.settle_examples(test)
+    for item in searches:
+        item.add_marker(pytest.mark.search)
     for item in items:
-        if is_hypothesis_test(getattr(item, "obj", None)):
-            item.add_marker(pytest.mark.search)
-            seeds.settle_examples(getattr(item.obj, "__func__", item.obj))
         waits = SLOW_TO_START.intersection(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("nightly") is not None and "SMALTI_NIGHTLY" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="`make test-nightly` runs it"))

@@ -8,6 +8,7 @@ import atexit
 import functools
 import json
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -49,11 +50,15 @@ def run_beside(command: Sequence[Any], env: Mapping[str, str], seconds: float = 
     return told
 
 
-def fork_alone(python: Path, paths: Sequence[Any], command: Sequence[Any]) -> None:
+def fork_alone(python: Path, paths: Sequence[Any], command: Sequence[Any], seconds: float = 280.0) -> None:
     """Run one of MosaicML's programs as `run_alone` does, forked by a process that has imported MosaicML."""
     with turn_of("peer", WAIT_SECONDS):
         program, faults = _forking(python, tuple(paths))
         print(json.dumps([str(word) for word in command]), file=program.stdin, flush=True)
+        if not select.select([program.stdout], [], [], seconds)[0]:
+            _forking.cache_clear()  # the answer could still come, and would be taken for that to the next program
+            _end(program)
+            raise TimeoutError(f"{command[0]} has not ended within {seconds:.0f} s")
         ended = program.stdout.readline()  # type: ignore[union-attr]
         assert ended == "0\n", f"{faults.read_text()[-3000:]}\n(it ended with {ended})"
 

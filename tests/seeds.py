@@ -12,7 +12,6 @@ from collections.abc import Callable
 VARIABLE = "SMALTI_SEED"
 SEED: int | None = int(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
 _SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis' own plugin for pytest looks for them
-_SETTLED: set[Callable[..., object]] = set()
 
 
 def seed_of(fixed: int, seed: int | None = SEED) -> int:
@@ -36,13 +35,11 @@ def examples_of(count: int, seed: int | None = SEED) -> int:
 
 
 def settle_examples(test: Callable[..., object]) -> None:
-    """Let a test of Hypothesis draw as many examples as `examples_of` says; a second call changes nothing."""
+    """Let a test of Hypothesis draw as many examples as `examples_of` says; called once for each function."""
     from hypothesis import settings
 
     drawn = getattr(test, _SETTINGS, settings.default)
-    if test not in _SETTLED:
-        _SETTLED.add(test)
-        setattr(test, _SETTINGS, settings(drawn, max_examples=examples_of(drawn.max_examples)))
+    setattr(test, _SETTINGS, settings(drawn, max_examples=examples_of(drawn.max_examples)))
 
 
 def explanation() -> str:

@@ -1,5 +1,7 @@
-"""Optional packages, and the extra of Smalti that installs each."""
+"""Optional packages, the extra of Smalti that installs each, and packages whose names are imported on first use."""
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -41,3 +43,25 @@ def import_attribute(module: str, name: str, *, extra: str = "") -> Any:
             package=package,
             extra=wanted,
         ) from error
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str], *, extra: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for the `__init__` of a package whose names are imported on first use.
+
+    Args:
+        package: The package's `__name__`.
+        homes: Public name to the module that defines it, relative to the package, such as `trainer.task`.
+        extra: The extra that installs all that the package needs, as for `import_attribute`.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return import_attribute(f"{package}.{homes[name]}", name, extra=extra)
+
+    def __dir__() -> list[str]:  # noqa: N807
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return __getattr__, __dir__

@@ -6,8 +6,9 @@ project. The other names are the building blocks of which the component is made,
 the public modules of `smalti`, which knows nothing of Dagster. Read `blocks` first, then `stages` and `models`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti_dagster.blocks import (
@@ -45,24 +46,14 @@ __all__ = [
     "hand_on_images",
 ]
 
-_HOMES = {
-    "DataSet": "smalti_dagster.data_set",
-    "Deployment": "smalti_dagster.deployment",
-    "materialized_version": "smalti_dagster.handover",
-    "open_shards": "smalti_dagster.handover",
-    "open_images": "smalti_dagster.handover",
-    "hand_on_images": "smalti_dagster.handover",
+_HOMES = dict.fromkeys(__all__, "blocks") | {
+    "DataSet": "data_set",
+    "Deployment": "deployment",
+    "materialized_version": "handover",
+    "open_shards": "handover",
+    "open_images": "handover",
+    "hand_on_images": "handover",
 }
-"""Modules of the names that are not in `blocks`. All are imported on first use: a job of Databricks needs none."""
+"""Public name to module. Names are imported on first use: a job of Databricks needs none."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'smalti_dagster' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "smalti_dagster.blocks")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

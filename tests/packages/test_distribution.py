@@ -281,7 +281,7 @@ FILES = {
 }
 """By file below `defs`: what its block on the page contains."""
 RESOURCES = "STORAGES"
-"""What the block contains that stands for `deployment/defs.yaml` in Python, as `resources.py`."""
+"""Text in the block that stands for `deployment/defs.yaml` in Python, as `resources.py`."""
 
 
 def block_of(containing, folder):

@@ -30,7 +30,7 @@ def into(tmp_path):
 # ---------------------------------------------------------------- responses
 
 LATE = "|not complete within"
-"""What is asked for again until it succeeds may end at the time limit of the whole download; nothing else may."""
+"""The end of a download that is asked for again until it succeeds: also its time limit, which no other one meets."""
 BROKEN = {
     "no status line": (b"what is this\r\n\r\n", StoreError, "what is this"),
     "nothing": (b"", StoreError, "disconnected" + LATE),

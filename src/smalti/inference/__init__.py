@@ -4,9 +4,9 @@
 share is `smalti.torch.train.Predictor`. Start reading at `prediction`. Names are imported on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smalti.extras import import_attribute
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti.inference.exported import Exported, export
@@ -15,8 +15,4 @@ if TYPE_CHECKING:
 _HOMES = {"Exported": "exported", "export": "exported", "predict": "prediction"}
 __all__ = ["Exported", "export", "predict"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_attribute(f"{__name__}.{_HOMES[name]}", name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

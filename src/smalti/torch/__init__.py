@@ -6,9 +6,9 @@ Start reading at `loader`. Names are imported on first use, so that `smalti.torc
 torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smalti.extras import import_attribute
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti.torch.dataset import LocalDataset, StreamingDataset
@@ -25,8 +25,4 @@ _HOMES = {
 }
 __all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world", "resize_square"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_attribute(f"{__name__}.{_HOMES[name]}", name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -14,8 +14,9 @@ Examples:
     ```
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti_dagster.resources.binding import KEYS
@@ -60,23 +61,13 @@ __all__ = [
     "NotificationsResource",
 ]
 
-_HOMES = {
+_HOMES = dict.fromkeys(__all__, "storage") | {
     "KEYS": "binding",
     "SparkResource": "spark",
     "DatabricksResource": "databricks.compute",
     "TrainerResource": "training",
     "NotificationsResource": "notifications",
 }
-"""Modules of the names that are not in `storage`. All are imported on first use: a job of Databricks needs none."""
+"""Public name to module. Names are imported on first use: a job of Databricks needs none."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'smalti_dagster.resources' has no attribute {name!r}")
-    value = getattr(import_module(f"smalti_dagster.resources.{_HOMES.get(name, 'storage')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

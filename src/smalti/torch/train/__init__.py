@@ -5,9 +5,9 @@ ranks, which `launchers` start. Start reading at `launchers.start`, then `traine
 imported on first use, so that `config` can be read without torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smalti.extras import import_attribute
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
@@ -67,8 +67,4 @@ __all__ = [
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_attribute(f"{__name__}.{_HOMES[name]}", name, extra="train")
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, extra="train")

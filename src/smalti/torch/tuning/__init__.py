@@ -4,9 +4,9 @@
 Start reading at `study`. Names are imported on first use, so that `space` can be read without torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from smalti.extras import import_attribute
+from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
     from smalti.torch.tuning.results import StudyResult, Trial
@@ -22,8 +22,4 @@ _HOMES = {
 }
 __all__ = ["StudyOptions", "StudyResult", "Trial", "hyperparameter_study", "with_params"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_attribute(f"{__name__}.{_HOMES[name]}", name)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

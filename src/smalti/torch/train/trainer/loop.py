@@ -43,14 +43,15 @@ def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> Tra
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
     with private_randomness(life.ranks.device):
-        return Trainer(TrainerContext(life, config, None), config, task).train()
+        return Trainer(life, config, task).train()
 
 
 class Trainer:
     """The built-in trainer in one life of a run, on one rank. All methods are collective."""
 
-    def __init__(self, context: TrainerContext, config: TrainConfig, given: Task | None) -> None:
-        self.context, self.ranks, self.life = context, context._ranks, context._life
+    def __init__(self, life: Life, config: TrainConfig, given: Task | None) -> None:
+        self.life, self.ranks = life, life.ranks
+        self.context = context = TrainerContext(life, config, None)
         self.began = time.monotonic()
         self.state = RunState()
         task = task_of(config, given)
