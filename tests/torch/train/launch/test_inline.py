@@ -20,7 +20,6 @@ from smalti.torch.train import read_sample_order, train
 from smalti.torch.train.life import begun_life
 from smalti.torch.train.run.events import read_lines
 from smalti.torch.train.trainer.loop import Trainer
-from smalti.torch.train.trainer.state import TrainerContext
 from smalti.torch.tuning.space import with_params
 from tests.torch.train.conftest import EVAL, TRAIN, publish_squares
 
@@ -257,7 +256,7 @@ def test_copies_of_a_remote_set_are_bounded(config, squares, tmp_path, asked, fo
             open_store(remote).put(path.relative_to(squares).as_posix(), path.read_bytes())
     far = replace(config, data=remote, cache_dir=str(tmp_path / "cache"), cache_limit=asked)
     with begun_life(far, None, meeting_port=None, scratch=None) as life:
-        trainer = Trainer(TrainerContext(life, far, None), far, None)
+        trainer = Trainer(life, far, None)
         limits = [each.streaming_dataset.stream.cache.limit for each in (trainer.loader, trainer.held_out)]
     if asked is None:
         assert limits[0] == limits[1]
