@@ -32,9 +32,7 @@ def names(text: str) -> tuple[str, ...]:
 
 def mapping(text: str) -> dict[str, Any]:
     """Return the JSON object that the text holds."""
-    parsed = json.loads(text)
-    if not isinstance(parsed, dict):
-        raise ValueError
+    parsed: dict[str, Any] = dict(json.loads(text).items())
     return parsed
 
 
@@ -98,7 +96,7 @@ def place_of(given: Mapping[str, str]) -> str:
 def _value_of(name: str, text: str, parse: Parse) -> Any:
     try:
         return parse(text)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, AttributeError) as error:
         raise ArgumentError(f'format("mds"), option `{name}`: expected {EXPECTED[parse]}, found {text!r}') from error
 
 
