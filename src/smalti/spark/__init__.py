@@ -17,7 +17,7 @@ from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepa
 from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
 from smalti.spark.reshard import SourceFile, reshard_files
 from smalti.spark.reshard_images import reshard_images
-from smalti.spark.session import SparkOptions, build_session, hadoop_settings
+from smalti.spark.session import SparkOptions, build_session, hadoop_settings, register
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.writer.tables.transform import Transform
 
@@ -48,6 +48,7 @@ __all__ = [
     "prepare_images",
     "prepared_files",
     "read_prepared",
+    "register",
     "reshard_files",
     "reshard_images",
     "update_prepared",
