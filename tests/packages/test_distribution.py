@@ -140,17 +140,17 @@ def run(*command: str | Path, code: int = 0, cwd: str | Path = "/", **variables:
 
 
 def library_files() -> set[str]:
-    listed = ["git", "ls-files", "src/smalti", "src/smalti_dagster"]
+    listed = ["git", "ls-files", "src/smalti", "src/smalti_dagster", "src/pyspark_mds"]
     tracked = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
     return {line.removeprefix("src/") for line in tracked.stdout.splitlines() if (ROOT / line).exists()}
 
 
-def test_the_wheel_holds_the_library_and_its_integration_with_dagster_and_nothing_else(wheel):
+def test_the_wheel_holds_the_library_and_its_integrations_and_nothing_else(wheel):
     if not (ROOT / ".git").exists():
         pytest.skip("this tree is no clone: there is no list of its files")
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("smalti-")}
     assert library_files() <= inside
-    assert {name.partition("/")[0] for name in inside} == {"smalti", "smalti_dagster"}
+    assert {name.partition("/")[0] for name in inside} == {"smalti", "smalti_dagster", "pyspark_mds"}
 
 
 def test_the_sdist_holds_what_builds_and_tests_the_wheel(built):

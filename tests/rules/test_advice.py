@@ -20,7 +20,7 @@ from smalti.storage.schemes import SCHEMES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-PACKAGES = ("smalti", "smalti_dagster")
+PACKAGES = ("smalti", "smalti_dagster", "pyspark_mds")
 GAP = "…"
 """Stands for a value that is put into a text."""
 NO_MESSAGE = re.compile(r"^\s*<|/>|^\n?(import|def|if|raise) |\\[A-Za-z\[(.]|^\[|\w\|\w|^[\w.]+\[.+\]$| DESC$")

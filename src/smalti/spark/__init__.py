@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepared, prepared_files
     from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
     from smalti.spark.reshard import SourceFile, reshard_files
-    from smalti.spark.session import SparkOptions, build_session, hadoop_settings
+    from smalti.spark.session import SparkOptions, build_session, hadoop_settings, register
     from smalti.spark.writing.dataframe import dataframe_to_mds
     from smalti.writer.tables.transform import Transform
 
@@ -54,6 +54,7 @@ _HOMES = {
     "prepare_images": "prepare",
     "prepared_files": "prepared.table",
     "read_prepared": "prepared.rows",
+    "register": "session",
     "reshard_files": "reshard",
     "reshard_images": "image_set",
     "update_prepared": "prepared.update",
@@ -85,6 +86,7 @@ __all__ = [
     "prepare_images",
     "prepared_files",
     "read_prepared",
+    "register",
     "reshard_files",
     "reshard_images",
     "update_prepared",

@@ -89,6 +89,31 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         return builder.getOrCreate()
 
 
+def register(spark: "SparkSession") -> None:
+    """Make `format("mds")` known to a session that does not find it, and let filters reach it.
+
+    Spark finds sources by itself in the Python path of its driver. Where it does not, as on a server of Spark Connect
+    that was started without smalti, this call brings the class. It also sets
+    `spark.sql.python.filterPushdown.enabled` of the session, which is off unless somebody sets it.
+
+    Raises:
+        MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
+    """
+    import pyspark
+
+    if not hasattr(spark, "dataSource"):
+        raise MissingDependency(
+            f'format("mds") needs PySpark 4.0 or later, found {pyspark.__version__}: update it, or write with '
+            "`smalti.spark.dataframe_to_mds`",
+            package="pyspark",
+            extra="spark",
+        )
+    from smalti.spark.mds.source import MDSDataSource
+
+    spark.dataSource.register(MDSDataSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
 def _session_type() -> "type[SparkSession]":
     try:
         from pyspark.sql import SparkSession
