@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STREAM_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "compact_every": int}
+_ELSEWHERE = {
+    **ELSEWHERE,
+    "if_exists": "a stream appends",
+    "lineage": "versions say which query and which micro-batch they are of",
+    "write_id": "each micro-batch has one of its own",
+}
+_PREFIX = "stream-"
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,7 +64,7 @@ class ShardSetStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  
                 'format("mds") appends the rows of each micro-batch, and the output mode is `complete`: use '
                 '`.outputMode("append")`, or `foreachBatch` with `dataframe_to_mds(..., mode="overwrite")`'
             )
-        values = parse_options(given, STREAM_OPTIONS, ELSEWHERE)
+        values = parse_options(given, STREAM_OPTIONS, _ELSEWHERE)
         self._compact_every = whole_number("compact_every", values.pop("compact_every", 0), 0)
         self._job = SetWrite.of(schema, place_of(given), WriteOptions(**values, mode="append"))
         self._columns = schema.fieldNames()
@@ -78,7 +85,8 @@ class ShardSetStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  
         answers = answers_of(messages)
         if keys_of(answers):
             write_id = next(message.write_id for message in messages if isinstance(message, ShardsWritten))
-            job = replace(self._job, options=replace(self._job.options, write_id=write_id))
+            lineage = {"source": "stream", "query": write_id.removeprefix(_PREFIX).rpartition("-")[0], "batch": batchId}
+            job = replace(self._job, options=replace(self._job.options, write_id=write_id, lineage=lineage))
             write = job.identify()
             if write.published is None:
                 job.publish(write, answers)
@@ -104,7 +112,7 @@ def _write_id() -> str:
     batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
     if not query or not batch:
         raise SmaltiError("Spark did not say which micro-batch this task is of, so that it could not be written once")
-    return f"stream-{query}-{batch}"
+    return f"{_PREFIX}{query}-{batch}"
 
 
 def _marked(store: Store, write_id: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
