@@ -15,8 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +26,7 @@ from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store
 from smalti.storage.local import sync_path
 from smalti.storage.store import put_own, temporary_name
-from smalti.stream.arrow import RowSpan
+from smalti.stream.arrow import RowSpan, group_spans
 
 
 @dataclass(frozen=True)
@@ -58,44 +57,13 @@ def plan_files(spans: Sequence[RowSpan], suffix: str, size_limit: int, overhead:
         splits.setdefault(span.shards[0].partition, []).append(span)
     plans = []
     for split, members in splits.items():
-        groups = _grouped(members, size_limit, overhead)
+        groups = group_spans(members, size_limit, overhead)
         folder = f"{split}/" if split else ""
         width = max(5, len(str(len(groups))))
         for number, group in enumerate(groups):
             key = f"{folder}part-{number:0{width}d}-of-{len(groups):0{width}d}{suffix}"
             plans.append(FilePlan(key, tuple(group)))
     return plans
-
-
-def _grouped(spans: Sequence[RowSpan], size_limit: int, overhead: int) -> list[list[RowSpan]]:
-    groups: list[list[RowSpan]] = []
-    free = 0
-    for span in spans:
-        for piece in _cut(span, size_limit, overhead):
-            size = _size(piece, overhead)
-            if size > free:
-                groups.append([])
-                free = size_limit
-            groups[-1].append(piece)
-            free -= size
-    return groups
-
-
-def _size(span: RowSpan, overhead: int) -> int:
-    return span.num_bytes + overhead * (span.end - span.begin)
-
-
-def _cut(span: RowSpan, size_limit: int, overhead: int) -> list[RowSpan]:
-    """Return a span in pieces that fit a file each; a single sample is never cut."""
-    count = span.end - span.begin
-    pieces = min(count, -(-_size(span, overhead) // size_limit))
-    if pieces < 2:
-        return [span]
-    ends = [span.begin + count * number // pieces for number in range(pieces + 1)]
-    return [
-        replace(span, begin=begin, end=end, first_row=span.first_row + begin - span.begin)
-        for begin, end in pairwise(ends)
-    ]
 
 
 RECORD = "_smalti_export.json"

@@ -90,11 +90,9 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("mds")` known to a session that does not find it, and let filters reach it.
+    """Make `format("mds")` known to a session that does not find it.
 
-    Spark finds sources by itself in the Python path of its driver. Where it does not, as on a server of Spark Connect
-    that was started without smalti, this call brings the class. It also sets
-    `spark.sql.python.filterPushdown.enabled` of the session, which is off unless somebody sets it.
+    Spark finds it by itself where smalti is installed for the Python of the driver, or of the server of Spark Connect.
 
     Raises:
         MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
@@ -111,7 +109,6 @@ def register(spark: "SparkSession") -> None:
     from smalti.spark.mds.source import MDSDataSource
 
     spark.dataSource.register(MDSDataSource)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def _session_type() -> "type[SparkSession]":

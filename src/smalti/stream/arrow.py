@@ -5,25 +5,29 @@ the order of an epoch is `opened.OpenStreams`'.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from smalti.catalog.verify import open_checked
 from smalti.errors import FormatError, SchemaError
-from smalti.format import ShardInfo, parse_encoding
+from smalti.format import AnyShard, ShardInfo, parse_encoding
 from smalti.format.encodings.numbers import NdArray
 from smalti.format.logical import MASK_SUFFIX
-from smalti.format.reading.arrow import ArrowColumn, Stored, record_batch, schema_of, stored_columns, value_columns
+from smalti.format.reading.arrow import ArrowColumn, Stored, schema_of, stored_columns, value_columns
 from smalti.storage import Store
 from smalti.stream.shard_set import ShardSet
 
 BATCH_BYTES = 16 << 20
 """Stored bytes of the samples of a batch, about."""
+Rows = NDArray[np.int64]
+"""Numbers of samples, in a shard or in the set."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,55 @@ def spans_of(found: ShardSet) -> list[RowSpan]:
             spans.append(RowSpan((shard, *aligned), 0, shard.samples, row))
         row += shard.samples
     return spans
+
+
+def group_spans(spans: Sequence[RowSpan], size_limit: int, overhead: int = 0) -> list[list[RowSpan]]:
+    """Return groups of neighbouring spans; a span that is larger than a group is divided.
+
+    Args:
+        spans: Samples in order.
+        size_limit: Most bytes of the samples of a group, uncompressed and about: an average of each shard counts.
+        overhead: Bytes to add for each sample.
+    """
+    groups: list[list[RowSpan]] = []
+    free = 0
+    for span in spans:
+        for piece in _cut(span, size_limit, overhead):
+            size = _size(piece, overhead)
+            if size > free:
+                groups.append([])
+                free = size_limit
+            groups[-1].append(piece)
+            free -= size
+    return groups
+
+
+def _size(span: RowSpan, overhead: int) -> int:
+    return span.num_bytes + overhead * (span.end - span.begin)
+
+
+def _cut(span: RowSpan, size_limit: int, overhead: int) -> list[RowSpan]:
+    """Return a span in pieces that fit a group; a single sample is never cut."""
+    count = span.end - span.begin
+    pieces = min(count, -(-_size(span, overhead) // size_limit))
+    if pieces < 2:
+        return [span]
+    ends = [span.begin + count * number // pieces for number in range(pieces + 1)]
+    return [
+        replace(span, begin=begin, end=end, first_row=span.first_row + begin - span.begin)
+        for begin, end in pairwise(ends)
+    ]
+
+
+class RowFilter(Protocol):
+    """A condition on columns, by which samples are chosen before the other columns are read."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that it compares."""
+
+    def mask_of(self, columns: Mapping[str, pa.Array]) -> NDArray[np.bool_]:
+        """Return which samples are chosen, bool, shape (rows,)."""
 
 
 @dataclass(frozen=True)
@@ -111,25 +164,48 @@ class ArrowReader:
             ChecksumMismatch, FormatError, StoreNotFound: as `open_checked` does.
             SchemaError: a value does not fit its Arrow type.
         """
-        for first, stored in self.gathered(span, max_bytes):
-            try:
-                yield record_batch(self.columns, stored)
-            except (SchemaError, FormatError) as error:  # noqa: PERF203 -- one for each batch
-                where = f"{self.store.locate(span.shards[0].raw.basename)}, samples from {first - span.first_row} on"
-                raise type(error)(f"{where}: {error.message}", **error.facts) from error
+        return (batch for _, batch in self.chosen(span, None, max_bytes))
+
+    def chosen(
+        self, span: RowSpan, condition: RowFilter | None, max_bytes: int = BATCH_BYTES
+    ) -> Iterator[tuple[Rows, pa.RecordBatch]]:
+        """Yield the samples of a span that a condition chooses, with their numbers in the set; else as `batches`."""
+        early = [column for column in self.columns if condition is not None and column.name in condition.names]
+        late = [column for column in self.columns if column not in early]
+        with self._opened(span) as shards:
+            for step in self._steps(span, max_bytes):
+                rows, numbers = step, step + (span.first_row - span.begin)
+                try:
+                    arrays = _values(early, shards, rows)
+                    if condition is not None:
+                        kept = np.flatnonzero(condition.mask_of(arrays))
+                        arrays = {name: array.take(pa.array(kept)) for name, array in arrays.items()}
+                        rows, numbers = rows[kept], numbers[kept]
+                    if rows.size:
+                        arrays |= _values(late, shards, rows)
+                except (SchemaError, FormatError) as error:
+                    where = f"{self.store.locate(span.shards[0].raw.basename)}, samples from {step[0]} on"
+                    raise type(error)(f"{where}: {error.message}", **error.facts) from error
+                if rows.size:
+                    ordered = [arrays[column.name] for column in self.columns]
+                    yield numbers, pa.RecordBatch.from_arrays(ordered, schema=self.schema)
 
     def gathered(self, span: RowSpan, max_bytes: int = BATCH_BYTES) -> Iterator[tuple[int, dict[str, Stored]]]:
         """Yield the number of each batch's first sample, and its stored columns."""
-        wanted = {name for column in self.columns for name in column.stored_names}
+        with self._opened(span) as shards:
+            for rows in self._steps(span, max_bytes):
+                yield span.first_row + int(rows[0]) - span.begin, _stored(self.columns, shards, rows)
+
+    def _steps(self, span: RowSpan, max_bytes: int) -> Iterator[Rows]:
+        """Yield the rows of each batch in the shard."""
         step = max(1, max_bytes * (span.end - span.begin) // max(1, span.num_bytes))
+        for begin in range(span.begin, span.end, step):
+            yield np.arange(begin, min(span.end, begin + step))
+
+    @contextmanager
+    def _opened(self, span: RowSpan) -> Iterator[list[AnyShard]]:
         with ExitStack() as stack:
-            opened = [stack.enter_context(open_checked(self.store, shard)) for shard in span.shards]
-            for begin in range(span.begin, span.end, step):
-                rows = np.arange(begin, min(span.end, begin + step))
-                stored: dict[str, Stored] = {}
-                for shard in opened:
-                    stored |= shard.gather(rows, [name for name in shard.info.schema.names if name in wanted])
-                yield span.first_row + begin - span.begin, stored
+            yield [stack.enter_context(open_checked(self.store, shard)) for shard in span.shards]
 
     def _check_columns(self, found: ShardSet) -> None:
         """Check that all shards have the columns to read, and no others if all are read.
@@ -184,6 +260,19 @@ class ArrowReader:
             if len(found) == len(names):
                 break
         return found
+
+
+def _values(columns: Sequence[ArrowColumn], shards: Sequence[AnyShard], rows: Rows) -> dict[str, pa.Array]:
+    stored = _stored(columns, shards, rows) if columns else {}
+    return {column.name: column.array(stored) for column in columns}
+
+
+def _stored(columns: Sequence[ArrowColumn], shards: Sequence[AnyShard], rows: Rows) -> dict[str, Stored]:
+    wanted = {name for column in columns for name in column.stored_names}
+    stored: dict[str, Stored] = {}
+    for shard in shards:
+        stored |= shard.gather(rows, [name for name in shard.info.schema.names if name in wanted])
+    return stored
 
 
 def _listed(columns: Mapping[str, str]) -> str:

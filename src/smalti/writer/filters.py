@@ -90,15 +90,27 @@ class Filters(Predicate):
     def __str__(self) -> str:
         return " or ".join(" and ".join(map(str, group)) for group in self.groups)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are compared."""
+        return tuple(dict.fromkeys(each.column for group in self.groups for each in group))
+
     def columns_of(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that are compared."""
-        return check_columns(dict.fromkeys(each.column for group in self.groups for each in group), available)
+        return check_columns(self.names, available)
 
     def mask(self, batch: Batch, rows: int) -> Mask:  # noqa: ARG002 -- the batch has a column
         """Compare the columns."""
+        return self.mask_of({name: arrow_values(name, values) for name, values in batch.items()})
+
+    def mask_of(self, arrays: "Mapping[str, pa.Array[Any]]") -> Mask:
+        """Return which rows of Arrow columns are chosen, bool, shape (rows,).
+
+        Raises:
+            SchemaError: the values of a column cannot be compared in this way.
+        """
         import pyarrow.compute as pc
 
-        arrays = {name: arrow_values(name, values) for name, values in batch.items()}
         groups = (reduce(pc.and_kleene, (each.truth(arrays[each.column]) for each in group)) for group in self.groups)
         chosen = pc.fill_null(reduce(pc.or_kleene, groups), fill_value=False)
         mask: Mask = np.asarray(chosen.to_numpy(zero_copy_only=False), bool)

@@ -397,11 +397,6 @@ def schema_of(columns: Sequence[ArrowColumn]) -> pa.Schema:
     return pa.schema([column.field for column in columns])
 
 
-def record_batch(columns: Sequence[ArrowColumn], stored: Mapping[str, Stored]) -> pa.RecordBatch:
-    """Return the columns of a batch; `stored` has what `gather` of a shard returned."""
-    return pa.RecordBatch.from_arrays([column.array(stored) for column in columns], schema=schema_of(columns))
-
-
 def encode_schema(schema: pa.Schema) -> str:
     """Return a schema as text, for a JSON file."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")

@@ -30,6 +30,11 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Return the one text, or those of a JSON list."""
+    return names(text) if text.lstrip().startswith("[") else (text,)
+
+
 def mapping(text: str) -> dict[str, Any]:
     """Return the JSON object that the text holds."""
     parsed: dict[str, Any] = dict(json.loads(text).items())
@@ -50,6 +55,7 @@ EXPECTED: Mapping[Parse, str] = {
     flag: "true or false",
     int: "a whole number",
     names: "names with commas between them, or a JSON list of texts",
+    words: "a comparison such as label=3, or a JSON list of such texts",
     mapping: 'a JSON object such as {"label": "int64"}',
     optional: "a text, or none",
     policy: 'a text, or a JSON object by column such as {"label": "mask"}',

@@ -15,22 +15,32 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StructField, StructType
 
+from smalti.catalog import Manifest
+from smalti.catalog.sidecars import columns_of
 from smalti.catalog.table.shard_table import sizes_of
-from smalti.errors import CatalogError, SchemaError
+from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.format import ShardInfo
 from smalti.format.reading.arrow import ArrowColumn
 from smalti.format.sizes import parse_byte_count
-from smalti.spark.mds.options import flag, names, parse_options, place_of
+from smalti.spark.mds.options import Parse, flag, names, parse_options, place_of, words
 from smalti.stream import StreamOptions
-from smalti.stream.arrow import ArrowReader, RowSpan, spans_of
-from smalti.stream.shard_set import find_shard_set
+from smalti.stream.arrow import ArrowReader, Rows, RowSpan, group_spans, spans_of
+from smalti.stream.shard_set import ShardSet, find_shard_set, load_shard_set
+from smalti.writer.filters import parse_filters
 from smalti.writer.tables.plan import WriteOptions
 
 SAMPLE_ID = "_sample_id"
-"""Column with the number of the sample in the version, which `delete_samples` and `add_columns` take."""
-_OPTIONS = {"version": str, "split": str, "columns": names, "sample_ids": flag, "partition_size": str}
+"""Column with the number of the sample in the version, which `delete` and `add_columns` take."""
+_OPTIONS: Mapping[str, Parse] = {
+    "version": str,
+    "split": str,
+    "columns": names,
+    "where": words,
+    "sample_ids": flag,
+    "partition_size": str,
+}
 _ELSEWHERE = {
     **dict.fromkeys([option.name for option in fields(WriteOptions)], "it is an option of writing"),
     "tag": "give the tag as `version`",
@@ -74,24 +84,51 @@ class OpenSet:
             asked: Schema that the user or Spark wants, to which columns are cut.
         """
         options = parse_options(given, _OPTIONS, _ELSEWHERE)
-        self.partition_bytes = parse_byte_count(options.get("partition_size", _PARTITION_SIZE), what="`partition_size`")
+        size = parse_byte_count(options.get("partition_size", _PARTITION_SIZE), what="`partition_size`")
+        self.partition_bytes = max(1, size)
+        self.where = parse_filters(options["where"]) if "where" in options else None
         wanted = options.get("columns") if asked is None else tuple(asked.names)
         with_ids = SAMPLE_ID in (wanted or ()) or (asked is None and options.get("sample_ids", False))
-        stored = None if wanted is None else tuple(name for name in wanted if name != SAMPLE_ID)
-        self._found = find_shard_set(_stream(place_of(given), options, stored, pin))
-        manifest = self._found.manifest
+        self._found = self._find(_stream(place_of(given), options, pin), wanted, pin)
+        url, manifest = self._found.store.url, self._found.manifest
+        if with_ids and SAMPLE_ID in _columns_of(manifest):
+            if options.get("sample_ids", False):
+                raise SchemaError(f"{url} has a column {SAMPLE_ID!r} of its own: leave `sample_ids` out")
+            with_ids = False
         self.pin = Pin(manifest.version, manifest.digest)
         if pin not in (None, self.pin):
             raise CatalogError(
-                f"{self._found.store.url} was replaced since the DataFrame was made: it had no versions, so that what "
-                "the DataFrame was made of cannot be read again; load it again",
-                url=self._found.store.url,
+                f"{url} is not what it was when the DataFrame was made, and has no older versions: load it again",
+                url=url,
             )
-        self.reader = ArrowReader.of(self._found, stored)
-        fields = [_spark_field(column) for column in self.reader.columns]
-        if with_ids:
-            fields = _with_ids(fields, wanted, self._found.store.url)
-        self.schema = StructType(fields)
+        self.reader = ArrowReader.of(self._found, self._found.options.columns)
+        self.schema = StructType(self._fields(wanted, with_ids=with_ids))
+        if asked is not None:
+            _check_asked(asked, self.schema)
+
+    def _find(self, options: StreamOptions, wanted: tuple[str, ...] | None, pin: Pin | None) -> ShardSet:
+        """Load the manifest, and choose the columns that are wanted or compared."""
+        find = find_shard_set if pin is None else load_shard_set  # the first one warns of splits that are read as one
+        if wanted is None:
+            return find(options)
+        compared = () if self.where is None else self.where.names
+        columns = tuple(dict.fromkeys([*wanted, *compared]))
+        found = find(replace(options, columns=tuple(name for name in columns if name != SAMPLE_ID)))
+        is_own = SAMPLE_ID in columns and SAMPLE_ID in _columns_of(found.manifest)
+        return find(replace(options, columns=columns)) if is_own else found
+
+    def _fields(self, wanted: tuple[str, ...] | None, *, with_ids: bool) -> list[StructField]:
+        columns = self.reader.columns
+        if self.where is not None:  # refuses comparisons with values of other types
+            self.where.columns_of([column.name for column in columns])
+            self.where.mask_of({column.name: pa.array([], column.field.type) for column in columns})
+        fields = [_spark_field(column) for column in columns if wanted is None or column.name in wanted]
+        if with_ids:  # last unless `wanted` says where
+            place = wanted.index(SAMPLE_ID) if wanted is not None and SAMPLE_ID in wanted else len(fields)
+            fields.insert(place, StructField(SAMPLE_ID, LongType(), nullable=False))
+        if not fields:
+            raise ArgumentError("`columns` names no column; to count the samples, read `_sample_id` alone")
+        return fields
 
     @property
     def spans(self) -> list[RowSpan]:
@@ -108,27 +145,24 @@ def _is_of(shard: ShardInfo, split: str) -> bool:
     return shard.partition == split and shard.samples > 0
 
 
-def _stream(place: str, options: Mapping[str, Any], stored: tuple[str, ...] | None, pin: Pin | None) -> StreamOptions:
+def _columns_of(manifest: Manifest) -> set[str]:
+    return set(manifest.schema.names).union(*(entry.columns for entry in columns_of(manifest.sidecars)))
+
+
+def _stream(place: str, options: Mapping[str, Any], pin: Pin | None) -> StreamOptions:
     """Return what to open."""
     version = options.get("version")
     number, tag = (int(version), None) if version is not None and version.isdecimal() else (None, version)
     if pin is not None and pin.version:
         number, tag = pin.version, None
     return StreamOptions(
-        place, options.get("split"), number, tag, storage_options=options.get("storage_options", {}), columns=stored
+        place,
+        options.get("split"),
+        number,
+        tag,
+        storage_options=options.get("storage_options", {}),
+        allow_unsafe_types=True,  # such columns have no type in Spark, and the error says what to do
     )
-
-
-def _with_ids(fields: list[StructField], wanted: tuple[str, ...] | None, url: str) -> list[StructField]:
-    """Return the fields with that of the samples' numbers, last unless `wanted` says where."""
-    if any(field.name == SAMPLE_ID for field in fields):
-        raise SchemaError(
-            f"{url} has a column {SAMPLE_ID!r} of its own: leave `sample_ids` out, or leave the column out with "
-            "`columns`",
-            column=SAMPLE_ID,
-        )
-    place = len(fields) if SAMPLE_ID not in (wanted or ()) else wanted.index(SAMPLE_ID)
-    return [*fields[:place], StructField(SAMPLE_ID, LongType(), nullable=False), *fields[place:]]
 
 
 def _spark_field(column: ArrowColumn) -> StructField:
@@ -144,6 +178,31 @@ def _spark_field(column: ArrowColumn) -> StructField:
     return StructField(column.name, kind, column.field.nullable)
 
 
+def _check_asked(asked: StructType, own: StructType) -> None:
+    """Check that columns have the types that a schema asks for; it may allow nulls where there are none.
+
+    Raises:
+        SchemaError: One has another type.
+    """
+    for field, stored in zip(asked, own, strict=True):
+        if field.dataType.json() not in (stored.dataType.json(), _with_nulls(stored.dataType)):
+            raise SchemaError(
+                f"column {field.name!r} has type {stored.dataType.simpleString()}, and the schema that was given says "
+                f"{field.dataType.simpleString()}: load it as it is, and cast it",
+                column=field.name,
+            )
+        if stored.nullable and not field.nullable:
+            raise SchemaError(f"column {field.name!r} has nulls, and the schema that was given allows none")
+
+
+def _with_nulls(kind: DataType) -> str:
+    """Return a type as JSON, as if its elements, values and fields might be null."""
+    text: str = kind.json()
+    for name in ("containsNull", "valueContainsNull", "nullable"):
+        text = text.replace(f'"{name}":false', f'"{name}":true')
+    return text
+
+
 def _nearest(kind: pa.DataType) -> pa.DataType:
     """Return the Arrow type of Spark's that holds the values of a type."""
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -156,39 +215,48 @@ def _nearest(kind: pa.DataType) -> pa.DataType:
 class Part(InputPartition):  # type: ignore[misc]
     """The samples of one Spark partition."""
 
-    spans: tuple[RowSpan, ...]
+    spans: tuple[RowSpan, ...] = ()
 
 
 class MDSReader(DataSourceReader):  # type: ignore[misc]
-    """The reader of one version, as Spark plans it and as its tasks get it: without the manifest."""
+    """The reader of one version: planned on the driver, and sent to the tasks without the manifest."""
 
     def __init__(self, opened: OpenSet, schema: StructType) -> None:
-        self._spans = opened.spans
+        """Take the columns of an opened set that the schema names."""
+        self._parts = [Part(tuple(group)) for group in group_spans(opened.spans, opened.partition_bytes)]
         self._reader = opened.reader
-        self._schema = arrow_schema(schema)
+        self._schema = _arrow_schema(schema)
+        self._where = opened.where
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_spans": []}  # a task gets its own in its partition
+        return self.__dict__ | {"_parts": []}  # a task is sent its own
 
     def partitions(self) -> list[Part]:
         """Return the samples in groups of about `partition_size`."""
-        return [Part((span,)) for span in self._spans] or [Part(())]
+        return self._parts or [Part()]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
-        """Yield the samples of a partition; each shard is verified first."""
+        """Yield the samples of a partition; each shard is verified first.
+
+        Raises:
+            ChecksumMismatch, FormatError: A shard is damaged.
+            StoreError: A shard cannot be read.
+        """
         for span in partition.spans:
-            first = span.first_row
-            for batch in self._reader.batches(span):
-                ids = pa.array(np.arange(first, first + batch.num_rows))
-                arrays = [ids if name == SAMPLE_ID else batch[name] for name in self._schema.names]
-                first += batch.num_rows
+            for numbers, batch in self._chosen(span):
+                arrays = {SAMPLE_ID: pa.array(numbers)} | dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield pa.RecordBatch.from_arrays(
-                    [array.cast(kind) for array, kind in zip(arrays, self._schema.types, strict=True)],
-                    schema=self._schema,
+                    [arrays[field.name].cast(field.type) for field in self._schema], schema=self._schema
                 )
 
+    def _chosen(self, span: RowSpan) -> Iterator[tuple[Rows, pa.RecordBatch]]:
+        if self._reader.columns:
+            return self._reader.chosen(span, self._where)
+        numbers = np.arange(span.first_row, span.first_row + span.end - span.begin)
+        return iter([(numbers, pa.RecordBatch.from_arrays([], names=[]))])  # nothing is read
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects of batches."""
     # PySpark 4.0 has no such argument, and means UTC.
     zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
