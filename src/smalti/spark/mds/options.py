@@ -23,10 +23,7 @@ def flag(text: str) -> bool:
 def names(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas, or in a JSON list, which may hold names with commas."""
     if text.lstrip().startswith("["):
-        listed = json.loads(text)
-        if not all(isinstance(name, str) for name in listed):
-            raise ValueError
-        return tuple(listed)
+        return tuple(map(_text, json.loads(text)))
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -61,7 +58,7 @@ EXPECTED: Mapping[Parse, str] = {
     policy: 'a text, or a JSON object by column such as {"label": "mask"}',
     str: "a text",
 }
-"""What each kind of option takes, for messages."""
+"""The values that each kind of option takes, for messages."""
 
 
 def parse_options(given: Mapping[str, str], known: Mapping[str, Parse], elsewhere: Mapping[str, str]) -> dict[str, Any]:
