@@ -23,7 +23,10 @@ def flag(text: str) -> bool:
 def names(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas, or in a JSON list, which may hold names with commas."""
     if text.lstrip().startswith("["):
-        return tuple(map(_text, json.loads(text)))
+        listed = json.loads(text)
+        if not all(isinstance(name, str) for name in listed):
+            raise ArgumentError("the list holds something else than texts")
+        return tuple(listed)
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
