@@ -131,9 +131,8 @@ class KillingSource(MDSDataSource):
 def write(spark, out, *, mode="append", write_id="one-write"):
     """Write 120 rows as one version: of two partitions with shards of their own, and four whose shards are joined."""
     rows = spark.range(0, 100, 1, 2).union(spark.range(100, 3 * ROWS_PER_FILE, 1, 4))
-    rows.selectExpr("id", "repeat(id, 60) as text").write.format("mds_killing").mode(mode).option(
-        "write_id", write_id
-    ).options(**SMALL).save(str(out))
+    rows = rows.selectExpr("id", "repeat(id, 60) as text")
+    rows.write.format("mds_killing").mode(mode).option("write_id", write_id).options(**SMALL).save(str(out))
 
 
 def stream(spark, out, source):
