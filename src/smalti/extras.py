@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import resolve_name
 from typing import Any
 
 from smalti.errors import MissingDependency
@@ -52,14 +53,15 @@ def lazy_names(
 
     Args:
         package: The package's `__name__`.
-        homes: Public name to the module that defines it, relative to the package, such as `trainer.task`.
+        homes: Public name to the module that defines it, relative to the package, such as `trainer.task`; `.sources`
+            is a module beside the package.
         extra: The extra that installs all that the package needs, as for `import_attribute`.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return import_attribute(f"{package}.{homes[name]}", name, extra=extra)
+        return import_attribute(resolve_name(f".{homes[name]}", package), name, extra=extra)
 
     def __dir__() -> list[str]:  # noqa: N807
         return sorted({*vars(sys.modules[package]), *homes})

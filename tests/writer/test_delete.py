@@ -22,7 +22,7 @@ from smalti.errors import (
     StoreNotFound,
 )
 from smalti.format import emit_index
-from smalti.spark.add_columns import add_columns, drop_columns
+from smalti.spark.added_columns import add_columns, drop_columns
 from smalti.storage import LocalStore
 from smalti.writer import compact, delete
 from tests.catalog.publishing.interfering_store import InterferingStore

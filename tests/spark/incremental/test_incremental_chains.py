@@ -13,7 +13,7 @@ from smalti.catalog.sidecars import load_sources, sources_of
 from smalti.catalog.verify import open_checked
 from smalti.errors import IndexFileError
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.spark.add_columns import add_columns, drop_columns
+from smalti.spark.added_columns import add_columns, drop_columns
 from smalti.writer import ShardUploader, UploadOptions, compact
 from tests import seeds
 from tests.catalog.publishing.interfering_store import InterferingStore

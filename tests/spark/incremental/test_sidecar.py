@@ -22,7 +22,7 @@ from smalti.catalog.sidecars import columns_of, live_keys, shards_of
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch, CommitConflict, IndexFileError, SchemaError, StoreNotFound
 from smalti.format import ShardOptions
-from smalti.spark.add_columns import add_columns, drop_columns, place_rows, write_placed
+from smalti.spark.added_columns import add_columns, drop_columns, place_rows, write_placed
 from smalti.spark.columns import plan_table
 from smalti.storage import open_store
 from smalti.writer import MDSWriter

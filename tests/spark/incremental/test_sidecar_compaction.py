@@ -11,7 +11,7 @@ from smalti.catalog.sidecars import aligned_shards, columns_of
 from smalti.catalog.tags import tag
 from smalti.errors import ChecksumMismatch, CommitConflict
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.spark.add_columns import add_columns, drop_columns
+from smalti.spark.added_columns import add_columns, drop_columns
 from smalti.storage import open_store
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.shard_sets import sample, write_set

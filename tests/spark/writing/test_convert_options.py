@@ -13,7 +13,7 @@ from smalti.catalog import load_manifest, verify
 from smalti.catalog.retention.markers import MARKERS
 from smalti.errors import DatasetExists, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import Shard
-from smalti.spark.add_columns import add_columns
+from smalti.spark.added_columns import add_columns
 from smalti.spark.writing import dataframe
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import open_store

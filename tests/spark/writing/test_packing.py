@@ -10,7 +10,7 @@ from smalti.catalog import new_write_id
 from smalti.catalog.table.arrow import pack_shards, unpack_shards
 from smalti.errors import SmaltiError, StoreError, StoreNotFound
 from smalti.format import FileInfo, Schema, Shard, ShardInfo, ShardOptions
-from smalti.spark.add_columns import _collected
+from smalti.spark.added_columns import _collected
 from smalti.spark.prepared.parts import parts_of
 from smalti.storage import LocalStore
 from smalti.writer.tables.attempts import Attempt

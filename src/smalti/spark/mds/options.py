@@ -41,6 +41,11 @@ def mapping(text: str) -> dict[str, Any]:
     return parsed
 
 
+def policy(text: str) -> str | dict[str, Any]:
+    """Return a text, or the JSON object of texts by column."""
+    return mapping(text) if text.lstrip().startswith("{") else text.strip()
+
+
 def optional(text: str) -> str | None:
     """Return the text; None for `none`."""
     return None if text.strip().lower() == "none" else text.strip()
@@ -53,6 +58,7 @@ EXPECTED: Mapping[Parse, str] = {
     words: "a comparison such as label=3, or a JSON list of such texts",
     mapping: 'a JSON object such as {"label": "int64"}',
     optional: "a text, or none",
+    policy: 'a text, or a JSON object by column such as {"label": "mask"}',
     str: "a text",
 }
 """What each kind of option takes, for messages."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from smalti.spark.mds.reading import MDSReader, OpenSet, Pin
+from smalti.spark.mds.streaming import ShardSetStreamWriter
+from smalti.spark.mds.writing import ShardSetWriter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -37,3 +39,11 @@ class MDSDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: "StructType") -> MDSReader:
         """Return a reader of these columns."""
         return MDSReader(OpenSet(self.options, self._pin, schema), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> ShardSetWriter:  # noqa: FBT001 -- of PySpark
+        """Return the writer of a query's rows."""
+        return ShardSetWriter(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> ShardSetStreamWriter:  # noqa: FBT001, N802
+        """Return the writer of a streaming query's micro-batches."""
+        return ShardSetStreamWriter(schema, self.options, overwrite=overwrite)

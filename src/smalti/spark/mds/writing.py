@@ -1,0 +1,222 @@
+"""`df.write.format("mds")`: the rows of a query as one new version of a set, which the driver publishes in `commit`.
+
+Columns, plan, tasks and publishing are those of `dataframe_to_mds`. Spark creates the writer in a process on the
+driver's machine, sends it to the tasks, and then to another process on the driver's machine that commits or aborts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from smalti.catalog import Manifest
+from smalti.catalog.publishing import Mode
+from smalti.catalog.retention import markers
+from smalti.catalog.table.shard_table import written_keys
+from smalti.errors import ArgumentError, CommitUnknown, SchemaError, SmaltiError
+from smalti.spark.mds.options import Parse, mapping, names, optional, parse_options, place_of, policy
+from smalti.spark.writing.plan import plan_frame
+from smalti.storage import Store, open_store
+from smalti.writer.tables.attempts import Answers, Attempt, one_answer_each
+from smalti.writer.tables.packing import collect_parts, delete_all, join_rows
+from smalti.writer.tables.plan import UPLOADS, InputRows, OutputColumns, WriteOptions, WritePlan, check_append
+from smalti.writer.tables.task import write_shards
+from smalti.writer.tables.versions import Write, begun, identify, publish_shards
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SET_OPTIONS: Mapping[str, Parse] = {
+    "columns": mapping,
+    "compression": optional,
+    "hashes": names,
+    "metadata": mapping,
+    "nulls": policy,
+    "partition_by": str,
+    "size_limit": optional,
+}
+"""Options of `dataframe_to_mds` that any write has, a stream too."""
+WRITE_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "if_exists": str, "lineage": mapping, "write_id": str}
+_BEFORE = "change the rows before they are written, or call `smalti.spark.dataframe_to_mds`, which has it"
+ELSEWHERE = {
+    "mode": 'use `.mode("append")` or `.mode("overwrite")`; `.option("if_exists", "error")` refuses a place with a set',
+    "out": "name the place in `save(url)` or `start(url)`",
+    "progress": "Spark's own progress bar and UI show the tasks",
+    "shuffle_rows": _BEFORE,
+    "storage_options": "give each as an option of its own, such as `storage.endpoint_url`",
+    "target_shards": "`df.repartition(n)` decides how many partitions write; `size_limit` decides the size of shards",
+    "transform": _BEFORE,
+}
+_JOINING_THREADS = 4
+
+
+@dataclass(frozen=True)
+class SetWrite:
+    """A write of rows to a set, planned by their schema; picklable, and no row is read."""
+
+    store: Store
+    options: WriteOptions
+    rows: InputRows
+    output: OutputColumns
+
+    @classmethod
+    def of(cls, schema: "StructType", place: str, options: WriteOptions) -> "SetWrite":
+        """Return the plan of a write.
+
+        Raises:
+            SchemaError: A column cannot be stored as requested, or not from a Python data source.
+            ArgumentError: An option does not fit the columns.
+        """
+        rows, output = plan_frame(schema, options)
+        for name, kinds in rows.casts.items():
+            steps = "".join(f".cast({kind!r})" for kind in kinds)
+            raise SchemaError(
+                f"Spark sends no columns such as {name!r}, {schema[name].dataType.simpleString()}, to data sources in "
+                f"Python: write col({name!r}){steps} in its place, or call `smalti.spark.dataframe_to_mds`",
+                column=name,
+            )
+        return cls(open_store(place, options.storage_options), options, rows, output)
+
+    def identify(self) -> Write:
+        """Return which write this is; one that was published already needs no rows.
+
+        Raises:
+            DatasetExists: There is a set, and the mode is `create`; or no set can be written there.
+            SchemaError: The rows cannot be appended, because their columns are others.
+        """
+        write = identify(self.store, self.options, dict(self.options.lineage or {}), None)
+        if write.published is None:
+            check_append(write.parent, self.output.schema, self.output.logical)
+        return write
+
+    def plan(self, write_id: str) -> WritePlan:
+        """Return the plan that the tasks of the write with this id carry out; tasks sync their shards themselves."""
+        return WritePlan(self.store, write_id, self.options.shard_options, self.rows, self.output, UPLOADS)
+
+    def publish(self, write: Write, answers: Answers) -> Manifest:
+        """Publish what the tasks wrote as a version; blocks until that is done.
+
+        Raises:
+            SchemaError: There are no rows.
+            CommitConflict: Another writer published first; nothing is left of this write.
+            CommitUnknown: The store no longer answers; the version may be published.
+        """
+        keys = keys_of(answers)
+        try:
+            with begun(self.store, write) as watch:
+                plan = self.plan(write.write_id)
+                return publish_shards(plan, write, self.options, answers, _join_here, watch).manifest
+        except CommitUnknown:
+            raise
+        except SmaltiError:
+            delete_all(self.store, keys)
+            raise
+
+
+def keys_of(answers: Answers) -> list[str]:
+    """Return the objects that these answers name."""
+    return [name for part in collect_parts(answers) for name in written_keys(part.shards())]
+
+
+def _join_here(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+    """Join small shards in threads of this process: it has no session to start tasks with."""
+
+    def join(row: tuple[int, str]) -> tuple[Attempt, dict[str, Any]]:
+        attempt = Attempt.new(row[0])
+        return attempt, join_rows(plan, [row], attempt)
+
+    with ThreadPoolExecutor(_JOINING_THREADS, thread_name_prefix="smalti-join") as pool:
+        return list(pool.map(join, rows))
+
+
+@dataclass
+class ShardsWritten(WriterCommitMessage):  # type: ignore[misc]  # PySpark is Any here
+    """The answer of one task: the shards that it has stored."""
+
+    write_id: str
+    attempt: Attempt
+    answer: dict[str, Any]
+
+
+def write_partition(plan: WritePlan, place: Sequence[str], batches: Iterator[pa.RecordBatch]) -> ShardsWritten:
+    """Write the rows of one Spark partition, in its task, and return what is stored of them.
+
+    Args:
+        plan: The plan.
+        place: Names of the frame's columns, in order.
+        batches: Rows as Spark sends them.
+
+    Raises:
+        SchemaError: A value cannot be stored; the message names partition, column and row.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = Attempt.new(0 if context is None else context.partitionId())
+    columns = [place.index(name) for name in plan.input.names]
+    chosen = (
+        pa.RecordBatch.from_arrays([batch.column(at) for at in columns], list(plan.input.names)) for batch in batches
+    )
+    return ShardsWritten(plan.write_id, attempt, write_shards(plan, chosen, attempt))
+
+
+def answers_of(messages: Sequence[WriterCommitMessage | None]) -> Answers:
+    """Return the answers of tasks that wrote something, one for each, in order."""
+    found = [message for message in messages if isinstance(message, ShardsWritten)]
+    return one_answer_each([(message.attempt, message.answer) for message in found])
+
+
+class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is Any here
+    """The writer of one query's rows: one new version of a set."""
+
+    def __init__(self, schema: "StructType", given: Mapping[str, str], *, overwrite: bool) -> None:
+        """Plan the write, and mark it as begun; no row is read.
+
+        Args:
+            schema: Columns of the rows.
+            given: Options of the caller, `WRITE_OPTIONS`.
+            overwrite: True if the version shows these rows alone.
+
+        Raises:
+            DatasetExists: `if_exists` is `error`, and there is a set; or no set can be written there.
+            SchemaError: A column cannot be stored as requested.
+            ArgumentError: An option is unknown, or has an unusable value.
+            StoreError: The store cannot be written to.
+        """
+        values = parse_options(given, WRITE_OPTIONS, ELSEWHERE)
+        guard = values.pop("if_exists", None)
+        if guard is not None and (guard != "error" or overwrite):
+            raise ArgumentError(
+                'format("mds"), option `if_exists`: it takes `error`, with `.mode("append")`, and refuses a place that '
+                f'has a set; found {guard!r} with `.mode("{"overwrite" if overwrite else "append"}")`'
+            )
+        mode: Mode = "overwrite" if overwrite else "create" if guard else "append"
+        self._job = SetWrite.of(schema, place_of(given), WriteOptions(**values, mode=mode))
+        self._columns = schema.fieldNames()
+        self._write = self._job.identify()
+        if self._write.published is None:
+            markers.begin(self._job.store, self._write.write_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one partition, in its task; rows of a write that is published are not read."""
+        if self._write.published is not None:
+            return WriterCommitMessage()
+        return write_partition(self._job.plan(self._write.write_id), self._columns, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish the version, on the driver's machine; errors are those of `SetWrite.publish`."""
+        if self._write.published is None:
+            self._job.publish(self._write, answers_of(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have stored, on the driver's machine.
+
+        Without a missing message all tasks were done, and it was `commit` that failed: it has removed what no version
+        can show, and whether one does may be unknown. The write's marker stays, by which a vacuum finds what a task
+        stores that is still running.
+        """
+        if self._write.published is None and None in messages:
+            delete_all(self._job.store, keys_of(answers_of(messages)))
