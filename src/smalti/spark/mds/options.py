@@ -25,7 +25,7 @@ def names(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         listed = json.loads(text)
         if not all(isinstance(name, str) for name in listed):
-            raise ArgumentError("the list holds something else than texts")
+            raise ArgumentError("expected a list of texts")
         return tuple(listed)
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -61,7 +61,7 @@ EXPECTED: Mapping[Parse, str] = {
     policy: 'a text, or a JSON object by column such as {"label": "mask"}',
     str: "a text",
 }
-"""The values that each kind of option takes, for messages."""
+"""Values that an option may have, for messages, by the function that reads it."""
 
 
 def parse_options(given: Mapping[str, str], known: Mapping[str, Parse], elsewhere: Mapping[str, str]) -> dict[str, Any]:
@@ -97,10 +97,11 @@ def place_of(given: Mapping[str, str]) -> str:
         ArgumentError: None was given.
     """
     path = given.get("path", "")
-    if not path:
+    if not path or "provider" in given:  # properties of a table, which Spark 4.3 does not hand over when it is read
         raise ArgumentError(
             'format("mds") needs the address of a set, and none was given: name it in `load(url)`, `save(url)` or '
-            "`start(url)`, or in SQL as `OPTIONS (path '<url>')`"
+            "`start(url)`. In SQL, make a view: CREATE TEMPORARY VIEW name USING mds OPTIONS (path '<url>'); a table "
+            "(CREATE TABLE) loses its options in Spark up to 4.3"
         )
     return path
 

@@ -83,13 +83,13 @@ class OpenSet:
             pin: The version to open, if another one is not to be taken.
             asked: Schema that the user or Spark wants, to which columns are cut.
         """
-        options = parse_options(given, _OPTIONS, _ELSEWHERE)
+        place, options = place_of(given), parse_options(given, _OPTIONS, _ELSEWHERE)
         size = parse_byte_count(options.get("partition_size", _PARTITION_SIZE), what="`partition_size`")
         self.partition_bytes = max(1, size)
         self.where = parse_filters(options["where"]) if "where" in options else None
         wanted = options.get("columns") if asked is None else tuple(asked.names)
         with_ids = SAMPLE_ID in (wanted or ()) or (asked is None and options.get("sample_ids", False))
-        self._found = self._find(_stream(place_of(given), options, pin), wanted, pin)
+        self._found = self._find(_stream(place, options, pin), wanted, pin)
         url, manifest = self._found.store.url, self._found.manifest
         if with_ids and SAMPLE_ID in _columns_of(manifest):
             if options.get("sample_ids", False):
