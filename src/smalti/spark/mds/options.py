@@ -11,6 +11,9 @@ _STORAGE = "storage."
 """Prefix of the options of the store."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Options that Spark hands to every source."""
+_OF_TABLES = "owner"
+"""Option that Spark hands to a source when a table of its catalog is created."""
+_VIEW = "`CREATE TEMPORARY VIEW photos USING mds OPTIONS (path '<url>')`"
 
 Parse = Callable[[str], Any]
 
@@ -94,7 +97,7 @@ def place_of(given: Mapping[str, str]) -> str:
     if not path:
         raise ArgumentError(
             'format("mds") needs the address of a set, and none was given: name it in `load(url)`, `save(url)` or '
-            "`start(url)`, or in SQL as `OPTIONS (path '<url>')`"
+            f"`start(url)`, or in SQL as {_VIEW}; Spark does not hand it on for tables of its catalog"
         )
     return path
 
@@ -107,6 +110,11 @@ def _value_of(name: str, text: str, parse: Parse) -> Any:
 
 
 def _unknown(name: str, known: Mapping[str, Parse], elsewhere: Mapping[str, str]) -> str:
+    if name == _OF_TABLES:
+        return (
+            "Spark does not hand on path and options of tables of its catalog to sources in Python, so that they could "
+            f"not be read: use {_VIEW}"
+        )
     if name in elsewhere:
         return f'format("mds") has no option `{name}` here: {elsewhere[name]}'
     near = get_close_matches(name, known, 1)
