@@ -71,9 +71,8 @@ def main() -> None:
             took = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in seconds.items())
             print(f"round {run + 1}: {took}; rate of mds / rate of parquet: {ratio:.2f}; load {os.getloadavg()[0]:.1f}")
         for name, times in seconds.items():
-            print(
-                f"{name}: median {statistics.median(times):.2f} s, {num_bytes / statistics.median(times) / 1e6:,.0f} MB/s"
-            )
+            median = statistics.median(times)
+            print(f"{name}: median {median:.2f} s, {num_bytes / median / 1e6:,.0f} MB/s")
         ratios = [one / other for one, other in zip(seconds["parquet"], seconds["mds"], strict=True)]
         print(f"ratio: median {statistics.median(ratios):.2f} (goal: at least 0.5)")
         spark.stop()

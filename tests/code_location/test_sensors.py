@@ -15,7 +15,7 @@ from smalti_dagster import build_definitions
 from smalti_dagster.automation.schedules import build_reshard_schedule
 from smalti_dagster.automation.training import build_train_sensor
 from smalti_dagster.automation.watch import build_watch_sensor
-from smalti_dagster.declaration import Automation, Source, Watch
+from smalti_dagster.declaration import Automation, Declaration, Source, Watch
 from smalti_dagster.lineage import DATA_SET_TAG, TRAINS_TAG
 from smalti_dagster.resources.storage import StorageResource
 from smalti_dagster.shard_tags import advance
@@ -56,7 +56,12 @@ def publish_checked(
 
 
 def training_tick(
-    instance: dg.DagsterInstance, storage: StorageResource, *, cursor: str | None = None, started: float | None = None
+    instance: dg.DagsterInstance,
+    storage: StorageResource,
+    *,
+    cursor: str | None = None,
+    started: float | None = None,
+    declared: Declaration = FLOWERS,
 ) -> dg.SensorResult:
     """A tick of the sensor, which was switched on at a time."""
     with dg.build_sensor_context(
@@ -66,7 +71,7 @@ def training_tick(
         cursor=cursor,
         last_sensor_start_time=started,
     ) as context:
-        return build_train_sensor(FLOWERS).evaluate_tick(context)
+        return build_train_sensor(declared).evaluate_tick(context)
 
 
 def pinned(version: int, digest: str) -> dict[str, Any]:
@@ -288,6 +293,23 @@ def test_the_same_content_under_a_new_number_is_not_trained_on_again(
     again = rollback(shards(storage), 1)
     advance(shards(storage), again.version)
     assert not training_tick(instance, storage).run_requests
+
+
+def test_with_new_samples_a_version_with_fewer_waits_for_one_that_has_them(
+    instance: dg.DagsterInstance, storage: StorageResource
+) -> None:
+    declared = FLOWERS.model_copy(update={"train": FLOWERS.train.model_copy(update={"new_samples": 3})})
+    publish_checked(instance, storage, 1)  # before there is a model, any version is enough
+    [request] = training_tick(instance, storage, declared=declared).run_requests
+    run = launch(instance, request)
+    materialise(instance, "model", {"version": 1}, run)
+    end(instance, run, SUCCESS)
+    publish_checked(instance, storage, 3)
+    skipped = training_tick(instance, storage, declared=declared)
+    assert "has 2 samples more than version 1 of the last model, and `new_samples` is 3" in str(skipped.skip_message)
+    made = publish_checked(instance, storage, 4)
+    [request] = training_tick(instance, storage, declared=declared).run_requests
+    assert request.run_config == pinned(3, made.digest)
 
 
 def test_it_trains_as_is_declared_and_not_as_a_person_last_chose(

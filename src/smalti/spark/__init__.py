@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
     from smalti.spark.added_columns import add_columns, drop_columns
     from smalti.spark.image_set import reshard_images
+    from smalti.spark.mds import register
     from smalti.spark.prepare import PrepareOptions, prepare_images
     from smalti.spark.prepared.rows import read_prepared
     from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepared, prepared_files
     from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
     from smalti.spark.reshard import SourceFile, reshard_files
-    from smalti.spark.session import SparkOptions, build_session, hadoop_settings, register
+    from smalti.spark.session import SparkOptions, build_session, hadoop_settings
     from smalti.spark.writing.dataframe import dataframe_to_mds
     from smalti.writer.tables.transform import Transform
 
@@ -54,7 +55,7 @@ _HOMES = {
     "prepare_images": "prepare",
     "prepared_files": "prepared.table",
     "read_prepared": "prepared.rows",
-    "register": "session",
+    "register": "mds",
     "reshard_files": "reshard",
     "reshard_images": "image_set",
     "update_prepared": "prepared.update",

@@ -89,28 +89,6 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         return builder.getOrCreate()
 
 
-def register(spark: "SparkSession") -> None:
-    """Make `format("mds")` known to a session that does not find it.
-
-    Spark finds it by itself where smalti is installed for the Python of the driver, or of the server of Spark Connect.
-
-    Raises:
-        MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
-    """
-    import pyspark
-
-    if not hasattr(spark, "dataSource"):
-        raise MissingDependency(
-            f'format("mds") needs PySpark 4.0 or later, found {pyspark.__version__}: update it, or write with '
-            "`smalti.spark.dataframe_to_mds`",
-            package="pyspark",
-            extra="spark",
-        )
-    from smalti.spark.mds.source import MDSDataSource
-
-    spark.dataSource.register(MDSDataSource)
-
-
 def _session_type() -> "type[SparkSession]":
     try:
         from pyspark.sql import SparkSession

@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
-from smalti.catalog.header import Header
+from smalti.catalog.header import Header, read_header
+from smalti.errors import StoreNotFound, VersionNotFound
+from smalti.storage import Store
 from smalti_dagster.automation.debounce import MAX_TRIES
 from smalti_dagster.automation.states import UNFINISHED
 from smalti_dagster.checks.check import own_checks
@@ -79,7 +81,8 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
     def sensor(context: dg.SensorEvaluationContext, storage: StorageResource) -> dg.SensorResult:
         """Request a run for a digest that was not trained on yet, pinned to that version."""
         settle(context.instance, declared, storage, own_checks(context, declared))
-        header = checked_version(shards_of(declared, storage).store())
+        store = shards_of(declared, storage).store()
+        header = checked_version(store)
         waiting = _unchecked(context.instance, declared, header)
         if header is None:
             none = f"no version of {declared.name} has passed its blocking checks yet{waiting}"
@@ -93,7 +96,11 @@ def build_train_sensor(declared: Declaration, *, interval_seconds: int = 30) -> 
             return dg.SensorResult(skip_reason=f"{other}: {todo}", cursor=context.cursor)
         seen = _look(context.instance, declared, ContentRuns.from_cursor(context.cursor, header.digest))
         started = context.last_sensor_start_time or 0.0
-        reason = _why_not_again(seen, started) or _why_not_now(context.instance, declared)
+        reason = (
+            _why_not_again(seen, started)
+            or _why_not_yet(context.instance, declared, store, header)
+            or _why_not_now(context.instance, declared)
+        )
         if reason:
             return dg.SensorResult(skip_reason=f"{name} {reason}{waiting}", cursor=seen.to_cursor())
         return dg.SensorResult(run_requests=[_request(declared, header, seen)], cursor=seen.to_cursor())
@@ -157,6 +164,22 @@ def _why_not_again(seen: ContentRuns, started: float) -> str:
         "and mend the cause, then re-execute it, which resumes from its newest checkpoint, or switch this sensor off "
         "and on for new tries"
     )
+
+
+def _why_not_yet(instance: dg.DagsterInstance, declared: Declaration, store: Store, header: Header) -> str:
+    """Return how many samples a version lacks before the sensor trains on it; empty if it has enough."""
+    wanted = declared.train.new_samples if declared.train else 0
+    event = latest(instance, declared.key("model")) if wanted else None
+    version = None if event is None else facts_of(event).get("version")
+    if version is None:
+        return ""
+    try:
+        more = header.rows - read_header(store, int(version)).rows
+    except (StoreNotFound, VersionNotFound):  # of another place, or removed
+        return ""
+    if more >= wanted:
+        return ""
+    return f"has {more} samples more than version {version} of the last model, and `new_samples` is {wanted}"
 
 
 def _why_not_now(instance: dg.DagsterInstance, declared: Declaration) -> str:

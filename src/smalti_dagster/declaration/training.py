@@ -78,6 +78,12 @@ class Train(dg.Model, dg.Resolvable):
     )
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
     cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
+    new_samples: int = Field(
+        default=0,
+        ge=0,
+        description="Samples that a version must have beyond the one of the last model before the sensor trains on it; "
+        "0: it trains on every version.",
+    )
     tracking: Tracking = Tracking()
     options: dict[str, float | int | str | bool | list[str] | dict[str, Any]] = Field(
         default={}, description="Further fields that the Launchpad shows for the model, such as learning_rate."

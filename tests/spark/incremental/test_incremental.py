@@ -29,9 +29,9 @@ from smalti.errors import CatalogError, CommitConflict, IndexFileError, SchemaEr
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
 from smalti.spark.added_columns import add_columns
+from smalti.spark.image_set import reshard_images, source_files
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
-from smalti.spark.image_set import reshard_images, source_files
 from smalti.storage import open_store
 from smalti.writer import MDSWriter, delete
 from smalti.writer.tables.attempts import Attempt

@@ -145,7 +145,7 @@ def test_the_output_mode_complete_is_refused_with_what_to_do(spark, source, tmp_
     query = (
         counts.writeStream.format("mds").outputMode("complete").option("checkpointLocation", tmp_path / "checkpoint")
     )
-    with pytest.raises(PySparkException, match="the output mode is `complete`"):
+    with pytest.raises(PySparkException, match='the output mode is "complete"'):
         query.start(str(tmp_path / "out")).processAllAvailable()
 
 

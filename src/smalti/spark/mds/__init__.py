@@ -1,5 +1,34 @@
 """MDS as a data source of Spark: `format("mds")` reads, writes and streams into shard sets.
 
 `options` reads the options, `reading` and `writing` have one direction each, and `source` has the class that Spark
-knows. PySpark 4.0 or later is needed; it is imported by the modules, so import them only when it is there.
+knows. PySpark 4.0 or later is needed; the modules import it, so import them only when it is there.
 """
+
+from typing import TYPE_CHECKING
+
+from smalti.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("mds")` known to a session that does not find it.
+
+    Spark finds it by itself where smalti is installed for the Python of the driver, or of the server of Spark Connect.
+
+    Raises:
+        MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
+    """
+    import pyspark
+
+    if not hasattr(spark, "dataSource"):
+        raise MissingDependency(
+            f'format("mds") needs PySpark 4.0 or later, found {pyspark.__version__}: update it, or write with '
+            "`smalti.spark.dataframe_to_mds`",
+            package="pyspark",
+            extra="spark",
+        )
+    from smalti.spark.mds.source import MDSDataSource
+
+    spark.dataSource.register(MDSDataSource)

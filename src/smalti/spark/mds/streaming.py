@@ -61,8 +61,8 @@ class ShardSetStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  
         """
         if overwrite:
             raise ArgumentError(
-                'format("mds") appends the rows of each micro-batch, and the output mode is `complete`: use '
-                '`.outputMode("append")`, or `foreachBatch` with `dataframe_to_mds(..., mode="overwrite")`'
+                'format("mds") appends the rows of each micro-batch, and the output mode is "complete": use '
+                '`.outputMode("append")`, or call `dataframe_to_mds(..., mode="overwrite")` for each batch'
             )
         values = parse_options(given, STREAM_OPTIONS, _ELSEWHERE)
         self._compact_every = whole_number("compact_every", values.pop("compact_every", 0), 0)

@@ -72,10 +72,12 @@ class SetWrite:
         """
         rows, output = plan_frame(schema, options)
         for name, kinds in rows.casts.items():
-            steps = "".join(f".cast({kind!r})" for kind in kinds)
+            steps = name
+            for kind in kinds:
+                steps = f"CAST({steps} AS {kind.upper()})"
             raise SchemaError(
                 f"Spark sends no columns such as {name!r}, {schema[name].dataType.simpleString()}, to data sources in "
-                f"Python: write col({name!r}){steps} in its place, or call `smalti.spark.dataframe_to_mds`",
+                f"Python: write {steps} in its place, or call `smalti.spark.dataframe_to_mds`",
                 column=name,
             )
         return cls(open_store(place, options.storage_options), options, rows, output)
