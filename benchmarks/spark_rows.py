@@ -6,6 +6,7 @@ from benchmarks.row import Entrant, Row, participants
 _ZSTD = {"zstd": True}
 _DEFAULT = {"is_default": True}
 _GOALS = (at_least(3, "mosaicml"), at_least(0.7, "parquet"))
+_SOURCE = {"smalti-source": (at_least(1 / 1.1, "smalti"),)}
 _FLOORS = participants("parquet", "frame-arrow", **{"frame-read": 1})
 _MORE = ("first_rows_per_s", "cpu_us_per_row", "first_cpu_us_per_row", "mb_per_s", "stored_mb")
 
@@ -14,13 +15,13 @@ def _row(key: str, title: str, workload: str, earlier: str, *, zstd: bool, sampl
     ours = (Entrant("smalti default", "smalti", _DEFAULT),)
     both = (Entrant("smalti zstd", "smalti", _ZSTD), Entrant("mosaicml zstd", "mosaicml", _ZSTD))
     zipped = (*ours, *both) if zstd else ours
-    goals: dict[str, tuple[Goal, ...]] = {"smalti": _GOALS}
+    goals: dict[str, tuple[Goal, ...]] = {"smalti": _GOALS, **_SOURCE}
     if zstd:
         goals["smalti zstd"] = (at_least(3, "mosaicml zstd"),)
     return Row(
         f"spark-{key}", f"DataFrame to shards, {title}", "frame", workload, "rows_per_s", "rows/s",
-        (*participants("smalti", "mosaicml"), *zipped, *_FLOORS), goals, "parquet", earlier, more=_MORE,
-        samples=samples,
+        (*participants("smalti", "smalti-source", "mosaicml"), *zipped, *_FLOORS), goals, "parquet", earlier,
+        more=_MORE, samples=samples,
     )  # fmt: skip
 
 

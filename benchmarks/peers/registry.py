@@ -29,6 +29,7 @@ _MOSAICML = ("mosaicml-streaming", "filelock")
 
 KNOWN: Mapping[str, Known] = {
     "smalti": Known("smalti", "Smalti", ("smalti",), ("smalti",)),
+    "smalti-source": Known("smalti", "SourceSmalti", ("smalti", "pyspark.sql.datasource"), ("smalti",)),
     "smalti-torch": Known("smalti", "TorchSmalti", ("smalti",), ("smalti",)),
     "smalti-plain": Known("smalti", "PlainSmalti", ("smalti",), ("smalti",)),
     "smalti-sparse": Known("smalti", "SparseSmalti", ("smalti",), ("smalti",)),

@@ -124,6 +124,17 @@ class Smalti(Peer):
         return open_store(str(folder))
 
 
+class SourceSmalti(Smalti):
+    """The same shards by Spark's own call."""
+
+    def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
+        """The data source at its defaults, apart from the compression."""
+        writer = frame.write.format("mds").mode("append")
+        if not options.is_default:
+            writer = writer.option("compression", "zstd" if options.zstd else "none")
+        writer.save(str(folder))
+
+
 class TorchSmalti(Smalti):
     """The same dataset under torch's own DataLoader, which takes samples one by one."""
 

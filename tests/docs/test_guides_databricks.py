@@ -15,7 +15,15 @@ from tests.spark.conftest import spark
 from tests.spark.photos import put
 
 __all__ = ["spark"]
-CELLS = ("smalti.diagnose", "prepare_images(", "spark.table(", "smalti.history", "TrainConfig(", "dbutils.secrets")
+CELLS = (
+    "smalti.diagnose",
+    "prepare_images(",
+    "spark.table(",
+    "smalti.spark.register",
+    "smalti.history",
+    "TrainConfig(",
+    "dbutils.secrets",
+)
 SHORT = 'epochs=1, batch_size=4, model="tests.torch.train.tiny_models:convolution"'
 
 

@@ -4,18 +4,24 @@ import json
 import re
 from pathlib import Path
 
+import dagster
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
+import pyspark
 import pytest
 from pyspark.sql import functions
 
-from smalti import open_dataset
+import smalti
+from smalti import StreamingDataLoader, StreamingDataset, history, open_dataset
 from smalti.spark import dataframe_to_mds
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+needs_sources = pytest.mark.skipif(
+    pyspark.__version__ < "4.1", reason="PySpark 4.1 has data sources in Python for streams"
+)
 
 
 @pytest.fixture
@@ -26,7 +32,7 @@ def run(spark, tmp_path, monkeypatch):
     def run_block(page, mark, **names):
         blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
         [text] = [each for each in blocks if mark in each]
-        text = re.sub(r'"(s3://bucket/|/data/|/|data/flowers/)(?=[a-z])', f'"{tmp_path}/', text)
+        text = re.sub(r"""(["'])(s3://bucket/|/data/|/|data/flowers/)(?=[a-z])""", rf"\1{tmp_path}/", text)
         names = {"spark": spark, "dataframe_to_mds": dataframe_to_mds, "out": str(tmp_path / "out"), **names}
         exec(compile(text, page, "exec"), names)
         return names
@@ -36,6 +42,73 @@ def run(spark, tmp_path, monkeypatch):
 
 def test_a_frame_becomes_a_set(spark, run):
     assert run("spark.md", "manifest = dataframe_to_mds(df", df=spark.range(20))["manifest"].rows == 20
+
+
+@needs_sources
+def test_a_frame_is_written_and_read_by_the_source_and_by_sql(spark, run, tmp_path, capsys):
+    df = spark.range(20).selectExpr("id", "if(id < 8, 'rose', 'daisy') as label")
+    run("spark.md", '.option("compression", "zstd").save', df=df)
+    assert run("spark.md", '.option("version", "1")')["flowers"].count() == 20
+    run("spark.md", "CREATE TEMPORARY VIEW flowers")
+    assert capsys.readouterr().out.count("|daisy|") == 2
+    assert smalti.load_manifest(tmp_path / "flowers").rows == 21
+
+
+@pytest.fixture
+def events(spark, tmp_path):
+    """Return a streaming frame with a micro-batch for each of two files of four rows."""
+    spark.range(0, 8, 1, 2).write.json(str(tmp_path / "source"))
+    return spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "source"))
+
+
+@needs_sources
+@pytest.mark.torch
+def test_a_stream_is_written_and_training_follows_it(run, events, tmp_path):
+    query = run("spark.md", '"compact_every"', events=events)["query"]
+    query.processAllAvailable()
+    query.stop()
+    assert [info.operation for info in history(tmp_path / "events")] == ["append", "append"]
+    seen = []
+    names = {"StreamingDataset": StreamingDataset, "StreamingDataLoader": StreamingDataLoader}
+    run("spark.md", "for epoch in", train_step=lambda batch: seen.extend(batch["id"].tolist()), **names)
+    assert sorted(seen) == sorted(3 * list(range(8)))
+
+
+def test_the_sensor_requests_a_run_once_enough_rows_are_new(run, spark, tmp_path):
+    training = dagster.GraphDefinition("training").to_job()
+    sensor = run("spark.md", "def new_events", dagster=dagster, smalti=smalti, training=training)["new_events"]
+    dataframe_to_mds(spark.range(99_999), tmp_path / "events")
+    context = dagster.build_sensor_context(cursor="0")
+    assert sensor(context).skip_message == "version 1 has 99999 rows"
+    dataframe_to_mds(spark.range(1), tmp_path / "events", mode="append")
+    assert sensor(context).run_key == "version-2"
+    assert sensor(context).skip_message == "version 2 has 100000 rows"
+
+
+def test_batches_of_a_stream_are_written_by_the_function(run, events, tmp_path):
+    out = tmp_path / "out"
+    query = run("spark.md", "foreachBatch", events=events, name="events", folder=str(tmp_path / "checkpoint"))["query"]
+    query.processAllAvailable()
+    query.stop()
+    assert smalti.load_manifest(out).rows == 8
+    assert smalti.load_manifest(out).write_id == "events-1"
+
+
+@needs_sources
+def test_the_table_of_options_has_all_that_there_are():
+    from smalti.spark.mds.streaming import STREAM_OPTIONS
+    from smalti.spark.mds.writing import WRITE_OPTIONS
+
+    page = (DOCS / "spark.md").read_text(encoding="utf-8").partition("\n## Options\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    of = {
+        kind: {
+            name for names, kinds in rows if kind in kinds.strip().split(", ") for name in re.findall("`(.+?)`", names)
+        }
+        for kind in ("write", "stream", "read")
+    }
+    assert of["write"] == {*WRITE_OPTIONS, "storage.<name>"}
+    assert of["stream"] == {*STREAM_OPTIONS, "storage.<name>"}
 
 
 def test_a_transform_changes_images_on_their_way(spark, run, tmp_path, flowers):

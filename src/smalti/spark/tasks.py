@@ -413,10 +413,11 @@ def require_bounded(frame: Any, what: str) -> None:
     """
     if getattr(frame, "isStreaming", False):
         raise SchemaError(
-            f"{what} is a streaming DataFrame, whose rows never end: write each of its batches. "
-            "`frame.writeStream.foreachBatch(lambda batch, number: dataframe_to_mds(batch, out, mode='append', "
-            "write_id=f'stream-{number}')).option('checkpointLocation', folder).start()` appends a version for each, "
-            "and the same one if Spark repeats a batch"
+            f"{what} is a streaming DataFrame, whose rows never end: "
+            "`frame.writeStream.format('mds').option('checkpointLocation', folder).start(out)` appends a version for "
+            "each of its batches, and none twice. With PySpark 3.5, `frame.writeStream.foreachBatch(lambda batch, "
+            "number: dataframe_to_mds(batch, out, mode='append', write_id=f'stream-{number}'))"
+            ".option('checkpointLocation', folder).start()` does the same"
         )
 
 

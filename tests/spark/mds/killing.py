@@ -63,8 +63,6 @@ class KillingStore(LocalStore):
 
     def put(self, key, data):
         """Store an object."""
-        if key == INDEX:
-            reached(self.url, "before-index")
         super().put(key, data)
         if ".mds" in key:
             reached(self.url, "joined-stored" if "/joined-" in key else "shard-stored")
@@ -77,6 +75,12 @@ class KillingStore(LocalStore):
         super().put_if_absent(key, data)
         if is_header:
             reached(self.url, "after-header")
+
+    def put_if_match(self, key, data, etag):
+        """Replace an object: the index file of the version before."""
+        if key == INDEX:
+            reached(self.url, "before-index")
+        return super().put_if_match(key, data, etag)
 
 
 class _Killing:
@@ -125,8 +129,9 @@ class KillingSource(MDSDataSource):
 
 
 def write(spark, out, *, mode="append", write_id="one-write"):
-    """Write 120 rows in three partitions as one version."""
-    rows = spark.range(0, 3 * ROWS_PER_FILE, 1, 3).selectExpr("id", "repeat(id, 60) as text")
+    """Write 120 rows as one version: of two partitions with shards of their own, and four whose shards are joined."""
+    rows = spark.range(0, 100, 1, 2).union(spark.range(100, 3 * ROWS_PER_FILE, 1, 4))
+    rows = rows.selectExpr("id", "repeat(id, 60) as text")
     rows.write.format("mds_killing").mode(mode).option("write_id", write_id).options(**SMALL).save(str(out))
 
 
@@ -134,7 +139,7 @@ def stream(spark, out, source):
     """Write every file of the source as a micro-batch of its own, until all are done; small shards are merged twice."""
     rows = spark.readStream.schema("id long, text string").option("maxFilesPerTrigger", 1).parquet(str(source))
     query = (
-        rows.repartition(2)
+        rows.repartition(6)
         .writeStream.format("mds_killing")
         .option("checkpointLocation", f"{out}.checkpoint")
         .options(**SMALL, compact_every=2)

@@ -9,9 +9,13 @@ import pytest
 pytest.importorskip("pyspark", minversion="4.0")
 
 from pyspark.errors import PySparkException
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 
 from smalti.catalog import history, load_manifest
+from smalti.errors import MissingDependency
 from smalti.spark import dataframe_to_mds, register
+from smalti.spark.mds.streaming import ShardSetStreamWriter
 from smalti.storage import open_store
 from tests.spark.writing.test_convert import files, read
 
@@ -147,6 +151,12 @@ def test_the_output_mode_complete_is_refused_with_what_to_do(spark, source, tmp_
     )
     with pytest.raises(PySparkException, match='the output mode is "complete"'):
         query.start(str(tmp_path / "out")).processAllAvailable()
+
+
+def test_pyspark_without_arrow_batches_for_streams_is_refused_with_what_to_do(monkeypatch):
+    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
+    with pytest.raises(MissingDependency, match=r"need PySpark 4\.1 or later, found 4\..* or use `foreachBatch`"):
+        ShardSetStreamWriter(StructType(), {"path": "/sets/a"}, overwrite=False)
 
 
 def test_foreach_batch_with_dataframe_to_mds_counts_each_row_once_too(spark, source, tmp_path):

@@ -180,7 +180,7 @@ def test_a_task_that_is_tried_again_counts_once(spark, tmp_path):
 
 def test_a_type_that_spark_does_not_send_to_python_sources_is_refused_with_the_cast_that_works(spark, tmp_path):
     frame = rows_of(spark).selectExpr("id", "interval '1' month as months")
-    with pytest.raises(PySparkException, match=r"write CAST\(CAST\(months AS INTERVAL MONTH\) AS INT\)"):
+    with pytest.raises(PySparkException, match=r"'months'.* cast it to interval month, then to int"):
         save(frame, tmp_path)
     cast = frame.selectExpr("id", "CAST(CAST(months AS INTERVAL MONTH) AS INT) as months")
     save(cast, tmp_path, compression="none")
@@ -191,3 +191,14 @@ def test_a_frame_with_odd_column_names_keeps_them(spark, tmp_path):
     frame = spark.range(3).selectExpr("id as `a.b`", "id as `with ``ticks`", "id as `ünï`")
     save(frame, tmp_path, compression="none")
     assert list(read(tmp_path)[0]) == ["a.b", "with `ticks", "ünï"]
+
+
+def test_sql_inserts_into_a_view_and_a_table_of_the_catalog_is_refused_with_the_view_to_make(spark, tmp_path):
+    save(rows_of(spark, 0, 10), tmp_path, compression="none")
+    spark.sql(f"CREATE TEMPORARY VIEW numbers USING mds OPTIONS (path '{tmp_path}')")
+    spark.sql("INSERT INTO numbers SELECT 10L, 3, 'ten'")
+    assert ids(tmp_path) == list(range(11))
+    spark.sql("INSERT OVERWRITE numbers SELECT 11L, 4, 'eleven'")
+    assert ids(tmp_path) == [11]
+    with pytest.raises(PySparkException, match="use `CREATE TEMPORARY VIEW photos USING mds OPTIONS"):
+        spark.sql(f"CREATE TABLE numbers_of_catalog USING mds OPTIONS (path '{tmp_path}')")

@@ -7,14 +7,16 @@ repeats a batch after a crash, the version with its id is found, and nothing is 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+import pyspark
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
 
 from smalti.attributes import whole_number
 from smalti.catalog.retention import markers
-from smalti.errors import ArgumentError, CommitConflict, SmaltiError
+from smalti.errors import ArgumentError, CommitConflict, MissingDependency, SmaltiError
 from smalti.spark.mds.options import Parse, parse_options, place_of
 from smalti.spark.mds.writing import (
     ELSEWHERE,
@@ -41,10 +43,14 @@ _ELSEWHERE = {
     "write_id": "each micro-batch has one of its own",
 }
 _PREFIX = "stream-"
+_ARROW_WRITER = "DataSourceStreamArrowWriter"
 _LOG = logging.getLogger(__name__)
 
 
-class ShardSetStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # PySpark is Any here
+_Base: Any = getattr(datasource, _ARROW_WRITER, object)  # PySpark 4.0 has none, and reads and writes all the same
+
+
+class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
     """The writer of a query's micro-batches; Spark creates one for the tasks and one for each commit."""
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], *, overwrite: bool) -> None:
@@ -58,7 +64,15 @@ class ShardSetStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  
         Raises:
             SchemaError: A column cannot be stored as requested.
             ArgumentError: An option is unknown, or has an unusable value; or the output mode is `complete`.
+            MissingDependency: PySpark is 4.0, which sends no Arrow batches to streams in Python.
         """
+        if not hasattr(datasource, _ARROW_WRITER):
+            raise MissingDependency(
+                f'streams into format("mds") need PySpark 4.1 or later, found {pyspark.__version__}: update it, or use '
+                "`foreachBatch` with `smalti.spark.dataframe_to_mds`",
+                package="pyspark",
+                extra="spark",
+            )
         if overwrite:
             raise ArgumentError(
                 'format("mds") appends the rows of each micro-batch, and the output mode is "complete": use '

@@ -72,12 +72,9 @@ class SetWrite:
         """
         rows, output = plan_frame(schema, options)
         for name, kinds in rows.casts.items():
-            steps = name
-            for kind in kinds:
-                steps = f"CAST({steps} AS {kind.upper()})"
             raise SchemaError(
                 f"Spark sends no columns such as {name!r}, {schema[name].dataType.simpleString()}, to data sources in "
-                f"Python: write {steps} in its place, or call `smalti.spark.dataframe_to_mds`",
+                f"Python: cast it to {', then to '.join(kinds)}, or call `smalti.spark.dataframe_to_mds`",
                 column=name,
             )
         return cls(open_store(place, options.storage_options), options, rows, output)
