@@ -14,7 +14,7 @@ from smalti.spark import add_columns, dataframe_to_mds
 from smalti.writer import delete
 from tests.shard_sets import write_set
 from tests.spark.types.test_every_type import SQL
-from tests.typed_sets import write_typed_set
+from tests.typed_sets import LOGICAL, write_typed_set
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 or later")
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -105,11 +105,15 @@ def test_a_set_of_mosaicml_is_read_as_smalti_reads_it(spark, shared, name, left_
         assert [plain(row[column]) for column in names] == [plain(sample[column]) for column in names]
 
 
-def test_values_that_spark_cannot_hold_are_errors_that_name_the_column(spark, shared):
+def test_values_that_spark_cannot_hold_are_errors_that_name_the_column(spark, shared, tmp_path):
     said = fault_of(load(spark, shared / "golden" / "arrays", columns="any").collect)
     assert "where the first has float16 and 3: a column of lists has one type. Leave it out with `columns`" in said
     said = fault_of(load(spark, shared / "golden" / "text", columns="si").collect)
     assert "column 'si' (str_int): a value does not fit Arrow type int64" in said
+    wide = {"type": "decimal", "precision": 50, "scale": 2}
+    place = write_typed_set(tmp_path, 9, logical=LOGICAL | {"price": wide})
+    said = fault_of(lambda: load(spark, place))
+    assert "column 'price' (str_decimal) has type decimal256(50, 2), for which Spark has none: leave it out" in said
 
 
 def test_the_version_the_split_and_the_columns_are_those_asked_for(spark, tmp_path):

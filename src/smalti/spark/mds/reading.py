@@ -7,6 +7,7 @@ Tasks fetch these, verify them and send the columns on; nothing is kept in a cac
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,16 +172,16 @@ def _stream(place: str, options: Mapping[str, Any], pin: Pin | None) -> StreamOp
 
 def _spark_field(column: ArrowColumn) -> StructField:
     """Return name and type of a column for Spark."""
-    try:
+    kind = None
+    with suppress(PySparkException):
         kind = from_arrow_type(_nearest(column.field.type))
-        if isinstance(kind, DecimalType) and not 0 <= kind.scale <= kind.precision <= _MAX_DIGITS:
-            raise TypeError
-    except (PySparkException, TypeError) as error:
+    is_decimal = isinstance(kind, DecimalType)
+    if kind is None or (is_decimal and not 0 <= kind.scale <= kind.precision <= _MAX_DIGITS):
         raise SchemaError(
             f"column {column.name!r} ({column.encoding}) has type {column.field.type}, for which Spark has none: leave "
             "it out with the option `columns`",
             column=column.name,
-        ) from error
+        )
     return StructField(column.name, kind, column.field.nullable)
 
 
