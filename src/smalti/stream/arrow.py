@@ -120,11 +120,20 @@ class ArrowReader:
     as_stored: bool = False
     """True for the values as stored, False for the values that they represent."""
     first_arrays: Mapping[str, np.ndarray[Any, Any] | None] | None = None
-    """By name of a column whose encoding does not say the number of axes: its first array."""
+    """By name of a column whose encoding does not say the number of axes: an empty array like its first one."""
 
     @classmethod
-    def of(cls, found: ShardSet, names: Sequence[str] | None = None, *, as_stored: bool = False) -> "ArrowReader":
+    def of(
+        cls,
+        found: ShardSet,
+        names: Sequence[str] | None = None,
+        *,
+        as_stored: bool = False,
+        first_arrays: Mapping[str, Any] | None = None,
+    ) -> "ArrowReader":
         """Return the reader of a set; fetches the first shards if only their arrays say how many axes they have.
+
+        `first_arrays` are those of another reader of this version.
 
         Raises:
             SchemaError: there is no such column, one has no form in Arrow, or shards have different columns.
@@ -136,8 +145,10 @@ class ArrowReader:
         chosen = None if names is None else tuple(names)
         plain = cls(found.store, found.columns, logical, chosen, as_stored)
         plain._check_columns(found)
-        unclear = [] if as_stored else plain._of_unknown_axes()
-        reader = replace(plain, first_arrays=plain._first_arrays(spans_of(found), unclear)) if unclear else plain
+        known = dict(first_arrays or {})
+        unclear = [] if as_stored else [name for name in plain._of_unknown_axes() if name not in known]
+        known |= plain._first_arrays(spans_of(found), unclear) if unclear else {}
+        reader = replace(plain, first_arrays=known)
         _ = reader.columns
         return reader
 
@@ -246,7 +257,7 @@ class ArrowReader:
         return found
 
     def _first_arrays(self, spans: Sequence[RowSpan], names: Sequence[str]) -> dict[str, Any]:
-        """Return the first array of each of these columns that is not null."""
+        """Return an empty array like the first one of each of these columns; None if all are null."""
         found: dict[str, Any] = {}
         for span in spans:
             with ExitStack() as stack:
@@ -256,10 +267,11 @@ class ArrowReader:
                     for name in (name for name in names if name in columns and name not in found):
                         row = _first_valid(shard, name + MASK_SUFFIX, columns)
                         if row is not None:
-                            found[name] = shard.batch(np.array([row]))[name][0]
+                            array = shard.batch(np.array([row]))[name][0]
+                            found[name] = np.empty((0,) * array.ndim, array.dtype)
             if len(found) == len(names):
                 break
-        return found
+        return {name: found.get(name) for name in names}
 
 
 def _values(columns: Sequence[ArrowColumn], shards: Sequence[AnyShard], rows: Rows) -> dict[str, pa.Array]:

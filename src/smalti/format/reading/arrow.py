@@ -194,7 +194,7 @@ def _simple_form(
         images = pa.list_(pa.field("item", pa.binary(), nullable=False))
         return images, lambda values: pa.array(map(codec.files, values.tolist()), images), keep
     if isinstance(codec, StrDecimal) and kind.get("type") == "decimal":
-        decimal = pa.decimal128(int(kind["precision"]), int(kind["scale"]))
+        decimal = _decimal(kind)
         return decimal, lambda values: pa.array(_decoded(codec, values), decimal), {}
     if isinstance(codec, StrDecimal):
         return pa.string(), lambda values: _binary(values, codec).cast(pa.large_string()).cast(pa.string()), keep
@@ -314,7 +314,7 @@ def json_arrow(kind: Mapping[str, Any]) -> pa.DataType:
     if family in _JSON_LEAVES:
         return _JSON_LEAVES[family]
     if family == "decimal":
-        return pa.decimal128(int(kind["precision"]), int(kind["scale"]))
+        return _decimal(kind)
     if family == "list":
         return pa.list_(json_arrow(kind["of"]))
     if family == "map":
@@ -322,6 +322,11 @@ def json_arrow(kind: Mapping[str, Any]) -> pa.DataType:
     if family == "struct":
         return pa.struct([(name, json_arrow(each)) for name, each in kind["fields"].items()])
     return _number_arrow(kind)
+
+
+def _decimal(kind: Mapping[str, Any]) -> pa.DataType:
+    precision = int(kind["precision"])
+    return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, int(kind["scale"]))  # 38 digits in 128 bits
 
 
 def _nested(codec: Encoding, values: Any, arrow: pa.DataType, restore: Restore | None) -> pa.Array:

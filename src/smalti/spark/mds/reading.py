@@ -7,7 +7,8 @@ Tasks fetch these, verify them and send the columns on; nothing is kept in a cac
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import DataType, LongType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, LongType, StructField, StructType
 
 from smalti.catalog import Manifest
 from smalti.catalog.sidecars import columns_of
@@ -25,11 +26,11 @@ from smalti.format import ShardInfo
 from smalti.format.reading.arrow import ArrowColumn
 from smalti.format.sizes import parse_byte_count
 from smalti.spark.mds.options import Parse, flag, names, parse_options, place_of, words
+from smalti.spark.mds.writing import WRITE_OPTIONS
 from smalti.stream import StreamOptions
 from smalti.stream.arrow import ArrowReader, Rows, RowSpan, group_spans, spans_of
 from smalti.stream.shard_set import ShardSet, find_shard_set, load_shard_set
 from smalti.writer.filters import parse_filters
-from smalti.writer.tables.plan import WriteOptions
 
 SAMPLE_ID = "_sample_id"
 """Column with the number of the sample in the version, which `delete` and `add_columns` take."""
@@ -42,10 +43,11 @@ _OPTIONS: Mapping[str, Parse] = {
     "partition_size": str,
 }
 _ELSEWHERE = {
-    **dict.fromkeys([option.name for option in fields(WriteOptions)], "it is an option of writing"),
+    **dict.fromkeys(WRITE_OPTIONS, "it is an option of writing"),
     "tag": "give the tag as `version`",
 }
 _PARTITION_SIZE = "128mb"
+_MAX_DIGITS = 38  # of Spark's decimals
 _NEAREST = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -63,6 +65,8 @@ class Pin:
     version: int
     """Its number; 0 for a set without versions."""
     digest: str
+    first_arrays: Mapping[str, Any] | None = field(default=None, compare=False)
+    """Those of its `ArrowReader`, which cost the reading of a shard."""
 
 
 class OpenSet:
@@ -95,13 +99,14 @@ class OpenSet:
             if options.get("sample_ids", False):
                 raise SchemaError(f"{url} has a column {SAMPLE_ID!r} of its own: leave `sample_ids` out")
             with_ids = False
-        self.pin = Pin(manifest.version, manifest.digest)
-        if pin not in (None, self.pin):
+        if pin not in (None, Pin(manifest.version, manifest.digest)):
             raise CatalogError(
                 f"{url} is not what it was when the DataFrame was made, and has no older versions: load it again",
                 url=url,
             )
-        self.reader = ArrowReader.of(self._found, self._found.options.columns)
+        known = None if pin is None else pin.first_arrays
+        self.reader = ArrowReader.of(self._found, self._found.options.columns, first_arrays=known)
+        self.pin = Pin(manifest.version, manifest.digest, self.reader.first_arrays)
         self.schema = StructType(self._fields(wanted, with_ids=with_ids))
         if asked is not None:
             _check_asked(asked, self.schema)
@@ -167,14 +172,16 @@ def _stream(place: str, options: Mapping[str, Any], pin: Pin | None) -> StreamOp
 
 def _spark_field(column: ArrowColumn) -> StructField:
     """Return name and type of a column for Spark."""
-    try:
+    kind = None
+    with suppress(PySparkException):
         kind = from_arrow_type(_nearest(column.field.type))
-    except PySparkException as error:
+    is_decimal = isinstance(kind, DecimalType)
+    if kind is None or (is_decimal and not 0 <= kind.scale <= kind.precision <= _MAX_DIGITS):
         raise SchemaError(
             f"column {column.name!r} ({column.encoding}) has type {column.field.type}, for which Spark has none: leave "
             "it out with the option `columns`",
             column=column.name,
-        ) from error
+        )
     return StructField(column.name, kind, column.field.nullable)
 
 
@@ -184,15 +191,15 @@ def _check_asked(asked: StructType, own: StructType) -> None:
     Raises:
         SchemaError: One has another type.
     """
-    for field, stored in zip(asked, own, strict=True):
-        if field.dataType.json() not in (stored.dataType.json(), _with_nulls(stored.dataType)):
+    for given, stored in zip(asked, own, strict=True):
+        if given.dataType.json() not in (stored.dataType.json(), _with_nulls(stored.dataType)):
             raise SchemaError(
-                f"column {field.name!r} has type {stored.dataType.simpleString()}, and the schema that was given says "
-                f"{field.dataType.simpleString()}: load it as it is, and cast it",
-                column=field.name,
+                f"column {given.name!r} has type {stored.dataType.simpleString()}, and the schema that was given says "
+                f"{given.dataType.simpleString()}: load it as it is, and cast it",
+                column=given.name,
             )
-        if stored.nullable and not field.nullable:
-            raise SchemaError(f"column {field.name!r} has nulls, and the schema that was given allows none")
+        if stored.nullable and not given.nullable:
+            raise SchemaError(f"column {given.name!r} has nulls, and the schema that was given allows none")
 
 
 def _with_nulls(kind: DataType) -> str:
@@ -246,7 +253,7 @@ class MDSReader(DataSourceReader):  # type: ignore[misc]
             for numbers, batch in self._chosen(span):
                 arrays = {SAMPLE_ID: pa.array(numbers)} | dict(zip(batch.schema.names, batch.columns, strict=True))
                 yield pa.RecordBatch.from_arrays(
-                    [arrays[field.name].cast(field.type) for field in self._schema], schema=self._schema
+                    [arrays[column.name].cast(column.type) for column in self._schema], schema=self._schema
                 )
 
     def _chosen(self, span: RowSpan) -> Iterator[tuple[Rows, pa.RecordBatch]]:
