@@ -52,6 +52,7 @@ def test_a_frame_is_written_and_read_by_the_source_and_by_sql(spark, run, tmp_pa
     run("spark.md", "CREATE TEMPORARY VIEW flowers")
     assert capsys.readouterr().out.count("|daisy|") == 2
     assert smalti.load_manifest(tmp_path / "flowers").rows == 21
+    assert spark.table("flowers").count() == 20, "a view reads the version that was the newest when it was made"
 
 
 @pytest.fixture
