@@ -128,7 +128,10 @@ class SourceSmalti(Smalti):
     """The same shards by Spark's own call."""
 
     def write_frame(self, frame: Any, folder: Path, options: WriteOptions) -> None:
-        """The data source at its defaults, apart from the compression."""
+        """The data source at its defaults, apart from the compression, in a session that knows it."""
+        from smalti.spark import register
+
+        register(frame.sparkSession)
         writer = frame.write.format("mds").mode("append")
         if not options.is_default:
             writer = writer.option("compression", "zstd" if options.zstd else "none")

@@ -368,12 +368,18 @@ def _this_attempt() -> Attempt:
     return Attempt.new(context.partitionId())
 
 
-@contextlib.contextmanager
-def _small_batches(spark: "SparkSession") -> Iterator[None]:
-    """Limit Arrow batches inside the block, on sessions that this library did not start; existing limits are kept."""
+def limit_batches(spark: "SparkSession") -> list[str]:
+    """Limit the Arrow batches of a session; existing limits are kept. Return the settings that were changed."""
     changed = [name for name in ARROW_BATCHES if spark.conf.get(name, None) is None]
     for name in changed:
         spark.conf.set(name, ARROW_BATCHES[name])
+    return changed
+
+
+@contextlib.contextmanager
+def _small_batches(spark: "SparkSession") -> Iterator[None]:
+    """Limit Arrow batches inside the block, on sessions that this library did not start; existing limits are kept."""
+    changed = limit_batches(spark)
     try:
         yield
     finally:

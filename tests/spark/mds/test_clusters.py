@@ -73,7 +73,7 @@ def test_a_standalone_cluster_writes_streams_and_reads_in_s3(tmp_path, s3_server
         check_all(*run(master, f"s3://{bucket}/set", tmp_path, options, conf))
 
 
-@pytest.mark.nightly  # beside the programs of `tests/spark/writing`, which take turns
+@pytest.mark.nightly  # beside test_connect.py, which does not stream
 def test_spark_connect_writes_streams_and_reads(tmp_path):
     with connect_turn():
         check_all(*run("connect", tmp_path / "out", tmp_path))

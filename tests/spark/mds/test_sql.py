@@ -10,6 +10,7 @@ import pyspark_mds
 from smalti.catalog import load_manifest
 from smalti.errors import MissingDependency
 from smalti.spark import dataframe_to_mds, register
+from smalti.spark.session import ARROW_BATCHES
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 or later")
 
@@ -51,6 +52,19 @@ def test_a_table_of_a_catalog_is_refused_when_it_is_made_because_spark_drops_its
 def test_a_session_gets_the_source_by_name_too(spark, photos):
     register(spark)
     assert spark.read.format("mds").load(str(photos)).count() == 6
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_registration_limits_arrow_batches_unless_the_session_has_limits(spark):
+    for name in ARROW_BATCHES:
+        spark.conf.unset(name)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "77")
+    register(spark)
+    assert {name: spark.conf.get(name) for name in ARROW_BATCHES} == {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "77",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
+    }
 
 
 def test_spark_finds_the_source_in_a_module_of_its_prefix():

@@ -155,7 +155,7 @@ def test_the_output_mode_complete_is_refused_with_what_to_do(spark, source, tmp_
 
 def test_pyspark_without_arrow_batches_for_streams_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
-    with pytest.raises(MissingDependency, match=r"need PySpark 4\.1 or later, found 4\..* or use `foreachBatch`"):
+    with pytest.raises(MissingDependency, match=r"need PySpark 4\.1 or later, found 4\..* or call `smalti.spark"):
         ShardSetStreamWriter(StructType(), {"path": "/sets/a"}, overwrite=False)
 
 

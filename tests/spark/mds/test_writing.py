@@ -193,12 +193,10 @@ def test_a_frame_with_odd_column_names_keeps_them(spark, tmp_path):
     assert list(read(tmp_path)[0]) == ["a.b", "with `ticks", "ünï"]
 
 
-def test_sql_inserts_into_a_view_and_a_table_of_the_catalog_is_refused_with_the_view_to_make(spark, tmp_path):
+def test_sql_appends_to_a_view_and_overwrites_it(spark, tmp_path):
     save(rows_of(spark, 0, 10), tmp_path, compression="none")
     spark.sql(f"CREATE TEMPORARY VIEW numbers USING mds OPTIONS (path '{tmp_path}')")
     spark.sql("INSERT INTO numbers SELECT 10L, 3, 'ten'")
     assert ids(tmp_path) == list(range(11))
     spark.sql("INSERT OVERWRITE numbers SELECT 11L, 4, 'eleven'")
     assert ids(tmp_path) == [11]
-    with pytest.raises(PySparkException, match="use `CREATE TEMPORARY VIEW photos USING mds OPTIONS"):
-        spark.sql(f"CREATE TABLE numbers_of_catalog USING mds OPTIONS (path '{tmp_path}')")

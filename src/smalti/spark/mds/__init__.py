@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("mds")` known to a session that does not find it.
+    """Make `format("mds")` known to a session that does not find it, and limit the session's Arrow batches to 2 MiB.
 
     Spark finds it by itself where smalti is installed for the Python of the driver, or of the server of Spark Connect.
+    Limits that the session has are kept; a source cannot set them, and Spark's own make writes of pictures slower.
 
     Raises:
         MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
@@ -30,5 +31,7 @@ def register(spark: "SparkSession") -> None:
             extra="spark",
         )
     from smalti.spark.mds.source import MDSDataSource
+    from smalti.spark.tasks import limit_batches
 
+    limit_batches(spark)
     spark.dataSource.register(MDSDataSource)

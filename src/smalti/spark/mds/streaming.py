@@ -68,8 +68,8 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
         """
         if not hasattr(datasource, _ARROW_WRITER):
             raise MissingDependency(
-                f'streams into format("mds") need PySpark 4.1 or later, found {pyspark.__version__}: update it, or use '
-                "`foreachBatch` with `smalti.spark.dataframe_to_mds`",
+                f'streams into format("mds") need PySpark 4.1 or later, found {pyspark.__version__}: update it, or '
+                "call `smalti.spark.dataframe_to_mds` for each batch, as docs/spark.md shows",
                 package="pyspark",
                 extra="spark",
             )
