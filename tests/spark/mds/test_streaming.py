@@ -100,6 +100,7 @@ def test_small_shards_are_merged_after_every_n_batches(spark, source, tmp_path):
     stream(rows_of(spark, source), tmp_path / "out", compact_every=2)
     assert ids(tmp_path / "out") == list(range(40))
     assert operations(tmp_path / "out") == ["append", "append", "compact", "append", "append", "compact"]
+    assert [info.rows for info in history(open_store(tmp_path / "out"))] == [10, 20, 20, 30, 40, 40]
     assert len(load_manifest(open_store(tmp_path / "out")).shards) == 1
 
 

@@ -11,6 +11,8 @@ from smalti.errors import MissingDependency
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from smalti.spark.mds.source import MDSDataSource
+
 
 def register(spark: "SparkSession") -> None:
     """Make `format("mds")` known to a session that does not find it, and limit the session's Arrow batches to 2 MiB.
@@ -21,17 +23,26 @@ def register(spark: "SparkSession") -> None:
     Raises:
         MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
     """
-    import pyspark
+    source = _source_class() if hasattr(spark, "dataSource") else None
+    if source is None:
+        import pyspark
 
-    if not hasattr(spark, "dataSource"):
         raise MissingDependency(
             f'format("mds") needs PySpark 4.0 or later, found {pyspark.__version__}: update it, or write with '
             "`smalti.spark.dataframe_to_mds`",
             package="pyspark",
             extra="spark",
         )
-    from smalti.spark.mds.source import MDSDataSource
     from smalti.spark.tasks import limit_batches
 
     limit_batches(spark)
-    spark.dataSource.register(MDSDataSource)
+    spark.dataSource.register(source)
+
+
+def _source_class() -> "type[MDSDataSource] | None":
+    """Return the class; None if this PySpark has not all of 4.0, as in some runtimes of Databricks."""
+    try:
+        from smalti.spark.mds.source import MDSDataSource
+    except ImportError:
+        return None
+    return MDSDataSource
