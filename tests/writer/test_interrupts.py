@@ -77,6 +77,14 @@ def test_publishing_that_fails_unclearly_in_the_block_deletes_no_shard(tmp_path)
 # ---------------------------------------------------------------------- interrupts
 
 
+@pytest.fixture(autouse=True)
+def interrupts_arrive():
+    """Have Ctrl-C raise `KeyboardInterrupt`: a background job of a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class InterruptingStore(MemoryStore):
     """A store that interrupts the main thread, as Ctrl-C does, while it waits for the first put."""
 

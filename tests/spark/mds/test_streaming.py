@@ -1,5 +1,6 @@
 """`df.writeStream.format("mds")`: a version for each micro-batch that has rows, exactly once."""
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +39,9 @@ def source(tmp_path):
 
 
 def add_file(folder, number):
-    pq.write_table(pa.table({"id": range(number * 10, number * 10 + 10)}), folder / f"{number}.parquet")
+    path = folder / f"{number}.parquet"
+    pq.write_table(pa.table({"id": range(number * 10, number * 10 + 10)}), path)
+    os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))  # Spark reads the oldest file first
 
 
 def rows_of(spark, source):
