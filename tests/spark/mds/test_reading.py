@@ -10,7 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 -- as users of Spark name i
 
 from smalti.catalog import load_manifest, tag
 from smalti.dataset import open_dataset
+from smalti.errors import SmaltiError
 from smalti.spark import add_columns, dataframe_to_mds
+from smalti.spark.mds.source import MDSDataSource
 from smalti.writer import delete
 from tests.shard_sets import write_set
 from tests.spark.types.test_every_type import SQL
@@ -264,9 +266,11 @@ def test_a_partition_has_whole_shards_up_to_its_size_and_parts_of_larger_ones(sp
         ({"columns": ""}, "`columns` names no column; to count the samples, read `_sample_id` alone"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_refused_by_name(spark, tmp_path, options, said):
+def test_an_option_that_cannot_be_used_is_refused_by_name(tmp_path, options, said):
     write_set(tmp_path, 3)
-    assert said in fault_of(lambda: load(spark, tmp_path, **options))
+    with pytest.raises(SmaltiError) as caught:
+        MDSDataSource({"path": str(tmp_path), **options}).schema()
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,16 @@ pytest.importorskip("pyspark", minversion="4.0")
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from smalti.catalog import history, load_manifest, verify
 from smalti.catalog.retention.markers import MARKERS
 from smalti.catalog.retention.vacuum import vacuum
+from smalti.errors import ArgumentError, CatalogError, SchemaError
 from smalti.spark import register
 from smalti.spark.mds.options import EXPECTED, parse_options
 from smalti.spark.mds.streaming import STREAM_OPTIONS
-from smalti.spark.mds.writing import ELSEWHERE, WRITE_OPTIONS
+from smalti.spark.mds.writing import ELSEWHERE, WRITE_OPTIONS, ShardSetWriter
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import open_store
 from tests.spark.writing.test_convert import failing, files, read
@@ -118,14 +120,22 @@ REFUSED = {
 }
 
 
+SCHEMA = StructType([StructField("id", LongType()), StructField("text", StringType())])
+
+
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-def test_options_that_make_no_sense_are_refused_by_name_before_a_row_is_read(spark, tmp_path, options, message):
-    frame = failing(spark).selectExpr("id", "'' text")
-    with pytest.raises(PySparkException, match=r"SchemaError|ArgumentError|CatalogError") as caught:
-        save(frame, tmp_path / "out", **options)
+def test_options_that_make_no_sense_are_refused_by_name(tmp_path, options, message):
+    with pytest.raises((SchemaError, ArgumentError, CatalogError)) as caught:
+        ShardSetWriter(SCHEMA, {"path": str(tmp_path), **options}, overwrite=False)
     assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_are_refused_before_a_row_is_read(spark, tmp_path):
+    with pytest.raises(PySparkException, match=r"ArgumentError: .* no option `compresion`") as caught:
+        save(failing(spark), tmp_path, compresion="zstd")
     assert "a row was read" not in str(caught.value)
-    assert not list(tmp_path.rglob("*.mds*"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("known", [WRITE_OPTIONS, STREAM_OPTIONS], ids=["write", "stream"])
