@@ -129,8 +129,8 @@ class KillingSource(MDSDataSource):
 
 
 def write(spark, out, *, mode="append", write_id="one-write"):
-    """Write 120 rows as one version: of two partitions with shards of their own, and four whose shards are joined."""
-    rows = spark.range(0, 100, 1, 2).union(spark.range(100, 3 * ROWS_PER_FILE, 1, 4))
+    """Write 120 rows as one version: two partitions with shards of their own, ten whose shards are joined."""
+    rows = spark.range(0, 100, 1, 2).union(spark.range(100, 3 * ROWS_PER_FILE, 1, 10))
     rows = rows.selectExpr("id", "repeat(id, 60) as text")
     rows.write.format("mds_killing").mode(mode).option("write_id", write_id).options(**SMALL).save(str(out))
 
@@ -139,7 +139,7 @@ def stream(spark, out, source):
     """Write every file of the source as a micro-batch of its own, until all are done; small shards are merged twice."""
     rows = spark.readStream.schema("id long, text string").option("maxFilesPerTrigger", 1).parquet(str(source))
     query = (
-        rows.repartition(6)
+        rows.repartition(16)
         .writeStream.format("mds_killing")
         .option("checkpointLocation", f"{out}.checkpoint")
         .options(**SMALL, compact_every=2)
