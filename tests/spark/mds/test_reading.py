@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- as users of Spark name i
 
 from smalti.catalog import load_manifest, tag
 from smalti.dataset import open_dataset
-from smalti.errors import SmaltiError
+from smalti.errors import ArgumentError, SmaltiError
 from smalti.spark import add_columns, dataframe_to_mds
 from smalti.spark.mds.source import MDSDataSource
 from smalti.writer import delete
@@ -287,3 +287,8 @@ def test_an_option_that_cannot_be_used_is_refused_by_name(tmp_path, options, sai
 def test_a_schema_that_the_set_does_not_have_is_refused(spark, tmp_path, schema, said):
     write_set(tmp_path, 3)
     assert said in fault_of(spark.read.format("mds").schema(schema).load(str(tmp_path)).collect)
+
+
+def test_a_stream_of_a_set_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ArgumentError, match=r"not read as one: .* reads the newest version"):
+        MDSDataSource({"path": str(tmp_path)}).streamReader(None)

@@ -225,7 +225,7 @@ class Part(InputPartition):  # type: ignore[misc]
     spans: tuple[RowSpan, ...] = ()
 
 
-class MDSReader(DataSourceReader):  # type: ignore[misc]
+class ShardSetReader(DataSourceReader):  # type: ignore[misc]
     """The reader of one version: planned on the driver, and sent to the tasks without the manifest."""
 
     def __init__(self, opened: OpenSet, schema: StructType) -> None:

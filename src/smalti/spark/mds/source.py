@@ -1,11 +1,12 @@
 """The class by which Spark knows `format("mds")`; needs PySpark 4.0 or later."""
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from smalti.spark.mds.reading import MDSReader, OpenSet, Pin
+from smalti.errors import ArgumentError
+from smalti.spark.mds.reading import OpenSet, Pin, ShardSetReader
 from smalti.spark.mds.streaming import ShardSetStreamWriter
 from smalti.spark.mds.writing import ShardSetWriter
 
@@ -36,9 +37,9 @@ class MDSDataSource(DataSource):  # type: ignore[misc]
         self._pin = opened.pin
         return opened.schema
 
-    def reader(self, schema: "StructType") -> MDSReader:
+    def reader(self, schema: "StructType") -> ShardSetReader:
         """Return a reader of these columns."""
-        return MDSReader(OpenSet(self.options, self._pin, schema), schema)
+        return ShardSetReader(OpenSet(self.options, self._pin, schema), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> ShardSetWriter:  # noqa: FBT001 -- of PySpark
         """Return the writer of a query's rows."""
@@ -47,3 +48,14 @@ class MDSDataSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: "StructType", overwrite: bool) -> ShardSetStreamWriter:  # noqa: FBT001, N802
         """Return the writer of a streaming query's micro-batches."""
         return ShardSetStreamWriter(schema, self.options, overwrite=overwrite)
+
+    def streamReader(self, schema: "StructType") -> NoReturn:  # noqa: N802, ARG002 -- of PySpark
+        """Refuse `spark.readStream`.
+
+        Raises:
+            ArgumentError: Always.
+        """
+        raise ArgumentError(
+            'format("mds") is written as a stream and not read as one: `spark.read.format("mds")` reads the newest '
+            "version"
+        )

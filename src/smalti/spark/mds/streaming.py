@@ -29,7 +29,7 @@ from smalti.spark.mds.writing import (
 )
 from smalti.storage import Store
 from smalti.writer.compact import compact
-from smalti.writer.tables.packing import delete_all
+from smalti.writer.tables.packing import collect_parts, delete_all
 from smalti.writer.tables.plan import WriteOptions
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
             StoreError: The store failed for longer than its retries.
         """
         answers = answers_of(messages)
-        if keys_of(answers):
+        if collect_parts(answers):
             write_id = next(message.write_id for message in messages if isinstance(message, ShardsWritten))
             lineage = {"source": "stream", "query": write_id.removeprefix(_PREFIX).rpartition("-")[0], "batch": batchId}
             job = replace(self._job, options=replace(self._job.options, write_id=write_id, lineage=lineage))
@@ -110,7 +110,7 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Remove what the tasks of the micro-batch have stored, unless all were done: see `ShardSetWriter.abort`."""
         if None in messages:
-            delete_all(self._job.store, keys_of(answers_of(messages)))
+            delete_all(self._job.store, keys_of(collect_parts(answers_of(messages))))
 
 
 def _write_id() -> str:

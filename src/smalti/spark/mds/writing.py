@@ -21,7 +21,7 @@ from smalti.spark.mds.options import Parse, mapping, names, optional, parse_opti
 from smalti.spark.writing.plan import plan_frame
 from smalti.storage import Store, open_store
 from smalti.writer.tables.attempts import Answers, Attempt, one_answer_each
-from smalti.writer.tables.packing import collect_parts, delete_all, join_rows
+from smalti.writer.tables.packing import TaskShards, collect_parts, delete_all, join_rows
 from smalti.writer.tables.plan import UPLOADS, InputRows, OutputColumns, WriteOptions, WritePlan, check_append
 from smalti.writer.tables.task import write_shards
 from smalti.writer.tables.versions import Write, begun, identify, publish_shards
@@ -103,7 +103,7 @@ class SetWrite:
             CommitConflict: Another writer published first; nothing is left of this write.
             CommitUnknown: The store no longer answers; the version may be published.
         """
-        keys = keys_of(answers)
+        parts = collect_parts(answers)
         try:
             with begun(self.store, write) as watch:
                 plan = self.plan(write.write_id)
@@ -111,13 +111,13 @@ class SetWrite:
         except CommitUnknown:
             raise
         except SmaltiError:
-            delete_all(self.store, keys)
+            delete_all(self.store, keys_of(parts))
             raise
 
 
-def keys_of(answers: Answers) -> list[str]:
-    """Return the objects that these answers name."""
-    return [name for part in collect_parts(answers) for name in written_keys(part.shards())]
+def keys_of(parts: Sequence[TaskShards]) -> list[str]:
+    """Return the objects that tasks have stored."""
+    return [name for part in parts for name in written_keys(part.shards())]
 
 
 def _join_here(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
@@ -218,4 +218,4 @@ class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is
         stores that is still running.
         """
         if self._write.published is None and None in messages:
-            delete_all(self._job.store, keys_of(answers_of(messages)))
+            delete_all(self._job.store, keys_of(collect_parts(answers_of(messages))))
