@@ -14,7 +14,8 @@ pytest.importorskip("pyspark", minversion="4.0")
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from smalti.catalog import history, verify
+from smalti.catalog import history, load_manifest, verify
+from smalti.catalog.retention.vacuum import vacuum
 from smalti.spark.writing.dataframe import dataframe_to_mds
 from smalti.storage import open_store
 from tests.combinations import nightly
@@ -145,4 +146,17 @@ def test_a_stream_whose_executor_is_killed_counts_each_row_once(out, source, ste
     done = run_apart("local-cluster[2,1,1024]", "stream", out, source)
     assert done.returncode == 0, done.stderr[-2000:]
     assert beside(out, "killed").exists()
+    check_whole(out, num_appends=NUM_FILES)
+
+
+def test_a_micro_batch_that_a_vacuum_took_for_abandoned_is_published_once_when_the_query_goes_on(killing, out, source):
+    beside(out, "kill").write_text("commit-begins worker")
+    with pytest.raises(FAILED):
+        stream(killing, out, source)
+    vacuum(out, older_than=0, dry_run=False, unsafe_ttl=True)
+    assert load_manifest(open_store(out)).rows == len(BEFORE)
+    beside(out, "kill").write_text("commit-ends worker")
+    with pytest.raises(FAILED):
+        stream(killing, out, source)
+    stream(killing, out, source)
     check_whole(out, num_appends=NUM_FILES)

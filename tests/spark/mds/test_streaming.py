@@ -93,7 +93,7 @@ def test_a_micro_batch_that_spark_repeats_is_not_published_again(spark, source, 
 
 
 def test_a_micro_batch_without_rows_makes_no_version(spark, source, tmp_path):
-    stream(rows_of(spark, source).where("id between 10 and 14"), tmp_path / "out")
+    stream(rows_of(spark, source).where("id between 10 and 14"), tmp_path / "out", compact_every=1)
     assert ids(tmp_path / "out") == [10, 11, 12, 13, 14]
     assert operations(tmp_path / "out") == ["append"]
 

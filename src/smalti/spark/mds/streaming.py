@@ -4,6 +4,7 @@ The write id of a micro-batch is that of the query, which its checkpoint keeps, 
 repeats a batch after a crash, the version with its id is found, and nothing is published a second time.
 """
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 
 from smalti.attributes import whole_number
+from smalti.catalog.opening import find_newest
 from smalti.catalog.retention import markers
 from smalti.errors import ArgumentError, CommitConflict, MissingDependency, SmaltiError
 from smalti.spark.mds.options import Parse, parse_options, place_of
@@ -85,7 +87,7 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one partition of a micro-batch, in its task."""
-        plan = self._job.plan(_write_id())
+        plan = self._job.plan(_write_id(self._job.store))
         return write_partition(plan, self._columns, _marked(plan.store, plan.write_id, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- of PySpark
@@ -113,8 +115,11 @@ class ShardSetStreamWriter(_Base):  # type: ignore[misc]  # PySpark is Any here
             delete_all(self._job.store, keys_of(collect_parts(answers_of(messages))))
 
 
-def _write_id() -> str:
+def _write_id(store: Store) -> str:
     """Return the write id of the micro-batch that this task is of.
+
+    A vacuum that takes a batch for abandoned, because the query did not run for days, fences its id. The batch has the
+    next number then, which is the same one whenever Spark repeats it.
 
     Raises:
         SmaltiError: This is no task of a streaming query.
@@ -126,7 +131,13 @@ def _write_id() -> str:
     batch = None if context is None else context.getLocalProperty("streaming.sql.batchId")
     if not query or not batch:
         raise SmaltiError("Spark did not say which micro-batch this task is of, so that it could not be written once")
-    return f"{_PREFIX}{query}-{batch}"
+    write_id = first = f"{_PREFIX}{query}-{batch}"
+    header = find_newest(store).header
+    for number in itertools.count(2):
+        if header is None or write_id in header.writes or write_id not in header.fenced:
+            break
+        write_id = f"{first}.{number}"
+    return write_id
 
 
 def _marked(store: Store, write_id: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,6 +150,8 @@ def _marked(store: Store, write_id: str, batches: Iterator[pa.RecordBatch]) -> I
 
 def _compact(store: Store) -> None:
     """Merge small shards into larger ones, as a version of its own; not if another writer published meanwhile."""
+    if find_newest(store).header is None:  # all micro-batches were empty
+        return
     try:
         compact(store)
     except CommitConflict as error:
