@@ -16,7 +16,7 @@ from hypothesis import is_hypothesis_test
 
 from tests import seeds
 from tests.egress import egress_guard
-from tests.recap import Recap
+from tests.recap import ENDED_JAVA, Recap, ended_java
 
 QUICK_JVM = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
@@ -131,6 +131,15 @@ def nothing_leaves_this_machine():
     """A test that connects to, or looks up, anything but this machine fails."""
     yield
     assert egress_guard.take() == []
+
+
+@pytest.fixture(autouse=True)
+def ended_java_is_noted(record_property):
+    """The recap names the test during which the JVM of this process's session ended: others use it later."""
+    was_there = ended_java() is None
+    yield
+    if was_there and (status := ended_java()) is not None:
+        record_property(ENDED_JAVA, status)
 
 
 @pytest.fixture(autouse=True)

@@ -10,23 +10,24 @@ from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from smalti.spark.session import SparkOptions, build_session
+from smalti.spark.session import SparkOptions, build_session, forget_ended_java
 
-_settings: dict[str, dict[str, str]] = {}
-"""SQL settings of the running session, by the id of its application."""
+_settings: dict[SparkContext, dict[str, str]] = {}
+"""SQL settings that the running session had at first, by its context."""
 
 
 @contextlib.contextmanager
 def own_session(master="local[2,2]"):
     """Return the session of this process: two cores, and a failed task is tried once more."""
+    forget_ended_java()
     context = SparkContext._active_spark_context
-    if context is not None and (context.master != master or context.applicationId not in _settings):
+    if context is not None and (context.master != master or context not in _settings):
         stop_session()
     options = SparkOptions(master, "smalti-tests", "1g", {"spark.python.daemon.module": "tests.spark.warm_daemon"})
     session = build_session(options)
-    if session.sparkContext.applicationId not in _settings:
+    if session.sparkContext not in _settings:
         _settings.clear()
-        _settings[session.sparkContext.applicationId] = settings_of(session)
+        _settings[session.sparkContext] = settings_of(session)
     try:
         yield session
     finally:
@@ -46,7 +47,7 @@ def settings_of(session):
 
 def clear(session):
     """Undo what tests changed in a session."""
-    first, now = _settings[session.sparkContext.applicationId], settings_of(session)
+    first, now = _settings[session.sparkContext], settings_of(session)
     for name in now.keys() - first.keys():
         session.conf.unset(name)
     for name, value in first.items():

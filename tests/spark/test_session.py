@@ -69,6 +69,23 @@ def test_a_running_session_is_returned_unchanged(spark):
     assert build_session(SparkOptions(master="local[1]")) is spark
 
 
+@pytest.mark.process
+def test_a_session_whose_java_was_killed_is_replaced():
+    program = (
+        "from pyspark import SparkContext\n"
+        "from smalti.spark import SparkOptions, build_session\n"
+        "options = SparkOptions(master='local[1]', driver_memory='512m')\n"
+        "first = build_session(options)\n"
+        "SparkContext._gateway.proc.kill()\n"
+        "SparkContext._gateway.proc.wait(60)\n"
+        "second = build_session(options)\n"
+        "print(second is not first, second.range(3).count(), build_session(options) is second)\n"
+        "second.stop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=True)
+    assert done.stdout.split() == ["True", "3", "True"], done.stderr
+
+
 def test_starting_leaves_no_trace_in_the_environment(spark):
     assert "SPARK_LOCAL_IP" not in os.environ
     assert "PYSPARK_PYTHON" not in os.environ

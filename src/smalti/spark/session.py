@@ -64,7 +64,8 @@ class SparkOptions:
 def build_session(options: SparkOptions | None = None) -> "SparkSession":
     """Return a running session; one that this process already has, or a Databricks cluster, is returned unchanged.
 
-    Blocks until the JVM is up, some 3 to 10 seconds. The caller stops the session with `session.stop()`.
+    Blocks until the JVM is up, some 3 to 10 seconds. The caller stops the session with `session.stop()`. A session
+    whose JVM has ended, for lack of memory for example, is replaced by a new one.
 
     Raises:
         MissingDependency: PySpark is not installed, or no Java that Spark runs on.
@@ -78,6 +79,7 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         for name, value in {**ARROW_BATCHES, **options.conf}.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
+    forget_ended_java()
     java = detect_java()
     builder = builder_type.master(options.master).appName(options.app_name)
     for name, value in {**ARROW_BATCHES, **_quiet_conf(options), **options.conf}.items():
@@ -87,6 +89,25 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment(variables):
         return builder.getOrCreate()
+
+
+def forget_ended_java() -> int | None:
+    """Return the exit status of this process's JVM if it has ended, and have PySpark start another; None otherwise.
+
+    PySpark connects to the first JVM of a process only, and when that was killed, even `session.stop()` fails with
+    `ConnectionRefusedError`.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    status: int | None = None if process is None else process.poll()
+    if status is not None:
+        process.stdin.close()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+        SparkSession._activeSession = None
+    return status
 
 
 def _session_type() -> "type[SparkSession]":
