@@ -69,6 +69,12 @@ class ImageClassification(ImageOptions, Task):
                 f"`num_classes` must be at least 1 for task '{config.task}', not {self.num_classes}: {config.data} "
                 "does not list its classes."
             )
+        if self.class_weights and len(self.class_weights) != self.num_classes:
+            raise SchemaError(
+                f"`class_weights` has {len(self.class_weights)} numbers; expected one for each of {self.num_classes} "
+                f"classes of {config.data}.",
+                field="class_weights",
+            )
         for role, name in (("image_column", self.image_column), ("label_column", self.label_column)):
             if name not in columns:
                 raise SchemaError(
@@ -114,7 +120,12 @@ class ImageClassification(ImageOptions, Task):
                 model=config.model,
             )
         smoothing = self.label_smoothing if model.training else 0.0
-        losses = functional.cross_entropy(scores.float(), labels, reduction="none", label_smoothing=smoothing)
+        weights = None
+        if self.class_weights and model.training:
+            weights = torch.tensor(self.class_weights).to(scores.device, non_blocking=True)
+        losses = functional.cross_entropy(
+            scores.float(), labels, weight=weights, reduction="none", label_smoothing=smoothing
+        )
         is_right = scores.detach().argmax(dim=1) == labels
         return Outcome(losses, {"accuracy": is_right.float()}, outputs=scores.detach(), targets=labels)
 
