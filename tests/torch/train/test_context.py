@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalti.cache import CacheOptions, Counters, stats_of
 from smalti.dataset import OrderOptions
@@ -58,8 +59,23 @@ def test_ranks_share_an_evaluation_and_take_the_same_number_of_steps(squares, nu
     assert len(steps) == 1
 
 
+class Collectives(TorchDispatchMode):
+    """Counts the collectives of torch.distributed."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation.namespace == "c10d"
+        return operation(*args, **(kwargs or {}))
+
+
 def of_two_ranks(context):
     """Return what two ranks found, and let one of them end the run."""
+    with Collectives() as exchanges:
+        for _ in range(100):
+            context.should_stop()
     held_out = context.dataloader("validation", batch_size=2, shuffle=False, include_ids=True)
     seen = [batch["_sample_id"].tolist() for batch in held_out]
     counts = context.reduce(torch.tensor([len(seen), context.rank]), "sum")
@@ -72,14 +88,15 @@ def of_two_ranks(context):
     calls = 0
     while not context.should_stop():
         calls += 1
-    return [counts.tolist(), str(counts.dtype), mean, steps.tolist(), calls < 20, context.stats()]
+    return [exchanges.count, counts.tolist(), str(counts.dtype), mean, steps.tolist(), calls < 20, context.stats()]
 
 
 def test_ranks_reduce_values_and_one_of_them_ends_the_run_with_its_result(options):
     heard = []
     slow = {**options, "timeout_seconds": 280.0}
     result = launch(of_two_ranks, launcher="processes", num_processes=2, on_event=heard.append, **slow)
-    assert result == [[14, 1], "torch.int64", 0.5, [8.0, 8.0], True, {}]
+    # Whether to stop was exchanged at the calls 1, 3, 7, 15, 31, 47, 63, 79 and 95.
+    assert result == [9, [14, 1], "torch.int64", 0.5, [8.0, 8.0], True, {}]
     assert heard[-1]["event"] == "end"
     assert heard[-1]["stopped"] == "enough"
 

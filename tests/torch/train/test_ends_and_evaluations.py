@@ -60,6 +60,7 @@ CHANGES = {
     "keep": {"eval_every": 3, "keep": "best", "keep_best": "max train_loss"},
     "micro_batches": {"micro_batches": 4},
     "class_weights": {"class_weights": (1, 2, 3)},
+    "compile": {"compile": "eager"},
     "mixture": {
         "streams": ({"proportion": 2}, {"split": "validation", "proportion": 1}),
         "batching": "stratified",

@@ -1,14 +1,13 @@
-"""What a step waits for: the device and the other ranks. Counted, not timed."""
+"""What a step waits for: the device and the other ranks. Counted, not timed; exchanges also in `test_context`."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalti.errors import TrainingError
-from smalti.torch.train import launch, train
+from smalti.torch.train import train
 from smalti.torch.train.life import _Pause
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -31,18 +30,6 @@ class Reads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Collectives(TorchDispatchMode):
-    """Counts the collectives of torch.distributed."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.count += operation.namespace == "c10d"
-        return operation(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize(("log_every", "looks"), [(12, 5), (48, 2)])
 def test_a_step_waits_for_the_device_only_where_its_figures_are_logged(config, log_every, looks):
     """48 steps of one epoch of 50: the figures of steps 1, 12, 24, 36 and 48, or of 1 and 48."""
@@ -53,19 +40,6 @@ def test_a_step_waits_for_the_device_only_where_its_figures_are_logged(config, l
         train(long)
     assert reads.counts["tolist"] == looks
     assert reads.counts.total() - reads.counts["tolist"] <= 4  # at the start and the end, whatever the number of steps
-
-
-def test_ranks_exchange_whether_to_stop_at_some_calls_only(squares, tmp_path):
-    options = {"data": str(squares), "run_dir": str(tmp_path / "run"), "timeout_seconds": 280.0, "device": "cpu"}
-    # At call 1, then after 2, 4, 8 and then each 16 further calls: 1, 3, 7, 15, 31, 47, 63, 79 and 95.
-    assert launch(_calls, launcher="processes", num_processes=2, **options) == 9
-
-
-def _calls(context):
-    with Collectives() as seen:
-        for _ in range(100):
-            context.should_stop()
-    return seen.count
 
 
 @pytest.mark.parametrize(
