@@ -169,7 +169,7 @@ class Trainer:
         step = self.state.step
         if self.context.should_stop():
             self._save(wait=True)
-            raise self.context._saves.stopped(self.context.newest, f" after step {step}", step=step)
+            raise self.context.stopped(step)
         if is_last:
             return
         if self._is_evaluation_due():
@@ -260,24 +260,23 @@ class Trainer:
             checkpoint=context.newest,
             **context.pace(),
             seconds=time.monotonic() - self.began,
-            resumed_from=context._saves.resumed_from,
+            resumed_from=context.resumed_from,
         )
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")
 
     def _load_best(self, last: dict[str, Any]) -> dict[str, Any]:
         """Load the weights of the best evaluation whose checkpoint verifies, and return its summary."""
-        saves, best = self.context._saves, self.state.best or last
-        address = saves.find_best()
-        if address is None:
+        best = self.context.best(files=())
+        if best is None:
             raise CheckpointError(
                 f"no checkpoint in {self.config.run_dir} has the figure of `{self.figure}`, by which the best model is "
                 "kept: choose `keep='last'`, or train in another `run_dir`."
             )
-        snapshot = saves.load(address)
+        snapshot, known = best.state, self.state.best
         self.learner.load(snapshot.tensors["model"])
-        if snapshot.step == best["step"]:
-            return best
+        if known is not None and known["step"] == best.step:
+            return known
         figures = snapshot.state["metrics"]
         return {**figures, "metrics": {name: figures[name] for name in _metrics_of(last)}}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 import torch
 
-from smalti.errors import CheckpointError, CursorError
+from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context, Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
@@ -141,6 +141,15 @@ class TrainerContext(Context):
     """
 
     run: TrainConfig
+
+    @property
+    def resumed_from(self) -> dict[str, Any] | None:
+        """The checkpoint that the life resumed from, as JSON values."""
+        return self._saves.resumed_from
+
+    def stopped(self, step: int) -> TrainingError:
+        """Return the error of a life that was stopped after a step, whose checkpoint is the newest."""
+        return self._saves.stopped(self.newest, f" after step {step}", step=step)
 
     def pace(self) -> dict[str, float]:
         """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
