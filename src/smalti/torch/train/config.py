@@ -61,7 +61,7 @@ class Launcher:
     starts_processes: bool
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
     free_slots: str | None = None
-    """Of a launcher on other machines: `module:function` that returns how many ranks they can run now, or None."""
+    """For a launcher on other machines, `module:function` that returns how many ranks they can run now, or None."""
 
 
 # To add a launcher, write its function and enter it here.
@@ -130,7 +130,7 @@ class ImageOptions(TaskOptions):
     width: Annotated[Number, Field(gt=0, le=100)] = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     label_smoothing: Fraction = 0.1
-    """Of classes, in training."""
+    """Smoothing of classes, in training."""
     augment: Flag = True
     """Random crops, flips and colours of training images."""
     class_weights: Annotated[tuple[Weight, ...], BeforeValidator(as_tuple)] = ()
@@ -160,7 +160,7 @@ class LanguageOptions(TaskOptions):
     ignore: Whole | None = None
     """A token that need not be predicted, such as padding."""
     label_smoothing: Fraction = 0.1
-    """Of tokens, in training."""
+    """Smoothing of tokens, in training."""
 
 
 @configuration
@@ -434,7 +434,7 @@ class TrainConfig(RunConfig):
 
     Without a `remote` it is one of `data`, without a `split` one of `train_split`."""
     batching: Annotated[Text, one_of(BATCHINGS)] = "random"
-    """Of `streams`: `random`, or `stratified`, which gives each batch the same number of samples of each."""
+    """How batches mix `streams`: `random`, or `stratified`, which gives each batch the same number of each."""
     eval_split: Text | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
     eval_data: Text | None = None
@@ -476,7 +476,7 @@ class TrainConfig(RunConfig):
     learning_rate: Annotated[Number, Field(gt=0)] = 4e-3
     """Its peak."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.05
-    """Of the weights; biases and scales of normalisation do not decay."""
+    """Decay of the weights; biases and scales of normalisation do not decay."""
     clip_norm: Annotated[Number, Field(ge=0)] = 5.0
     """Largest norm of a gradient; 0: gradients are not clipped. The default only limits outliers."""
     schedule: Annotated[Text, one_of(SCHEDULES, "module:function")] = "cosine"
@@ -485,14 +485,14 @@ class TrainConfig(RunConfig):
     The function is called with the fraction of the course that is over, in [0, 1], and returns the rate's fraction of
     `learning_rate`."""
     milestones: Fractions = (0.5, 0.75)
-    """Of `step`: fractions of the course after which the rate is multiplied by `milestone_factor`."""
+    """Fractions of the course, for `step`, after which the rate is multiplied by `milestone_factor`."""
     milestone_factor: Annotated[Number, Field(ge=0)] = 0.1
     warmup: Fraction = 0.1
     """Fraction of the whole run during which the learning rate rises, in [0, 1)."""
     precision: Annotated[Text, one_of(PRECISIONS)] = "auto"
     """`float32`; `bfloat16` where it suffices (autocast); `auto`: `bfloat16` on a GPU that is fast at it."""
     seed: Annotated[Whole, Field(ge=0)] = 17
-    """Of the order of the samples, the initial weights and the random views."""
+    """Seed of the order of the samples, the initial weights and the random views."""
     affinity: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Part of its training shards that a host reads again in the next epoch, from 0 to 1, as for `StreamingDataset`.
 

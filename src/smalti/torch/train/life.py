@@ -243,7 +243,7 @@ class Saves:
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
         self._last_step = 0
-        """Of the newest checkpoint: the step that the life resumed at, or saved last."""
+        """Step of the newest checkpoint: the one that the life resumed at, or saved last."""
         self.resumed_from: dict[str, Any] | None = None
         """The checkpoint that the life resumed from, as JSON values."""
         self.stop_cause = ""

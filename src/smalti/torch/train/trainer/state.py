@@ -218,7 +218,7 @@ class RunState:
     epoch: int = 0
     """Epoch being trained, from 0."""
     sums: Sums = field(default_factory=Sums)
-    """Of this epoch so far."""
+    """Those of this epoch so far."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One summary per finished epoch."""
     partial: dict[str, Any] | None = None
