@@ -434,7 +434,7 @@ class TrainConfig(RunConfig):
 
     Without a `remote` it is one of `data`, without a `split` one of `train_split`."""
     batching: Annotated[Text, one_of(BATCHINGS)] = "random"
-    """How batches mix `streams`: `random`, or `stratified`, which gives each batch the same number of each."""
+    """The mixing of `streams` in batches: `random`, or `stratified`, which gives each batch the same number of each."""
     eval_split: Text | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
     eval_data: Text | None = None
