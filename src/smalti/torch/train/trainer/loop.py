@@ -188,7 +188,8 @@ class Trainer:
         self.state.partial = summary = self._summary()
         evaluation = self._add_evaluation(summary)
         self._save(metrics=evaluation["figures"])
-        self.life.events.emit("report", step=self.state.step, metrics=summary["metrics"], measures=self.context.stats())
+        where, measures = {"step": self.state.step, "epoch": self.state.epoch}, self.context.stats()
+        self.life.events.emit("report", **where, metrics=summary["metrics"], measures=measures)
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
