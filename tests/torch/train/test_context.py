@@ -132,6 +132,16 @@ def test_a_value_is_reduced_as_a_mean_or_a_sum(options):
     assert launch(lambda context: context.reduce(3, "sum"), **{**options, "run_dir": options["run_dir"] + "-2"}) == 3.0
 
 
+def test_a_mean_of_whole_numbers_is_not_rounded_and_their_sum_does_not_overflow(options):
+    def dtypes(context):
+        values = [torch.tensor(True), torch.tensor([200], dtype=torch.uint8), torch.tensor(1.0, dtype=torch.float16)]
+        return [[str(context.reduce(value, how).dtype) for value in values] for how in ("sum", "mean")]
+
+    sums, means = launch(dtypes, **options)
+    assert sums == ["torch.int64", "torch.int64", "torch.float16"]
+    assert means == ["torch.float64", "torch.float64", "torch.float16"]
+
+
 def test_each_epoch_of_a_functions_loader_is_an_event_with_its_speed(options):
     def read(context):
         loader = context.dataloader("train", batch_size=10)

@@ -79,6 +79,19 @@ def versions(context):
     return [manifest.version for manifest in loader.streaming_dataset.manifests]
 
 
+def test_the_version_of_a_stream_comes_before_that_of_the_loader(tmp_path):
+    def opened(context):
+        streams = [Stream(remote=context.run.data, version=1), Stream(remote=context.config)]
+        loader = context.dataloader("train", batch_size=5, streams=streams, version=2)
+        return [manifest.version for manifest in loader.streaming_dataset.manifests]
+
+    for name in ("one", "two"):
+        publish_squares(tmp_path / name, train=10)
+        publish_squares(tmp_path / name, train=20, mode="overwrite")
+    options = {"data": str(tmp_path / "one"), "run_dir": str(tmp_path / "run"), "device": "cpu"}
+    assert launch(opened, str(tmp_path / "two"), **options) == [1, 2]
+
+
 def test_other_streams_of_a_resumed_run_are_refused(tmp_path):
     publish_squares(tmp_path / "one", train=10)
     publish_squares(tmp_path / "two", train=20)

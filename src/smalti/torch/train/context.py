@@ -279,7 +279,8 @@ class Context:
             how: `mean` or `sum`.
 
         Returns:
-            A float, or a tensor of the shape, dtype and device of `value`; computed in double precision.
+            A float, or a tensor of the shape and device of `value`, computed in double precision. Its dtype is that of
+            `value`; for integers and booleans, sums are int64 and means float64.
 
         Example:
             >>> loss = context.reduce(loss_sum, "sum") / context.reduce(num_samples, "sum")
@@ -291,7 +292,10 @@ class Context:
         totals = [total / parts for total in self._ranks.total(numbers, "reduce a value")]
         if not isinstance(value, torch.Tensor):
             return totals[0]
-        return torch.tensor(totals, dtype=torch.float64).reshape(value.shape).to(value.device, value.dtype)
+        # A mean of integers is none, and a sum of small ones need not fit their dtype.
+        whole = torch.int64 if how == "sum" else torch.float64
+        dtype = value.dtype if value.dtype.is_floating_point else whole
+        return torch.tensor(totals, dtype=torch.float64).reshape(value.shape).to(value.device, dtype)
 
     def should_stop(self) -> bool:
         """Return whether the run is to stop: SIGTERM, SIGUSR1, `request_stop` or `stop` on some rank. Collective.
@@ -427,7 +431,8 @@ class PinnedData:
             split: their split, unless a stream has one; None: all.
             batch_size: samples of a step over all ranks.
             shuffle: whether the order is shuffled.
-            options: further arguments of `StreamingDataset`; a `version` among them takes the place of the pinned one.
+            options: further arguments of `StreamingDataset`; a `version` among them takes the place of the pinned one,
+                for streams that have none of their own.
 
         Raises:
             WorldMismatch: the batch does not divide over the ranks.
@@ -469,7 +474,8 @@ class PinnedData:
         address, config = self.address(stream.remote), self._config
         is_own = bool(config.data) and address == self.address()
         known, _ = self.pins.get(address, (config.version if is_own else None, None))
-        given: dict[str, Any] = {name: options.get(name, getattr(stream, name)) for name in _OF_STREAMS}
+        own = {name: getattr(stream, name) for name in _OF_STREAMS}
+        given: dict[str, Any] = {name: options.get(name) if value is None else value for name, value in own.items()}
         if given["version"] is None and known is not None:  # a run keeps to the version that a tag had at first
             given |= {"version": known, "tag": None}
         if given["storage_options"] is None:
