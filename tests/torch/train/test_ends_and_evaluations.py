@@ -144,6 +144,21 @@ def test_an_evaluation_that_a_stop_came_before_is_made_up_for(config, tmp_path):
     assert metrics[0] == metrics[1]
 
 
+def test_an_epoch_that_a_stop_came_at_the_last_step_of_is_ended_by_the_next_life(config, tmp_path):
+    whole = replace(config, run_dir=str(tmp_path / "whole"), max_steps=7, log_every=1)
+    broken = replace(whole, run_dir=config.run_dir)
+
+    def stop(event):
+        if event["event"] == "step" and event["step"] == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(TrainingError, match="SIGTERM after step 7"):
+        train(broken, on_event=stop)
+    expected, found = train(whole), train(broken)
+    assert (found.epochs, figures(found)) == (1, figures(expected))
+    assert len(events(broken, "report")) == len(events(whole, "report")) == 0
+
+
 def test_patience_counts_evaluations_without_a_better_figure(config):
     # The training loss falls: the first evaluation stays the best one.
     impatient = replace(config, epochs=9, eval_every=2, patience=3, keep_best="max train_loss")
@@ -172,6 +187,19 @@ def test_the_best_weights_become_the_model_and_its_figures_the_result(config, tm
     assert same(weights(first), weights(second))
 
 
+@pytest.mark.parametrize("changes", [{}, {"eval_every": 2}])
+@pytest.mark.parametrize("former", ["best", "last"])
+def test_the_best_evaluation_has_what_each_evaluation_has(config, changes, former):
+    kept = replace(config, keep_best="max train_loss", keep_checkpoints=10, **changes)
+    last = train(replace(kept, keep=former))
+    best = train(replace(kept, keep="best"))  # finished already
+    assert best.evaluation["step"] == changes.get("eval_every", 7)
+    assert isinstance(best.evaluation["step"], int)
+    assert best.evaluation.keys() == last.history[-1].keys() > {"confusion", "most_wrong", "train_metrics"}
+    if former == "best":
+        assert last.evaluation == best.evaluation
+
+
 def test_the_best_model_is_that_of_the_tasks_main_figure_by_default(config):
     result = train(replace(config, keep="best", eval_every=2))
     evaluations = [*(event["metrics"] for event in events(config, "report")), *result.history]
@@ -182,6 +210,16 @@ def test_another_shard_set_is_evaluated(config, tmp_path):
     publish_squares(tmp_path / "other", train=20)
     other = train(replace(config, eval_data=str(tmp_path / "other"), eval_split="train"))
     assert other.history[-1]["eval_samples"] == 20
+
+
+@pytest.mark.parametrize("field", ["eval_data", "streams"])
+def test_data_with_other_classes_are_refused(config, tmp_path, field):
+    for name, classes in (("one", ["red", "green", "blue"]), ("other", ["blue", "green", "red"])):
+        publish_squares(tmp_path / name, train=20, metadata={"classes": classes})
+    other = str(tmp_path / "other")
+    value = other if field == "eval_data" else ({}, {"remote": other})
+    with pytest.raises(SchemaError, match=f"of {other} has the 3 classes blue, green, red: .*need the same classes"):
+        train(replace(config, data=str(tmp_path / "one"), **{field: value}))
 
 
 @pytest.mark.parametrize("changes", [{"keep": "best"}, {"patience": 1}, {"eval_every": 5}])

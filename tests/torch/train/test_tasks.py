@@ -16,7 +16,8 @@ from smalti.torch.train import Task, TrainConfig, train
 from smalti.torch.train.config import TASKS, find_named
 from smalti.torch.train.evaluation import measure_saved_task
 from smalti.torch.train.trainer.models import load_model, save_model
-from smalti.torch.train.trainer.scoring import merged_metrics
+from smalti.torch.train.trainer.scoring import evaluate, merged_metrics
+from smalti.torch.train.trainer.state import Sums
 from smalti.torch.train.trainer.task import model_named
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of
@@ -228,6 +229,17 @@ def test_a_rank_without_samples_has_no_part_in_the_metrics(configured):
 
     mine = {"error": MeanAbsoluteError()}
     assert merged_metrics(mine, Three(), updated=False) == {"error": 1.0}
+
+
+def test_a_rank_without_samples_of_an_evaluation_does_not_know_the_names_of_scores(configured):
+    class Two:
+        device = torch.device("cpu")
+
+        def gather(self, value, what):
+            return [Sums(3.0, {"hits": 1.0}, 2), value]
+
+    scores = evaluate(torch.nn.Linear(2, 1), [], configured, Two(), Scheduled())
+    assert (scores.metrics, scores.samples) == ({"loss": 1.5, "hits": 0.5}, 2)
 
 
 def test_metrics_whose_updates_depend_on_each_other_are_merged_by_the_reductions_of_their_states():

@@ -57,7 +57,7 @@ class ImageClassification(ImageOptions, Task):
                 raise SchemaError(
                     f"`{option}` is {given!r:.200}, but version {manifest.version} of {config.data} has the "
                     f"{len(names)} classes {', '.join(names):.500}: leave `num_classes` and `class_names` out, or "
-                    "correct the data.",
+                    "correct the data; `streams` and `eval_data` need the same classes in the same order.",
                     field=option,
                 )
         return dataclasses.replace(config, task_options={**options, **known})

@@ -62,13 +62,13 @@ class Trainer:
         self.state = RunState()
         self.loader = open_training(context, config, task)
         manifests = self.loader.streaming_dataset.manifests
-        for manifest in manifests:  # with what the versions of the data add, such as the names of classes
-            config = task.configured(config, manifest)
-        self.config = config
+        self.config = config = _configured(task, config, self.loader)
         self.task = task = task_of(config, given)
         for manifest in manifests:
             task.check(config, manifest.schema.columns())
         self.held_out = open_held_out(context, config, task)
+        if self.held_out is not None and config.eval_data is not None:
+            _configured(task, config, self.held_out)
         self.learner = Learner(config, self.ranks, task)
         if (latest := context.latest(files=())) is not None:
             self._restore(latest.state)
@@ -84,7 +84,7 @@ class Trainer:
 
     def train(self) -> TrainResult:
         """Train the rest of the run, write the model and return the result."""
-        while not self._is_over():
+        while self._is_epoch_read() or not self._is_over():
             if self._train_epoch():
                 self._end_epoch()
         if not self.state.is_evaluated:
@@ -105,15 +105,18 @@ class Trainer:
 
     # ------------------------------------------------------------ an epoch
 
+    def _is_epoch_read(self) -> bool:
+        """Return whether a checkpoint was saved after the last step of the epoch, and before the epoch's end."""
+        return bool(self.loader.state_dict()["epoch"] > self.state.epoch)
+
     def _train_epoch(self) -> bool:
         """Take the remaining steps of the current epoch, and return whether it was read to its end.
 
         There are none if a checkpoint was saved after its last one.
         """
-        cursor = self.loader.state_dict()
-        if cursor["epoch"] > self.state.epoch:
+        if self._is_epoch_read():
             return True
-        consumed, size = cursor["sample_in_epoch"], self.loader.streaming_dataset.epoch_size
+        consumed, size = self.loader.state_dict()["sample_in_epoch"], self.loader.streaming_dataset.epoch_size
         if consumed and self._is_evaluation_due():  # a stop came before it
             self._evaluate_within_epoch()
         if self._is_over():
@@ -207,10 +210,8 @@ class Trainer:
         self.ranks.run_on_first(life.run.put_log, "write the log")
 
     def _add_evaluation(self, summary: dict[str, Any]) -> dict[str, Any]:
-        evaluation, state = evaluation_of(summary), self.state
-        state.evaluations.append(evaluation)
-        if self.config.keep == "best" and state.is_best(self.figure):
-            state.best = summary
+        evaluation = evaluation_of(summary)
+        self.state.evaluations.append(evaluation)
         return evaluation
 
     def _summary(self) -> dict[str, Any]:
@@ -244,7 +245,7 @@ class Trainer:
     def _result(self) -> TrainResult:
         state, context = self.state, self.context
         history = [*state.history, *([state.partial] if state.partial is not None else [])]
-        summary = self._load_best(history[-1]) if self.config.keep == "best" else history[-1]
+        summary = self._load_best() if self.config.keep == "best" else history[-1]
         metrics = _metrics_of(summary)
         result = TrainResult(
             accuracy=metrics.get("accuracy"),
@@ -266,7 +267,7 @@ class Trainer:
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")
 
-    def _load_best(self, last: dict[str, Any]) -> dict[str, Any]:
+    def _load_best(self) -> dict[str, Any]:
         """Load the weights of the best evaluation whose checkpoint verifies, and return its summary."""
         best = self.context.best(files=())
         if best is None:
@@ -274,12 +275,9 @@ class Trainer:
                 f"no checkpoint in {self.config.run_dir} has the figure of `{self.figure}`, by which the best model is "
                 "kept: choose `keep='last'`, or train in another `run_dir`."
             )
-        snapshot, known = best.state, self.state.best
+        snapshot: Snapshot = best.state
         self.learner.load(snapshot.tensors["model"])
-        if known is not None and known["step"] == best.step:
-            return known
-        figures = snapshot.state["metrics"]
-        return {**figures, "metrics": {name: figures[name] for name in _metrics_of(last)}}
+        return dict(snapshot.state.get("partial") or snapshot.state["history"][-1])
 
     def _sums(self) -> list[float]:
         self._look()
@@ -318,6 +316,18 @@ class Trainer:
         if learner.scheduler is not None and state.get("scheduler") is not None:
             check_same_rate(self.config, state["config"])
             learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
+
+
+def _configured(task: Task, config: TrainConfig, loader: StreamingDataLoader) -> TrainConfig:
+    """Return the configuration with what the versions of a loader's data add, such as the names of classes.
+
+    Raises:
+        SchemaError: they differ from one another, or from what the configuration has.
+    """
+    dataset, data = loader.streaming_dataset, config.data
+    for stream, manifest in zip(dataset.streams, dataset.manifests, strict=True):
+        config = task.configured(replace(config, data=str(stream.remote)), manifest)  # errors name `data`
+    return replace(config, data=data)
 
 
 def open_training(context: Context, config: TrainConfig, task: Task) -> StreamingDataLoader:

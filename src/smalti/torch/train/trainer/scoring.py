@@ -45,10 +45,12 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
                 updated = True
             if report is not None:
                 report.add(batch, outcome)
-    total = ranks.total(sums.values, "sum their scores")
-    means = sums.means(total)
+    total = Sums()
+    for part in ranks.gather(sums, "sum their scores"):  # a rank without samples does not know the scores' names
+        total.add(part.loss, part.scores, part.num_samples)
+    means = total.means(total.values)
     figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
-    return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
+    return Scores(means["loss"], round(total.num_samples), figures, {} if report is None else report.summary(ranks))
 
 
 def check_finite(figures: Mapping[str, float], epoch: int) -> None:

@@ -197,7 +197,7 @@ class Sums:
         """The sums, as a list whose last value is the number of samples."""
         return [self.loss, *self.scores.values(), self.num_samples]
 
-    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
+    def add(self, loss: float, scores: Mapping[str, float], num_samples: float) -> None:
         """Add the sums of some samples."""
         self.loss += loss
         self.num_samples += num_samples
@@ -225,8 +225,6 @@ class RunState:
     """The summary of the newest evaluation within an epoch."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     """`step`, `epoch` and `figures` of each evaluation, those within epochs included."""
-    best: dict[str, Any] | None = None
-    """The summary of the best evaluation, the newest of equals; None if the best model is not kept."""
 
     def to_json(self, sums: list[float]) -> dict[str, Any]:
         """Return the state as JSON values; `sums` are the running sums over all ranks."""
@@ -237,7 +235,6 @@ class RunState:
             "history": self.history,
             "partial": self.partial,
             "evaluations": self.evaluations,
-            "best": self.best,
         }
 
     @classmethod
@@ -248,8 +245,7 @@ class RunState:
         history = list(state["history"])
         # Checkpoints of versions that evaluated at the ends of epochs only have neither.
         evaluations = list(state.get("evaluations", map(evaluation_of, history)))
-        kept = state.get("partial"), evaluations, state.get("best")
-        return cls(state["step"], state["epoch"], sums, history, *kept)
+        return cls(state["step"], state["epoch"], sums, history, state.get("partial"), evaluations)
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch with sums of zero."""
@@ -266,19 +262,10 @@ class RunState:
         Args:
             figure: `min` or `max`, and the name of a figure.
         """
-        scores = self._scores(figure)
-        return len(scores) - 1 - scores.index(max(scores)) if scores else 0
-
-    def is_best(self, figure: str) -> bool:
-        """Return whether no evaluation was better than the newest one."""
-        scores = self._scores(figure)
-        return scores[-1] == max(scores)
-
-    def _scores(self, figure: str) -> list[float]:
-        """Return a figure of all evaluations such that greater is better."""
         direction, _, name = figure.partition(" ")
         values = [evaluation["figures"][name] for evaluation in self.evaluations]
-        return [-value for value in values] if direction == "min" else values
+        scores = [-value for value in values] if direction == "min" else values
+        return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 
 def evaluation_of(summary: Mapping[str, Any]) -> dict[str, Any]:
