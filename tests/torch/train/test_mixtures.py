@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from smalti.catalog import Draft, new_write_id, publish
+from smalti.catalog import Draft, new_write_id, publish, tag
 from smalti.errors import CursorError, SchemaError, TrainingError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
@@ -90,6 +90,29 @@ def test_the_version_of_a_stream_comes_before_that_of_the_loader(tmp_path):
         publish_squares(tmp_path / name, train=20, mode="overwrite")
     options = {"data": str(tmp_path / "one"), "run_dir": str(tmp_path / "run"), "device": "cpu"}
     assert launch(opened, str(tmp_path / "two"), **options) == [1, 2]
+
+
+def test_a_run_keeps_to_the_version_of_a_tag_and_refuses_a_tag_of_another_one(tmp_path):
+    publish_squares(tmp_path / "one", train=10)
+    publish_squares(tmp_path / "one", train=20, mode="overwrite")
+    tag(str(tmp_path / "one"), "golden", 1)
+    options = {"data": str(tmp_path / "one"), "run_dir": str(tmp_path / "run"), "device": "cpu"}
+
+    def opened(context):
+        loader = context.dataloader("train", batch_size=5, tag="golden")
+        context.save(1)
+        return loader.streaming_dataset.manifest.version
+
+    def opens_another_first(context):
+        context.dataloader("train", batch_size=5)
+        opened(context)
+
+    assert launch(opened, **options, version=2) == 1  # the loader's own comes first, as with `version=`
+    tag(str(tmp_path / "one"), "golden", 2, move=True)
+    assert launch(opened, **options, version=2) == 1
+    tag(str(tmp_path / "one"), "golden", 1, move=True)
+    with pytest.raises(CursorError, match=r"version 1 has digest .* but this run is pinned to"):
+        launch(opens_another_first, **{**options, "run_dir": str(tmp_path / "other")})
 
 
 def test_other_streams_of_a_resumed_run_are_refused(tmp_path):

@@ -398,7 +398,7 @@ class PinnedData:
     def __init__(self, config: RunConfig, ranks: Ranks) -> None:
         self._config, self._ranks = config, ranks
         self.pins: Pins = {}
-        """Those of the data that were opened so far, or by an earlier life."""
+        """Those of the data that were opened so far, or by an earlier life; for a tag also by `address#tag`."""
         self._cache_limits: dict[str, int | None] = {}
         """Bytes of local copies by address of the data, as determined when the first dataset was opened."""
 
@@ -463,8 +463,10 @@ class PinnedData:
             },
         )
         self._cache_limits.setdefault(places, _with_cache_limit(dataset))
-        for stream, manifest in zip(pinned, dataset.manifests, strict=True):
-            self._check(str(stream.remote), manifest)
+        for given, stream, manifest in zip(streams, pinned, dataset.manifests, strict=True):
+            self._check(address := str(stream.remote), manifest)
+            if (tag := given.tag or options.get("tag")) is not None:
+                self.pins[f"{address}#{tag}"] = self.pins[address]
         return dataset
 
     def _pinned(self, stream: Stream, options: Mapping[str, Any]) -> Stream:
@@ -473,10 +475,13 @@ class PinnedData:
             raise TrainingError(f"`remote` of a stream must be the address of a shard set, not {stream.remote!r:.80}.")
         address, config = self.address(stream.remote), self._config
         is_own = bool(config.data) and address == self.address()
-        known, _ = self.pins.get(address, (config.version if is_own else None, None))
         own = {name: getattr(stream, name) for name in _OF_STREAMS}
         given: dict[str, Any] = {name: options.get(name) if value is None else value for name, value in own.items()}
-        if given["version"] is None and known is not None:  # a run keeps to the version that a tag had at first
+        # A run keeps to the version that a tag had at first.
+        known, _ = self.pins.get(f"{address}#{given['tag']}", (None, None))
+        if given["tag"] is None:
+            known, _ = self.pins.get(address, (config.version if is_own else None, None))
+        if given["version"] is None and known is not None:
             given |= {"version": known, "tag": None}
         if given["storage_options"] is None:
             is_near = bool(config.data) and service_of(address) == service_of(config.data)
