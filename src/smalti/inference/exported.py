@@ -72,7 +72,8 @@ def export(
         model_options: options of the store of the model.
 
     Raises:
-        TrainingError: the model cannot be exported, or what was written differs from it; nothing is left.
+        TrainingError: the model is no image classifier or cannot be exported, or what was written differs from it;
+            nothing is left.
         BadImageError: one of the images cannot be decoded.
         FileExistsError: the folder exists.
     """
@@ -89,7 +90,7 @@ def export(
                 shutil.copyfile(path, fresh / path.name)
         original = _Probabilities(copy.deepcopy(predictor.model)).eval()
         original.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
-        pixels = _pixels(images, predictor.task.image_size)
+        pixels = _pixels(images, predictor.classifier.image_size)
         _write_program(original, pixels, fresh)
         found = Exported(str(target), len(pixels), *_differences(predictor.of_pixels(pixels.numpy()), pixels, fresh))
         fresh.rename(target)

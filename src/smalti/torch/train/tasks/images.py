@@ -91,18 +91,21 @@ class ImageClassification(ImageOptions, Task):
     def batch(
         self, columns: Mapping[str, Any], config: TrainConfig, device: torch.device, *, epoch: int | None
     ) -> Batch:
-        """Return normalised pixels, float32 of shape (n, 3, size, size), augmented in training, and labels.
+        """Return normalised pixels, float32 of shape (n, 3, size, size), augmented in training, and labels if any.
 
         Raises:
             SchemaError: a label lies outside [0, num_classes).
         """
         marks = on_device({name: columns[name] for name in MARKS}, device)
-        labels = self._checked_labels(whole_numbers(columns[self.label_column]), marks.sample_ids)
+        values: dict[str, Tensor] = {}
+        if self.label_column in columns:  # not of images that are to be classified
+            labels = self._checked_labels(whole_numbers(columns[self.label_column]), marks.sample_ids)
+            values["labels"] = torch.from_numpy(labels).to(device)
         pixels = as_pixels(columns[self.image_column], device)
         if epoch is not None and self.augment:
             pixels = apply_views(pixels, draw_views(config.seed, epoch, marks.sample_ids))
-        pixels = normalised(pixels, channels_last=config.channels_last)
-        return dataclasses.replace(marks, values={"pixels": pixels, "labels": torch.from_numpy(labels).to(device)})
+        values["pixels"] = normalised(pixels, channels_last=config.channels_last)
+        return dataclasses.replace(marks, values=values)
 
     def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
         """Return the cross entropy, with label smoothing in training only."""
@@ -117,6 +120,23 @@ class ImageClassification(ImageOptions, Task):
         losses = functional.cross_entropy(scores.float(), labels, reduction="none", label_smoothing=smoothing)
         is_right = scores.detach().argmax(dim=1) == labels
         return Outcome(losses, {"accuracy": is_right.float()}, outputs=scores.detach(), targets=labels)
+
+    def predictions(self, model: nn.Module, batch: Batch, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the number of each image's class, its name if the classes are named, and its probability."""
+        best = self.probabilities(model, batch["pixels"]).max(dim=1)
+        answers: dict[str, Any] = {"predicted": best.indices}
+        if self.class_names:
+            answers["predicted_name"] = [self.class_names[number] for number in best.indices.tolist()]
+        return {**answers, "confidence": best.values}
+
+    def probabilities(self, model: nn.Module, pixels: Tensor) -> Tensor:
+        """Return the probability of each class, float32 of shape (n, classes), of normalised pixels."""
+        return logits_of(model(pixels)).float().softmax(dim=1)
+
+    def of_pixels(self, model: nn.Module, pixels: NDArray[np.uint8], config: TrainConfig) -> Tensor:
+        """Return the probability of each class, shape (n, classes), of decoded images, shape (n, size, size, 3)."""
+        device = next(model.parameters(), torch.zeros(0)).device
+        return self.probabilities(model, normalised(as_pixels(pixels, device), channels_last=config.channels_last))
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two black images."""
@@ -254,8 +274,8 @@ class PixelsAndLabels:
             pixels = decode_batch(images, size=self.size)
         except BadImageError as error:
             ids = [int(i) for i in batch["_sample_id"]]
-            raise BadImageError(f"{error} It is one of the samples {ids}.", sample_ids=ids) from error
-        others = {name: batch[name] for name in (self.label_column, "_sample_id", "_position")}
+            raise BadImageError(f"{error} It is one of the samples {ids}.", **error.facts, sample_ids=ids) from error
+        others = {name: batch[name] for name in (self.label_column, *MARKS) if name in batch}
         return {self.image_column: pixels, **others}
 
 
