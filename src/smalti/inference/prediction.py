@@ -109,7 +109,7 @@ class _Predicting:
     prefix: str
     """Before the names of the columns of predictions."""
     opened: Mapping[str, str] = field(default_factory=dict)
-    """Of a shard set: encodings of the columns that the task's transform gets as images of Pillow."""
+    """Encodings of the columns of a shard set that the task's transform gets as images of Pillow."""
 
     def __call__(
         self, samples: Mapping[str, Any], name_of: Callable[[int], str], *, upright: bool = True

@@ -34,20 +34,20 @@ class Evaluation:
     """Version of the shard set."""
     samples: int
     loss: float
-    """Mean loss; of classifiers the cross entropy."""
+    """Mean loss; for classifiers the cross entropy."""
     metrics: Mapping[str, float]
     """All figures of the task by name, and `loss`."""
     report: Mapping[str, Any]
-    """The report of the task beside its figures, as JSON values; of classifiers the confusion and the most wrong."""
+    """The report of the task beside its figures, as JSON values; for classifiers the confusion and the most wrong."""
     accuracy: float | None
     """Share of the samples that are classified correctly; None if the task has no such figure."""
     classes: tuple[str, ...] = ()
-    """Of classifiers: names of the classes of the data, and after them those that only the model knows."""
+    """Names of the classes of the data, and after them those that only the model knows; empty for other tasks."""
     confusion: tuple[tuple[int, ...], ...] = ()
-    """Of classifiers: numbers of samples by [true class][predicted class]."""
+    """Numbers of samples by [true class][predicted class]; empty for other tasks."""
     most_wrong: tuple[Mapping[str, float], ...] = ()
-    """Of classifiers: the misclassified samples with the largest losses, largest first: `sample_id`, `label`,
-    `predicted`, `confidence` in that prediction, and `loss`."""
+    """The misclassified samples with the largest losses, largest first: `sample_id`, `label`, `predicted`, `confidence`
+    in that prediction, and `loss`; empty for other tasks."""
 
 
 def evaluate_model(

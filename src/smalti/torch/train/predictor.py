@@ -35,8 +35,8 @@ _CHUNK = 1 << 20  # bytes read at once
 Predictions = dict[str, NDArray[Any]]
 """By column, arrays with a row for each sample; texts, and arrays of different shapes, are objects.
 
-Of a classifier: int64 `predicted`, texts `predicted_name` if the model names its classes, and float32 `confidence` in
-[0, 1]."""
+A classifier has int64 `predicted`, texts `predicted_name` if it names its classes, and float32 `confidence` in [0, 1].
+"""
 
 
 class Predictor:
@@ -95,7 +95,7 @@ class Predictor:
         return self.task.class_names if isinstance(self.task, ImageClassification) else ()
 
     def __call__(self, samples: "Mapping[str, Any] | Sequence[bytes]", *, upright: bool = True) -> Predictions:
-        """Return what the task predicts for each sample; of a classifier the class, its name and its probability.
+        """Return what the task predicts for each sample; for a classifier the class, its name and its probability.
 
         Args:
             samples: samples by column, as a shard set has them; or for a classifier encoded images.
