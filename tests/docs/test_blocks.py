@@ -41,7 +41,6 @@ TESTED = {
     "docs/mixtures.md": "tests/dataset/test_mixture_page.py",
     "docs/mosaicml.md": "tests/compat/streaming/test_mosaicml_page.py",
     "docs/petastorm.md": "tests/compat/test_converter.py",
-    "docs/pipeline.md": "tests/spark/test_pages.py",
     "docs/reading.md": "tests/torch/test_reading_page.py",
     "docs/resharding.md": "tests/spark/test_pages.py",
     "docs/scale.md": "tests/benchmarks/test_fleet.py",
