@@ -39,7 +39,7 @@ class MonitoredRunLauncher(dg.DefaultRunLauncher):
     """Dagster's default launcher, which also knows whether the process of a run lives.
 
     Args:
-        inst_data: Of Dagster.
+        inst_data: Data of the instance, from Dagster.
         settle_seconds: For so long a run must be found gone before it has failed.
         offline_seconds: The same while its code server does not answer.
 
