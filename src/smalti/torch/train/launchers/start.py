@@ -5,7 +5,7 @@ A run whose ranks failed is started again, from its newest checkpoint, as often 
 Intended behaviour:
 1. A rank that was killed, that hangs, that lost others or that a store did not answer uses up one restart.
 2. An exception of the program itself does, too, until it comes twice in the same way without a newer checkpoint in
-   between. Then restarting does not mend it, and the rest of the budget is not used. The same holds for a failure of
+   between. Then restarting does not help, and the rest of the budget is not used. The same holds for a failure of
    the launcher that no rank has recorded.
 3. A run that was stopped by a signal, cancelled, or started again elsewhere is never restarted.
 4. Failures without a newer checkpoint in between are followed by a growing pause, and from the second on by fewer
