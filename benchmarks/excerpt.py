@@ -3,7 +3,7 @@
 In the page, what stands between these two lines is replaced by what stands under that heading in the newest report of
 that name in `results/`:
 
-    <!-- from issue-21-fleet: caches -->
+    <!-- from fleet: caches -->
     <!-- end -->
 
 `python -m benchmarks excerpt docs/scale.md`

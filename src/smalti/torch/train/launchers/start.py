@@ -178,7 +178,7 @@ def run_with_restarts(
                 raise _explained(
                     error,
                     f"It failed in the same way after restart {restarts}, without a newer checkpoint in between: "
-                    f"restarting does not mend it; {config.max_restarts - restarts} restarts were not used.",
+                    f"restarting does not help; {config.max_restarts - restarts} restarts were not used.",
                 ) from error
             restarts += 1
             processes = next_processes(config, program.config.num_processes, stuck=stuck)
