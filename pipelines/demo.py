@@ -146,7 +146,9 @@ def _summary(instance: Any, run_id: str, *, seconds: float) -> str:
         f"  shards    {shards['shards']}, {shards['dagster/size_bytes']:,} bytes, in {_short(shards['dagster/uri'])}\n"
         f"  version   {shards['version']}, digest {shards['digest'][:16]}\n"
         f"  accuracy  {model['accuracy']:.3f} on {model['held_out_images']} held-out images "
-        f"(chance {model['chance']:.2f}), {model['images_per_second']:.0f} images/s in training\n"
+        f"(chance {model['chance']:.2f})\n"
+        f"  training  {model['images_per_second']:.0f} images/s, {model['data_fraction']:.0%} of its time waiting for "
+        f"data\n"
         f"  model     {_short(model['model'])}\n"
         f"  look at it with: make ui"
     )

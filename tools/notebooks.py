@@ -33,7 +33,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-"""Of every notebook, whichever Python has run it."""
+"""That of every notebook, whichever Python has run it."""
 HIDDEN = ("SMALTI_FLOWERS", "MPLBACKEND", "PYTEST_CURRENT_TEST")
 """Variables that change outputs: other photos; other pictures; other handling of what child processes print."""
 

@@ -113,7 +113,7 @@ def find_fault(kind: str, data: bytes) -> str | None:
 
     Args:
         kind: format, as Pillow names it; files of other formats are not looked at.
-        data: the file. Of a GIF, the first frame counts.
+        data: the file. The first frame of a GIF counts.
     """
     try:
         return _FAULTS[kind](data) if kind in _FAULTS else None

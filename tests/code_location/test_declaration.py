@@ -105,7 +105,7 @@ def test_options_of_the_task_are_the_defaults_of_a_run_that_chooses_others() -> 
     assert declared is not None
     config = model_config(declared)
     assert config().task_options.model_dump() == {
-        "width": 0.5, "label_smoothing": 0.1, "augment": False, "image_size": 0,
+        "width": 0.5, "label_smoothing": 0.1, "augment": False, "class_weights": [], "image_size": 0,
     }  # fmt: skip
     chosen = config(task_options=type(config().task_options)(image_size=32))
     assert (chosen.task_options.augment, chosen.task_options.image_size) == (False, 32)

@@ -28,7 +28,8 @@ FIELDS = {
         "micro_batches", "optimizer", "optimizer_options", "learning_rate", "schedule", "warmup", "weight_decay",
         "milestones", "milestone_factor", "clip_norm", "precision", "channels_last", "log_every", "seed",
         "affinity", "num_workers", "checkpoint_every", "cache_limit", "launcher", "num_processes", "tensorboard",
-        "mlflow", "mlflow_experiment", "best_of_study", "max_restarts",
+        "mlflow", "mlflow_experiment", "best_of_study", "max_restarts", "streams", "batching", "eval_data",
+        "eval_every", "max_steps", "patience", "keep", "compile",
     },
 }  # fmt: skip
 

@@ -64,10 +64,10 @@ class Sales:
             dg.AssetMaterialization(["sales", "shards"], metadata={"version": made.version, "digest": made.digest})
         )
 
-    def train(self, **config: Any) -> dict[str, Any]:
+    def train(self, declared: Train = TRAIN, **config: Any) -> dict[str, Any]:
         """Train a model; return its metadata, and which of its checks passed."""
         done = dg.materialize(
-            [build_task_model(DECLARED, TRAIN)],
+            [build_task_model(DECLARED, declared)],
             instance=self.instance,
             resources={"smalti_storage": self.storage, "smalti_trainer": self.trainer},
             run_config={"ops": {DECLARED.model_op: {"config": config}}},
@@ -80,6 +80,23 @@ class Sales:
         return dg.materialize(
             [build_promotion(DECLARED)], instance=self.instance, resources={"smalti_storage": self.storage}
         )
+
+
+def test_a_declaration_says_when_a_training_ends_and_which_weights_are_kept(
+    instance: dg.DagsterInstance, storage: StorageResource, tmp_path: Any
+) -> None:
+    sales = Sales(instance, storage, tmp_path)
+    sales.publish(held_out=10)
+    # 40 rows in steps of 8: 12 steps are two epochs and two further steps.
+    declared = Train.model_validate(
+        {**TRAIN.model_dump(by_alias=True), "max_steps": 12, "eval_every": 4, "keep": "best", "patience": 9}
+    )
+    facts = sales.train(declared)
+    assert (facts["steps"], facts["epochs"]) == (12, 2)
+    assert len(facts["curves_by_epoch"]["r2"]) == 3
+    held_out = facts["curves_by_epoch"]["held-out loss"]
+    assert facts["main_value"] <= min(held_out) + 1e-4  # rounded
+    assert 0 <= facts["data_fraction"] <= 1
 
 
 def test_a_model_of_rows_is_trained_reported_compared_and_promoted(

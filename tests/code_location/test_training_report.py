@@ -22,6 +22,7 @@ from tests.code_location.shard_sets import publish_rows, rows_of
 START = {
     "event": "start", "step": 0, "epoch": 0, "num_ranks": 2, "device": "cpu", "version": 4, "train_samples": 100,
     "steps_per_epoch": 10,
+    "total_steps": 50,
 }  # fmt: skip
 EPOCH = {
     "event": "epoch", "epoch": 0, "train_loss": 1.5, "loss": 1.25, "accuracy": 0.5, "images_per_second": 80.0,

@@ -6,12 +6,12 @@ A wrong hash reaches the user in these steps:
 
 1. `compare_digests` (`format/hashing.py`) raises `ChecksumMismatch` for a file read in place or a copy that exists
    already, and `CheckedFile` (`transfer.py`) raises it while a file arrives.
-2. Of a file that is fetched, the fetch is repeated; after the last attempt `Fetcher._final_error` adds shard, key and
-   number of attempts. Of a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
+2. The fetch of a file is repeated; after the last attempt `Fetcher._final_error` adds shard, key and
+   number of attempts. For a file read in place, `ShardOpener.explain` (`mapping.py`) says if it has changed since.
 3. `FetchQueue` (`cache.py`) keeps the error for the reader of the shard, and `ShardCache` raises a copy in every thread
    that reads it. Nothing above wraps it.
 
-Of a shard that is read by ranges, `format/blocks.py` compares each block, and `cache/blocks.py` adds the shard's name.
+For a shard that is read by ranges, `format/blocks.py` compares each block, and `cache/blocks.py` adds the shard's name.
 A size that is wrong is found before its hash: `format/reading/files.py`.
 """
 

@@ -1,7 +1,7 @@
 """The commit: one header, created by put-if-absent, and the handling of replies that do not arrive.
 
 Intended behaviour; anything else is a bug:
-1. Of all writers that try to create a version exactly one succeeds, and `commit` reports success to that one only.
+1. Exactly one of the writers that try to create a version succeeds, and `commit` reports success to that one only.
 2. A lost reply, or a refusal of our own repeated put, is settled by reading the object back and comparing the write id.
    If that is impossible, `CommitUnknown` is raised; nothing is ever removed.
 3. Puts are checked afterwards: some stores acknowledge an object and keep nothing, or only a part, of it.

@@ -23,9 +23,9 @@ FOLDER = "_versions"
 INDEX = "index.json"
 HEADER_FORMAT = 1
 SEGMENTED_FORMAT = 2
-"""Of earlier versions in segments, so that a reader that is older than these refuses them."""
+"""The format of earlier versions in segments, so that a reader that is older than these refuses them."""
 CONTENT_FORMAT = 3
-"""Of versions whose digest is of their content."""
+"""The format of versions whose digest is of their content."""
 MAX_HEADER_BYTES = 16 << 20
 """Far above any real header: the shards are in a table of their own."""
 MAX_REMEMBERED_WRITES = 256

@@ -18,7 +18,7 @@ not cover these; it covers the hashes of the whole files. Hashes that a writer k
 (`ShardOptions.unlisted_hashes`) are there too, and of a small set a sum of all entries with the names of files, which
 shows that no other program has changed them.
 
-Of a version with more than `MAX_LISTED_SHARDS` shards, the index file has Smalti's facts and no shards: to list a
+The index file of a version with more than `MAX_LISTED_SHARDS` shards has Smalti's facts and no shards: to list a
 million takes a minute and 600 MB with every version, whatever it adds. The same holds if the entries would take more
 than `MAX_INDEX_BYTES`, because each names all columns. In place of the format's version it has a text,
 which other readers refuse with that text in their message: it names the command that lists the shards (`write_index`).

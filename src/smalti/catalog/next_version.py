@@ -58,13 +58,13 @@ class VersionStep:
     operation: str
     clock: PublishingClock
     owners: tuple[str, ...] = ()
-    """Of a copy: write ids of other versions whose objects it contains, so that a vacuum knows them."""
+    """Write ids of other versions whose objects a copy contains, so that a vacuum knows them."""
     expired: tuple[int, ...] = ()
-    """Of a copy: earlier versions that stand for versions which the source has no longer."""
+    """Earlier versions of a copy that stand for versions which the source has no longer."""
     erased: tuple[Mapping[str, Any], ...] = ()
     """Deletions that this step makes, or that a copied version records; the version's number is added to each."""
     digest_scheme: str | None = None
-    """Of a copy: the scheme of the source's digest; None for that of new versions."""
+    """The scheme of the digest of a copy's source; None for that of new versions."""
 
 
 def header_of_draft(store: Store, draft: Draft, step: VersionStep) -> tuple[Header, Sequence[ShardInfo]]:

@@ -1,7 +1,7 @@
 """EpochReader: the implementation of StreamingDataset, for the library's own use.
 
 A user's subclass may replace any public name of StreamingDataset. So the dataset holds an EpochReader, which users do
-not subclass, and the library calls that instead of the dataset. Of the dataset itself only `__getitem__` is called; it
+not subclass, and the library calls that instead of the dataset. Only `__getitem__` of the dataset itself is called; it
 is passed in as `get`.
 """
 
@@ -238,7 +238,7 @@ class EpochReader:
 
     @property
     def sizes(self) -> Sizes:
-        """Of every stream, the samples of each of its shards."""
+        """The samples of each shard, by stream."""
         return [each.shard_sizes for each in self.stream.sets]
 
     def _follow_versions(self) -> None:

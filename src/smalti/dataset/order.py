@@ -38,7 +38,7 @@ MAX_COUNT = (1 << 31) - 1
 
 Ints = NDArray[np.int64]
 Sizes = Sequence[NDArray[np.int64] | Sequence[int]]
-"""Of every stream, the samples of each of its shards."""
+"""The samples of each shard, by stream."""
 Planned = tuple[StepBatch, Ints]
 """A step, and the ids of the samples to read at it."""
 
@@ -161,7 +161,7 @@ class Reading:
 
     this_pass: Pass
     shard_sizes: Sizes
-    """Of every stream, the samples of each of its shards."""
+    """The samples of each shard, by stream."""
     batch_size: int
     """Samples per rank and step."""
     options: OrderOptions

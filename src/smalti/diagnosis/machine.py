@@ -1,6 +1,7 @@
 """Checks of this machine: open files, shared memory, packages, Java and GPUs.
 
-Of packages only metadata are read, and torch is imported by a process of its own, so that a broken one is found too.
+Only the metadata of packages are read, and torch is imported by a process of its own, so that a broken one is found,
+too.
 """
 
 import importlib.metadata

@@ -65,7 +65,7 @@ class ReadingSpeed:
     samples: int
     """Samples read; of `link`, those that these bytes hold."""
     latency: Latency
-    """Of a request of `link`, else of a batch."""
+    """That of a request of `link`, else of a batch."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -92,7 +92,7 @@ class ReadingSpeeds:
     is_read_in_place: bool
     """True for a set on this machine that is not compressed: nothing is copied."""
     round_trip: Latency
-    """Of requests for one byte: the shortest possible wait for anything."""
+    """The wait for one byte: the shortest possible for anything."""
     speeds: tuple[ReadingSpeed, ...]
 
     def speed(self, work: str, threads: int) -> ReadingSpeed:

@@ -50,9 +50,9 @@ class PreparedImage:
     height: int
     """In pixels."""
     source_width: int
-    """Of the image that it was made from, upright, in pixels."""
+    """That of the image that it was made from, upright, in pixels."""
     source_height: int
-    """Of the image that it was made from, upright, in pixels."""
+    """That of the image that it was made from, upright, in pixels."""
 
 
 def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:

@@ -68,7 +68,7 @@ class ColumnStats:
     repeats: int
     """Values that are equal to one of an earlier row."""
     values: Distribution | None
-    """Of numbers, dates and times; of the elements of arrays of numbers."""
+    """That of numbers, dates and times, or of the elements of arrays of numbers."""
     lengths: Distribution | None
     """Characters of texts, bytes of other values of varying length; None for values of fixed size."""
     classes: dict[str, int] | None

@@ -1,6 +1,6 @@
 """Rows of a version, read without whole shards where the format allows it; nothing is cached, and no data runs code.
 
-Of an uncompressed shard, the offsets of the rows are read and then the rows themselves, in ranges. Of a compressed
+From an uncompressed shard, the offsets of the rows are read and then the rows themselves, in ranges. From a compressed
 shard, the beginning is read and unpacked up to the last row. The rows become a small shard in a temporary file, which
 the usual reader opens. Where a shard has block hashes, or is a single block, all bytes that are read are verified.
 Parts of other files cannot be compared with their checksums: offsets, lengths and values are checked, and `verify`

@@ -163,7 +163,7 @@ class _Folder:
     top: str
     """Path without links of the root, or of the folder that the last link led to."""
     above: tuple[tuple[str, str], ...] = ()
-    """Of each link on the way: `top` and `real` of the folder that has it."""
+    """`top` and `real` of the folder of each link on the way."""
 
     def is_inside(self, real: str) -> bool:
         """Return whether the walk came through a folder, given by its path without links; so links make a loop."""

@@ -100,7 +100,7 @@ def forget_ended_java() -> int | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    process = getattr(SparkContext._gateway, "proc", None)
+    process: Any = getattr(SparkContext._gateway, "proc", None)
     status: int | None = None if process is None else process.poll()
     if status is not None:
         process.stdin.close()

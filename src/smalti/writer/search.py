@@ -1,6 +1,6 @@
 """The search for samples in the shards of versions: which rows of which shards a predicate chooses.
 
-A version is read shard by shard, several at a time. Of each shard only the columns are decoded that the predicate
+A version is read shard by shard, several at a time. Only the columns of each shard are decoded that the predicate
 reads; of columns that lie in shards beside (`add_columns`), only those shards are fetched. Results are remembered by
 shard, so that a shard which several versions share is read once.
 """
@@ -155,7 +155,7 @@ class PredicateSearch(SampleSearch):
         super().__init__(store)
         self.predicate = predicate
         self.ids_found: set[str] = set()
-        """Of a predicate by ids: those of which there was a sample."""
+        """The ids of a predicate of which there was a sample."""
         self._sources: list[_ColumnSource] = []
         self._columns: tuple[str, ...] = ()
         self._lock = threading.Lock()

@@ -75,7 +75,7 @@ def config_like(kind: type, *names: str) -> Any:
 def _type_in_dagster(hint: Any) -> Any:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple:
-        return list[parts[0]]  # type: ignore[valid-type]
+        return list[_type_in_dagster(parts[0])]  # type: ignore[misc]
     if origin in (Union, UnionType):
         return Union[tuple(map(_type_in_dagster, parts))]  # noqa: UP007 - of a tuple
     return dict[str, Any] if isinstance(origin, type) and issubclass(origin, Mapping) else hint

@@ -6,7 +6,8 @@ import dagster as dg
 from pydantic import Field, field_validator
 
 from smalti.errors import SchemaError
-from smalti.torch.train.config import IMAGES, LAUNCHERS, TASKS
+from smalti.order.mixture import BATCHINGS
+from smalti.torch.train.config import IMAGES, KEPT, LAUNCHERS, TASKS
 from smalti.torch.tuning.space import DIRECTIONS, PRUNERS, SAMPLERS, parse_space
 from smalti_dagster.declaration.configuration import of_training
 from smalti_dagster.declaration.values import IMPORT_PATH, Function, require_import_path
@@ -72,7 +73,13 @@ class Train(dg.Model, dg.Resolvable):
         description="mobilenet_v2, module:function, or a name that a task of your own knows.",
     )
     epochs: int = of_training("epochs", default=30)
+    max_steps: int | None = of_training("max_steps")
     batch_size: int = of_training("batch_size")
+    eval_every: int | None = of_training("eval_every")
+    patience: int | None = of_training("patience")
+    keep: Literal[KEPT] = of_training("keep")  # type: ignore[valid-type]  # mypy expects texts
+    streams: list[dict[str, Any]] = of_training("streams")
+    batching: Literal[BATCHINGS] = of_training("batching")  # type: ignore[valid-type]
     launcher: Literal[("default", *LAUNCHERS)] = Field(  # type: ignore[valid-type]  # mypy expects texts
         default="default", description="Which processes train; default: the deployment's own launcher."
     )

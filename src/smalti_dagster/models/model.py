@@ -35,7 +35,7 @@ TUNED = "tuned"
 """In the metadata of a model: the hyperparameters that were taken from a study."""
 
 
-_OPTIONS: Any = config_like(ImageOptions, "width", "label_smoothing", "augment")
+_OPTIONS: Any = config_like(ImageOptions, "width", "label_smoothing", "augment", "class_weights")
 
 
 class ImageTaskOptions(_OPTIONS):  # type: ignore[misc]  # mypy does not know a class that is made
@@ -85,7 +85,7 @@ def build_model(declared: Declaration, train: Train) -> dg.AssetsDefinition:
         with run.kept():
             report = TrainingReport(run.context.log.info, run.observe, epochs=chosen.epochs, run_id=run.run_id)
             result = run.trainer.train(chosen, report)
-            wrong = _most_wrong(run.context, result.history[-1], manifest, chosen)
+            wrong = _most_wrong(run.context, result.evaluation, manifest, chosen)
         return run.result(
             config,
             result,
@@ -165,7 +165,7 @@ def chance_level(counts: Mapping[str, int]) -> float:
 
 
 def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
-    last = result.history[-1]
+    last = result.evaluation
     counts = manifest.metadata["counts"].get("validation") or manifest.metadata["counts"]["train"]
     return {
         "accuracy": round(result.accuracy, 4),
@@ -174,6 +174,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "held_out_images": int(last["eval_samples"]),
         **show_confusion(last.get("confusion") or [], manifest.metadata["classes"]),
         "images_per_second": round(result.images_per_second, 1),
+        "data_fraction": round(result.data_fraction, 4),
         **facts_of_run(result, manifest),
     }
 

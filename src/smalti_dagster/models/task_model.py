@@ -109,7 +109,7 @@ def _splits(manifest: Manifest, url: str) -> dict[str, Any]:
 
 
 def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
-    last = result.history[-1]
+    last = result.evaluation
     trained = last["train_metrics"]
     rows: list[dict[str, Value]] = [
         {"figure": name, "held out": _short(value), "training": _short(trained[name]) if name in trained else ""}
@@ -123,6 +123,7 @@ def _metadata(result: Any, manifest: Manifest) -> dict[str, Any]:
         "metrics": table(rows),
         "held_out_rows": int(last["eval_samples"]),
         "rows_per_second": round(result.images_per_second, 1),
+        "data_fraction": round(result.data_fraction, 4),
         **facts_of_run(result, manifest),
     }
 

@@ -36,6 +36,8 @@ Launcher = Enum("Launcher", {name: name for name in _NAMES})  # type: ignore[mis
 
 _DECIDED = {"data", "task", "task_options", "train_split", "eval_split", "model"}
 """Fields of the library's `TrainConfig` that an asset decides itself."""
+_DECLARED = ("epochs", "max_steps", "batch_size", "eval_every", "patience", "keep", "streams", "batching")
+"""Fields of the library's `TrainConfig` that a declaration has under the same name."""
 _CHOSEN: Any = config_like(TrainConfig, *(name for name in TrainConfig.__annotations__ if name not in _DECIDED))
 
 
@@ -76,8 +78,7 @@ def declared_options(train: Train) -> dict[str, Any]:
     """Return the values that a declaration has for the configuration of a training."""
     return {
         "model": train.architecture,
-        "epochs": train.epochs,
-        "batch_size": train.batch_size,
+        **{name: getattr(train, name) for name in _DECLARED},
         "launcher": Launcher(train.launcher.replace("-", "_")),
         "num_processes": train.num_processes,
         "cache_limit": train.cache_limit,

@@ -4,6 +4,7 @@ Observations have no plain numbers: Dagster would draw those of all runs as one 
 runs are in their materialisations, where one line over the runs says something.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ class TrainingReport:
         self._clock = clock
         self._last_line = self._last_observation = clock()
         self._links: dict[str, str] = {}
-        self._steps_per_epoch = 0
+        self._total_steps = 0
         self._history: list[dict[str, Any]] = []
 
     def __call__(self, event: dict[str, Any]) -> None:
@@ -69,7 +70,9 @@ class TrainingReport:
         self._say(f"{event['name']}: {event['link']}")
 
     def _on_start(self, event: dict[str, Any]) -> None:
-        self._steps_per_epoch = event.get("steps_per_epoch", 0)
+        self._total_steps = event.get("total_steps", 0)
+        if self._total_steps:
+            self._epochs = math.ceil(self._total_steps / event["steps_per_epoch"])
         resumed = f", going on after step {event['step']}" if event["step"] else ""
         data = (
             f" on {event['train_samples']} {self._samples} of version {event['version']}" if "version" in event else ""
@@ -80,9 +83,9 @@ class TrainingReport:
         )
 
     def _on_step(self, event: dict[str, Any]) -> None:
-        if not self._steps_per_epoch:
+        if not self._total_steps:
             return
-        share = event["step"] / (self._steps_per_epoch * self._epochs)
+        share = event["step"] / self._total_steps
         figures = {name: event[name] for name in _FIGURES if isinstance(event.get(name), int | float)}
         self._show(f"{share:.0%} epoch {event['epoch'] + 1} of {self._epochs}", figures)
 

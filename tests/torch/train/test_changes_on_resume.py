@@ -14,6 +14,7 @@ from torch import nn
 
 from smalti.dataset import OrderOptions
 from smalti.errors import CursorError
+from smalti.stream import Stream
 from smalti.torch import StreamingDataset
 from smalti.torch.train import TrainConfig
 from smalti.torch.train.config import IMAGES, TASKS
@@ -38,19 +39,20 @@ REFUSED = {
     "task_options.num_classes": 3, "task_options.class_names": ["b", "a"], "task_options.image_size": 32,
     "task_options.width": 1.0,
 }  # fmt: skip
-BY_CURSOR = {"data", "version", "affinity"}
+BY_CURSOR = {"data", "version", "affinity", "streams", "batching"}
 """The cursor refuses other content; the same content at another address, or by another number, is the same."""
 OF_GROUPS = {"weight_decay", "optimizer_options"}
 BY_STEP = {
     "learning_rate", "schedule", "warmup", "milestones", "milestone_factor", "clip_norm", "micro_batches", "precision",
-    "task_options.label_smoothing", "task_options.augment", "epochs", "batch_size", "eval_split",
+    "task_options.label_smoothing", "task_options.augment", "task_options.class_weights", "epochs", "max_steps",
+    "batch_size", "eval_split", "eval_data", "eval_every", "patience", "keep",
 }  # fmt: skip
 """Read from the configuration at each step or epoch. A task's own scheduler refuses another `learning_rate`."""
 OF_THE_LIFE = {
     "run_dir", "keep_checkpoints", "keep_best", "log_samples", "launcher", "num_processes", "device", "timeout_seconds",
     "grace_seconds", "max_restarts", "min_processes", "progress", "tensorboard", "mlflow", "mlflow_experiment",
     "cache_dir", "cache_limit", "storage_options", "run_storage_options", "preflight", "num_workers",
-    "checkpoint_every", "log_every", "channels_last",
+    "checkpoint_every", "log_every", "channels_last", "compile",
 }  # fmt: skip
 """About the processes of a life, not about what the model learns."""
 WITHOUT_EFFECT = {"weights"}
@@ -80,7 +82,7 @@ def test_classes_may_be_left_out(name):
     check_same_run(replace(then, task_options=empty), {"config": then.public_json(), "digest": "1" * 64})
 
 
-@pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"augment": False}])
+@pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"augment": False}, {"class_weights": [1, 2]}])
 def test_options_that_are_read_at_each_step_may_change(changed):
     then = TrainConfig(**BASE)
     now = replace(then, task_options={**OPTIONS, **changed})
@@ -96,7 +98,7 @@ def test_options_of_a_users_task_are_all_compared_also_those_that_are_left_out()
             check_same_run(replace(then, task_options=options), state)
 
 
-@pytest.mark.parametrize("name", sorted(BY_CURSOR))
+@pytest.mark.parametrize("name", ["affinity", "data", "version"])
 def test_other_content_or_another_affinity_is_refused(name, squares, tmp_path):
     state = StreamingDataset(remote=str(squares), split="train", batch_size=8, shuffle=True).state_dict(8)
     other = str(tmp_path / "other")
@@ -105,6 +107,16 @@ def test_other_content_or_another_affinity_is_refused(name, squares, tmp_path):
     changed = {"affinity": {"remote": str(squares), "order": OrderOptions(affinity=0.5)}}.get(name, {"remote": other})
     with pytest.raises(CursorError, match="affinity" if name == "affinity" else "digest|data set|version"):
         StreamingDataset(split="train", batch_size=8, shuffle=True, **changed).load_state_dict(state)
+
+
+@pytest.mark.parametrize("changed", [{"batching_method": "stratified"}, {"weights": (1, 3)}])
+def test_another_mixture_is_refused(changed, squares):
+    def mixture(weights=(1, 1), **order):
+        streams = [Stream(remote=str(squares), split="train", proportion=weight) for weight in weights]
+        return StreamingDataset(streams=streams, batch_size=8, shuffle=True, order=OrderOptions(**order))
+
+    with pytest.raises(CursorError, match=r"batching|weights"):
+        mixture(**changed).load_state_dict(mixture().state_dict(8))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from smalti.cache import CacheOptions, Counters, stats_of
 from smalti.dataset import OrderOptions
@@ -12,6 +14,8 @@ from smalti.storage import open_store
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.torch.loader import timed
 from smalti.torch.train import launch, read_sample_order
+from smalti.torch.train.context import EvaluationLoader
+from smalti.torch.train.life import DONE, StopSignal
 from smalti.torch.train.ranks import pace_figures
 from smalti.world import World
 from tests.torch.train.conftest import EVAL
@@ -53,6 +57,95 @@ def test_ranks_share_an_evaluation_and_take_the_same_number_of_steps(squares, nu
             seen += batch["_sample_id"][real].tolist()
     assert sorted(seen) == list(range(EVAL))
     assert len(steps) == 1
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the collectives of torch.distributed."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation.namespace == "c10d"
+        return operation(*args, **(kwargs or {}))
+
+
+def of_two_ranks(context):
+    """Return what two ranks found, and let one of them end the run."""
+    with Collectives() as exchanges:
+        for _ in range(100):
+            context.should_stop()
+    held_out = context.dataloader("validation", batch_size=2, shuffle=False, include_ids=True)
+    seen = [batch["_sample_id"].tolist() for batch in held_out]
+    counts = context.reduce(torch.tensor([len(seen), context.rank]), "sum")
+    mean = context.reduce(context.rank)
+    # Of 50 samples in steps of 14, the last step has 8; in steps of 2 * 7 on two ranks both have some.
+    odd = context.dataloader("train", batch_size=14, shuffle=False)
+    steps = context.reduce(torch.tensor([len(odd), len(list(odd))], dtype=torch.float32), "sum")
+    if context.rank == 1:
+        context.stop("enough")
+    calls = 0
+    while not context.should_stop():
+        calls += 1
+    return [exchanges.count, counts.tolist(), str(counts.dtype), mean, steps.tolist(), calls < 20, context.stats()]
+
+
+def test_ranks_reduce_values_and_one_of_them_ends_the_run_with_its_result(options):
+    heard = []
+    slow = {**options, "timeout_seconds": 280.0}
+    result = launch(of_two_ranks, launcher="processes", num_processes=2, on_event=heard.append, **slow)
+    # Whether to stop was exchanged at the calls 1, 3, 7, 15, 31, 47, 63, 79 and 95.
+    assert result == [9, [14, 1], "torch.int64", 0.5, [8.0, 8.0], True, {}]
+    assert heard[-1]["event"] == "end"
+    assert heard[-1]["stopped"] == "enough"
+
+
+def test_a_signal_comes_before_a_stop_that_ends_the_run():
+    stop = StopSignal()
+    stop.request(DONE, "enough")
+    stop.request("SIGTERM")
+    stop.request(DONE, "more than enough")
+    assert (stop.cause, stop.reason) == ("SIGTERM", "enough")
+
+
+@pytest.mark.parametrize(("num_samples", "num_ranks"), [(14, 1), (14, 4), (13, 4), (3, 4), (8, 4)])
+def test_an_evaluation_repeats_no_sample_on_any_rank(squares, num_samples, num_ranks):
+    seen = []
+    for rank in range(num_ranks):
+        dataset = StreamingDataset(
+            remote=str(squares), split="validation", batch_size=1, epoch_size=num_samples,
+            order=OrderOptions(tail="short"), include_ids=True, world=World.flat(rank, num_ranks),
+        )  # fmt: skip
+        loader = EvaluationLoader(dataset)
+        for _ in range(2):  # epochs
+            batches = list(loader)
+            assert len(batches) == len(loader)
+            assert all((batch["_position"] >= 0).all() for batch in batches)
+        seen += [batch["_position"].item() for batch in batches]
+    assert sorted(seen) == list(range(num_samples))
+
+
+def test_a_value_is_reduced_as_a_mean_or_a_sum(options):
+    with pytest.raises(TrainingError, match="`how` is 'max'; expected 'mean' or 'sum'"):
+        launch(lambda context: context.reduce(1.0, "max"), **options)
+    assert launch(lambda context: context.reduce(3, "sum"), **{**options, "run_dir": options["run_dir"] + "-2"}) == 3.0
+
+
+def test_each_epoch_of_a_functions_loader_is_an_event_with_its_speed(options):
+    def read(context):
+        loader = context.dataloader("train", batch_size=10)
+        for _ in range(2):
+            list(loader)
+        return context.stats()
+
+    heard = []
+    stats = launch(read, on_event=heard.append, **options)
+    passes = [event for event in heard if event["event"] == "pass"]
+    assert [(event["split"], event["epoch"]) for event in passes] == [("train", 0), ("train", 1)]
+    assert {name: passes[1][name] for name in stats} == stats
+    assert stats["samples_per_second"] > 0
+    assert 0 <= stats["data_fraction"] <= 1
 
 
 def test_copies_of_a_function_are_limited_to_half_of_the_free_disk(options, squares, tmp_path):

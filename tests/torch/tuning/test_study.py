@@ -110,7 +110,7 @@ def test_half_a_message_of_a_trial_is_part_of_its_failure():
 
 @pytest.mark.nightly
 def test_the_fields_of_a_training_are_tuned_and_live_metrics_are_those_of_epochs(config, tmp_path):
-    tuned = replace(config, log_samples=False, epochs=1)
+    tuned = replace(config, log_samples=False, epochs=1, eval_every=3)
     found = hyperparameter_study(
         tuned,
         {"learning_rate": {"low": 1e-3, "high": 1e-1, "log": True}},

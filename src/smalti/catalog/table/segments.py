@@ -41,7 +41,7 @@ SEGMENT_SHARDS = 8192
 MAX_LIST_BYTES = 64 << 20
 """About 10^9 shards."""
 _PARALLEL_LOADS = 2
-"""Of mapped files, whose checks take processors alone."""
+"""Threads that check mapped files, which takes processors alone."""
 _PARALLEL_FETCHES = 16
 _MAX_MAPPED = 256
 """Segments that are mapped at once, each of which takes a file descriptor; the others are in memory."""

@@ -459,7 +459,7 @@ class ShardBytes:
     stored: Ids
     """As stored."""
     zipped: Ids
-    """Of compressed files; 0 where there are none."""
+    """Bytes of compressed files; 0 where there are none."""
 
 
 def bytes_of(shards: Sequence[ShardInfo]) -> ShardBytes:

@@ -29,7 +29,7 @@ PART_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 128 << 20
 MAX_COLUMNS = 50_000
-"""Of a table: more take pyarrow over 2 GB, and its parser then ends the process."""
+"""Columns of a table: more take pyarrow over 2 GB, and its parser then ends the process."""
 BATCH_ROWS = 1 << 18
 """At most so many rows are written at once, also if rows are empty."""
 _OTHER_COMPRESSIONS = frozenset({".xz", ".lzma", ".z", ".zip", ".7z", ".br", ".snappy", ".lzo", ".deflate"})

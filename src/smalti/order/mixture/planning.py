@@ -82,7 +82,7 @@ class MixtureOptions:
     """Options of drawing from streams and of batching. Every field affects the order."""
 
     sampling_method: str = "balanced"
-    """Of a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, so that samples
+    """For a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, so that samples
     are taken equally often, give or take one; `fixed` takes the same samples each epoch."""
     sampling_granularity: int = 1
     """Samples drawn together from one shard, from 1; the larger, the fewer shards an epoch opens."""

@@ -1,7 +1,7 @@
 """Bodies of responses, of which no more is read than was asked for, whatever the server sends.
 
-A server may ignore a range and send the whole object, send more than the range, or never end. Of a request for a range,
-the bytes outside of it are skipped, or not read. A body without a range has at most `MAX_OBJECT_BYTES`.
+A server may ignore a range and send the whole object, send more than the range, or never end. For a request for a
+range, the bytes outside of it are skipped, or not read. A body without a range has at most `MAX_OBJECT_BYTES`.
 """
 
 import functools

@@ -18,8 +18,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from smalti.errors import SchemaError, SmaltiError, StoreError, WorldMismatch
 from smalti.format.sizes import parse_byte_count
+from smalti.order.mixture import BATCHINGS
 from smalti.storage.databricks.mount import is_databricks
 from smalti.storage.opening import check_address, check_secrets, service_of
+from smalti.stream import Stream
 from smalti.torch.train.values import (
     MAX_COUNT,
     OPTIONS,
@@ -36,6 +38,7 @@ from smalti.torch.train.values import (
     Secrets,
     Text,
     Texts,
+    Weight,
     Whole,
     as_tuple,
     configuration,
@@ -58,7 +61,7 @@ class Launcher:
     starts_processes: bool
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
     free_slots: str | None = None
-    """Of a launcher on other machines: `module:function` that returns how many ranks they can run now, or None."""
+    """For a launcher on other machines, `module:function` that returns how many ranks they can run now, or None."""
 
 
 # To add a launcher, write its function and enter it here.
@@ -127,9 +130,11 @@ class ImageOptions(TaskOptions):
     width: Annotated[Number, Field(gt=0, le=100)] = 0.35
     """Width multiplier of `mobilenet_v2`; ignored by others."""
     label_smoothing: Fraction = 0.1
-    """Of classes, in training."""
+    """Smoothing of classes, in training."""
     augment: Flag = True
     """Random crops, flips and colours of training images."""
+    class_weights: Annotated[tuple[Weight, ...], BeforeValidator(as_tuple)] = ()
+    """Factor of the training loss of each class, in the order of their numbers; empty: 1 for all of them."""
 
     def __post_init__(self) -> None:
         if self.class_names and self.num_classes not in (0, len(self.class_names)):
@@ -155,7 +160,7 @@ class LanguageOptions(TaskOptions):
     ignore: Whole | None = None
     """A token that need not be predicted, such as padding."""
     label_smoothing: Fraction = 0.1
-    """Of tokens, in training."""
+    """Smoothing of tokens, in training."""
 
 
 @configuration
@@ -225,6 +230,9 @@ def with_nested_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 SCHEDULES = ("cosine", "constant", "step")
 PRECISIONS = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
+KEPT = ("last", "best")
+STREAM_FIELDS = ("remote", "split", "proportion", "repeat", "choose", "version")
+"""Fields of `smalti.Stream` that a configuration may give: it is written to disk, so no credentials."""
 MAX_BATCH = 1 << 24
 """Largest number of samples of one step."""
 
@@ -421,8 +429,18 @@ class TrainConfig(RunConfig):
 
     Functions that `model` names get all those of image classification, with the classes that the data list."""
     train_split: Text | None = "train"
+    streams: Annotated[tuple[Options, ...], BeforeValidator(as_tuple)] = ()
+    """Shard sets or splits to mix in training: for each, fields of `smalti.Stream` such as `remote` and `proportion`.
+
+    Without a `remote` it is one of `data`, without a `split` one of `train_split`."""
+    batching: Annotated[Text, one_of(BATCHINGS)] = "random"
+    """The mixing of `streams` in batches: `random`, or `stratified`, which gives each batch the same number of each."""
     eval_split: Text | None = "validation"
     """None: no evaluation; the result then has the figures of the training samples."""
+    eval_data: Text | None = None
+    """URL or path of another shard set, whose samples are evaluated; None: `data`."""
+    eval_every: Count | None = None
+    """Steps between two evaluations; another one is made at the end of every epoch. None: no others."""
     model: MaybeEmpty = "mobilenet_v2"
     """`mobilenet_v2`, or `module:function`: a function that takes the configuration and returns a module.
 
@@ -437,6 +455,16 @@ class TrainConfig(RunConfig):
     A module whose parameters are all frozen computes as in evaluation: no dropout, no new batch statistics."""
     epochs: Count = 5
     """Passes over the training samples."""
+    max_steps: Count | None = None
+    """Optimiser steps after which the run ends, in place of `epochs`; None: `epochs` decide."""
+    patience: Count | None = None
+    """Evaluations without a better figure after which the run ends; None: it ends as planned.
+
+    The figure is that of `keep_best`, or else the main one of the task."""
+    keep: Annotated[Text, one_of(KEPT)] = "last"
+    """The weights that become the model of the run: the `last` ones, or the `best` of all evaluations.
+
+    The figure is that of `keep_best`, or else the main one of the task."""
     batch_size: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 32
     """Samples per optimiser step over all ranks."""
     micro_batches: Count = 1
@@ -448,7 +476,7 @@ class TrainConfig(RunConfig):
     learning_rate: Annotated[Number, Field(gt=0)] = 4e-3
     """Its peak."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.05
-    """Of the weights; biases and scales of normalisation do not decay."""
+    """Decay of the weights; biases and scales of normalisation do not decay."""
     clip_norm: Annotated[Number, Field(ge=0)] = 5.0
     """Largest norm of a gradient; 0: gradients are not clipped. The default only limits outliers."""
     schedule: Annotated[Text, one_of(SCHEDULES, "module:function")] = "cosine"
@@ -457,14 +485,14 @@ class TrainConfig(RunConfig):
     The function is called with the fraction of the course that is over, in [0, 1], and returns the rate's fraction of
     `learning_rate`."""
     milestones: Fractions = (0.5, 0.75)
-    """Of `step`: fractions of the course after which the rate is multiplied by `milestone_factor`."""
+    """Fractions of the course, for `step`, after which the rate is multiplied by `milestone_factor`."""
     milestone_factor: Annotated[Number, Field(ge=0)] = 0.1
     warmup: Fraction = 0.1
     """Fraction of the whole run during which the learning rate rises, in [0, 1)."""
     precision: Annotated[Text, one_of(PRECISIONS)] = "auto"
     """`float32`; `bfloat16` where it suffices (autocast); `auto`: `bfloat16` on a GPU that is fast at it."""
     seed: Annotated[Whole, Field(ge=0)] = 17
-    """Of the order of the samples, the initial weights and the random views."""
+    """Seed of the order of the samples, the initial weights and the random views."""
     affinity: Annotated[Number, Field(ge=0, le=1)] | None = None
     """Part of its training shards that a host reads again in the next epoch, from 0 to 1, as for `StreamingDataset`.
 
@@ -477,9 +505,17 @@ class TrainConfig(RunConfig):
     """Steps between two `step` events."""
     channels_last: Flag = True
     """Memory layout of model and batches; 2 to 6 times faster on CPUs than the other."""
+    compile: Text | None = None
+    """Backend of `torch.compile` for the model, such as `inductor`; None: the model is not compiled."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.eval_split is None and self.eval_data is None:
+            for name, unset in (("keep", "last"), ("patience", None), ("eval_every", None)):
+                if getattr(self, name) != unset:
+                    raise wrong(name, f"{unset!r} without an evaluation: give `eval_split`", getattr(self, name))
+        check_secrets(self.eval_data or "")
+        self.mixed_streams()
         if (shipped := TASKS.get(self.task)) is not None:
             try:
                 shipped(**self.task_options)
@@ -505,6 +541,20 @@ class TrainConfig(RunConfig):
             SchemaError: a field is unknown or missing, or a value is not allowed.
         """
         return cls(**with_nested_options(obj))
+
+    def mixed_streams(self) -> tuple[Stream, ...]:
+        """Return the shard sets that training mixes; empty: it reads `train_split` of `data` alone.
+
+        Raises:
+            SchemaError: a field is unknown, or a value is not allowed.
+        """
+        unknown = sorted({name for fields in self.streams for name in fields} - set(STREAM_FIELDS))
+        if unknown:
+            raise wrong("streams", f"a list of mappings with {', '.join(STREAM_FIELDS)}", unknown)
+        try:
+            return tuple(Stream(**{"remote": self.data, **fields}) for fields in self.streams)
+        except (SmaltiError, TypeError, ValueError) as error:
+            raise SchemaError(f"`streams`: {error}", field="streams") from error
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check that the batch can be divided over so many ranks; a WorldMismatch if not."""
@@ -552,7 +602,7 @@ class TrainResult:
     epochs: int
     steps: int
     history: tuple[dict[str, Any], ...]
-    """One summary per epoch, over all lives of the run."""
+    """One summary per epoch, over all lives of the run; the last one may be of a part of an epoch."""
     model_dir: str
     checkpoint: str
     images_per_second: float
@@ -566,6 +616,10 @@ class TrainResult:
     """The one by which models are compared; `loss` if the task's own needs an evaluation, and there was none."""
     higher_is_better: bool = True
     """True if the better of two models has the higher one."""
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    """The summary of the evaluation that the figures are of: its `step` is that of the model's weights."""
+    data_fraction: float = 0.0
+    """Share of the time in which training waited for data, in this life."""
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values."""

@@ -6,23 +6,27 @@ The cursors of the loaders are saved with the function's state, so that both are
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
 from smalti.cache import CacheOptions, default_cache_limit
+from smalti.catalog import Manifest
 from smalti.dataset import OrderOptions
+from smalti.dataset.order import Pass
 from smalti.errors import CheckpointError, CursorError, TrainingError, WorldMismatch
 from smalti.ledger import LedgerWriter
+from smalti.order import Division
 from smalti.storage.opening import service_of
+from smalti.stream import Stream
 from smalti.torch.dataset import StreamingDataset
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.life import BY_FUNCTION, Life, Saves, checked_step
+from smalti.torch.train.life import BY_FUNCTION, DONE, Life, Saves, checked_step
 from smalti.torch.train.ranks import Ranks, memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
@@ -31,6 +35,10 @@ from smalti.world import World
 T = TypeVar("T")
 Pins = dict[str, tuple[int | None, str | None]]
 """Version and digest by address of the data; None: any."""
+_OF_STREAMS = ("version", "tag", "storage_options")
+"""Arguments of `StreamingDataset` that a stream has, too, and that a run decides for each."""
+_OF_MIXTURE = "@streams"
+"""End of the name of a mixture's cursor: the cursor itself names the streams."""
 _KIND = "function"
 """`kind` in the state of checkpoints of functions; the trainer's have none."""
 
@@ -121,6 +129,7 @@ class Context:
         *,
         batch_size: int,
         data: str | None = None,
+        streams: Sequence[Stream] | None = None,
         shuffle: bool = True,
         resume: bool | None = None,
         loader: Mapping[str, Any] | None = None,
@@ -128,15 +137,16 @@ class Context:
     ) -> StreamingDataLoader:
         """Return a loader of this rank's share of a split, which resumes at the cursor of the newest checkpoint.
 
-        A loader that does not resume, as for an evaluation, yields each sample once, without repeats that fill the last
-        step: its last batch may be smaller, so a mean over batches must be weighted. All ranks still take the same
-        number of steps; if the last step has fewer samples than there are ranks, a rank without one repeats a sample,
-        marked by `_position` -1 with `include_ids=True`.
+        A loader that does not resume, as for an evaluation, yields each sample once and repeats none: its last batch
+        may be smaller, so a mean over batches must be weighted, and a rank may have one batch fewer than others. Call
+        the model itself there, not DistributedDataParallel around it, and `reduce` the sums after the loop.
 
         Args:
             split: the split; None: all samples.
             batch_size: samples per step over all ranks.
             data: address of the shard set; None: that of the run.
+            streams: shard sets to mix, in place of `data`; the run keeps to the versions that it began with. Those
+                without `storage_options` have those of the run, if they are on the service of its data.
             shuffle: whether the order is shuffled.
             resume: whether the loader's cursor is saved and restored; None: if it shuffles, as training data do.
             loader: further arguments of `StreamingDataLoader`, such as `num_workers`.
@@ -148,28 +158,38 @@ class Context:
                 run's data are at another address than those.
             SchemaError: the split has no samples.
         """
-        address = self._data.address(data)
+        mixed = (Stream(remote=self._data.address(data)),) if streams is None else tuple(streams)
         resume = shuffle if resume is None else resume
-        # Without repeats: figures of an evaluation count each sample once. See `tail` for how ranks stay in step.
+        # Without repeats: figures of an evaluation count each sample once.
         order = {} if resume else {"order": OrderOptions(tail="short")}
-        dataset = self._data.open(address, split, batch_size, shuffle=shuffle, options={**order, **options})
+        dataset = self._data.open(mixed, split, batch_size, shuffle=shuffle, options={**order, **options})
         if self._has_begun:  # what the trainer opens before is in its event `start`
-            version, digest = self._data.pins[address]
-            self._life.events.emit("data", data=address, split=split, version=version, digest=digest)
+            for stream in dataset.streams:
+                version, digest = self._data.pins[str(stream.remote)]
+                part = stream.split or split
+                self._life.events.emit("data", data=stream.remote, split=part, version=version, digest=digest)
         ledger = self._life.ledger if resume else None
         pinned = {"pin_memory": self.device.type == "cuda"}
-        batches = StreamingDataLoader(dataset, ledger=ledger or NO_LEDGER, **{**pinned, **(loader or {})})
-        if resume:
-            name = cursor_name(split, address)
+        given: dict[str, Any] = {"ledger": ledger or NO_LEDGER, **pinned, **(loader or {})}
+        if not resume:
+            # A `tail` of the caller's own decides what ranks without samples get.
+            kind = StreamingDataLoader if "order" in options else EvaluationLoader
+            batches: StreamingDataLoader = kind(dataset, **given)
+        else:
+            batches = TrainingLoader(dataset, **given)
+            if self._has_begun:  # the trainer's own events say the same of its epochs
+                batches.on_end = lambda epoch: self._life.events.emit("pass", split=split, epoch=epoch, **self.stats())
+            address = self._data.address(data) if streams is None else ""
+            name = cursor_name(split, address, is_mixture=streams is not None)
             if name in self._loaders:
                 raise CursorError(
-                    f"there are two resuming loaders of split {split!r} of {address}; their cursors would have one "
-                    "name: give all but one `resume=False`, or iterate over the first again."
+                    f"there are two resuming loaders of split {split!r} of {address or 'a mixture'}; their cursors "
+                    "would have one name: give all but one `resume=False`, or iterate over the first again."
                 )
             self._loaders[name] = batches
             if name in self._cursors:
                 batches.load_state_dict(self._cursors[name])
-            elif data is None:
+            elif data is None and streams is None:
                 self._check_cursor(name, split)
         return batches
 
@@ -187,7 +207,7 @@ class Context:
         figures = {name: _figure(name, value, step) for name, value in metrics.items()}
         # JSON has no infinities.
         shown = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-        measures = {**self._pace(), **memory_figures(self.device)}
+        measures = {**self.stats(), **memory_figures(self.device)}
         self._life.events.emit("report", step=step, metrics=shown, measures=measures)
 
     def best(self, *, files: Sequence[str] = ("*",)) -> Checkpoint | None:
@@ -241,20 +261,65 @@ class Context:
         self._saved = self._saves.save(step, lambda: self._packed(step, state, cursors, known), files, wait=wait)
         return self._saved
 
-    def should_stop(self) -> bool:
-        """Return whether the run is to stop: SIGTERM, SIGUSR1 or `request_stop` on some rank. Collective.
+    def stats(self) -> dict[str, float]:
+        """Return the speed of this life's training loaders so far. Not collective.
 
-        A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError.
+        Returns:
+            `samples_per_second` over all ranks, and `data_fraction`, the share of the time of the loops in which they
+            waited for data, in [0, 1]; empty before the second batch.
+        """
+        measured = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
+        return pace_figures(measured, self.world.num_ranks)
+
+    def reduce(self, value: "float | torch.Tensor", how: Literal["mean", "sum"] = "mean") -> Any:
+        """Return the mean or the sum of a value over all ranks, the same on each. Collective.
+
+        Args:
+            value: a number, or a tensor with the same shape on all ranks.
+            how: `mean` or `sum`.
+
+        Returns:
+            A float, or a tensor of the shape, dtype and device of `value`; computed in double precision.
+
+        Example:
+            >>> loss = context.reduce(loss_sum, "sum") / context.reduce(num_samples, "sum")
+        """
+        if how not in ("mean", "sum"):
+            raise TrainingError(f"`how` is {how!r}; expected 'mean' or 'sum'.")
+        numbers = value.detach().double().flatten().tolist() if isinstance(value, torch.Tensor) else [float(value)]
+        parts = self._ranks.num_ranks if how == "mean" else 1
+        totals = [total / parts for total in self._ranks.total(numbers, "reduce a value")]
+        if not isinstance(value, torch.Tensor):
+            return totals[0]
+        return torch.tensor(totals, dtype=torch.float64).reshape(value.shape).to(value.device, value.dtype)
+
+    def should_stop(self) -> bool:
+        """Return whether the run is to stop: SIGTERM, SIGUSR1, `request_stop` or `stop` on some rank. Collective.
+
+        Call it after each step, on all ranks. They exchange the answer about once a second, at most every 16th call.
+        A function that stops saves a checkpoint and returns; `launch` then raises a TrainingError, unless it was
+        stopped by `stop`.
 
         Raises:
             SmaltiError: the last checkpoint could not be written.
         """
-        self._stopped = self._saves.should_stop()
+        self._stopped = self._stopped or self._saves.should_stop()
         return self._stopped
 
     def request_stop(self) -> None:
-        """Make the next `should_stop` true on all ranks, such as after a notice of preemption; from any thread."""
+        """Make a next `should_stop` true on all ranks, such as after a notice of preemption; from any thread."""
         self._life.stop.request(BY_FUNCTION)
+
+    def stop(self, reason: str) -> None:
+        """Make a next `should_stop` true on all ranks because the training is done; from any thread of any rank.
+
+        What the function returns then is the result of the run, and the event `end` has the reason.
+
+        Example:
+            >>> if loss > best:
+            ...     context.stop("the loss rises")
+        """
+        self._life.stop.request(DONE, reason)
 
     # ------------------------------------------------------------ not for functions
 
@@ -269,20 +334,16 @@ class Context:
         Raises:
             TrainingError: the program has stopped before it was done.
         """
-        if self._stopped:
+        if self._stopped and not self._saves.is_done:
             self._saves.finish()
             raise self._saves.stopped(self._saved or "")
-        return self._saves.end(write, what, **facts)
+        reason = {"stopped": self._saves.stop_cause} if self._stopped else {}
+        return self._saves.end(write, what, **facts, **reason)
 
     @property
     def newest(self) -> str:
         """Address of the newest checkpoint of this life, or of the one that it resumed from; empty if there is none."""
         return self._saved or str((self._saves.resumed_from or {}).get("checkpoint", ""))
-
-    def _pace(self) -> dict[str, float]:
-        """Return the pace of this life's training loaders; see `pace_figures`."""
-        paces = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
-        return pace_figures(paces, self.world.num_ranks)
 
     def _check_cursor(self, name: str, split: str | None) -> None:
         """Check that the checkpoint has no cursor of this split of data at another address."""
@@ -349,15 +410,21 @@ class PinnedData:
         return address if "://" in address or service_of(address) else str(Path(address).absolute())
 
     def open(
-        self, address: str, split: str | None, batch_size: int, *, shuffle: bool, options: Mapping[str, Any]
+        self,
+        streams: Sequence[Stream],
+        split: str | None,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        options: Mapping[str, Any],
     ) -> StreamingDataset:
-        """Open a split in the version that the run is pinned to, which the first opening decides. Collective.
+        """Open shard sets in the versions that the run is pinned to, which the first opening decides. Collective.
 
         Local copies of data without a limit may take half of the disk that is free when the data are first opened.
 
         Args:
-            address: of the data.
-            split: their split; None: all.
+            streams: the shard sets, one or a mixture of several.
+            split: their split, unless a stream has one; None: all.
             batch_size: samples of a step over all ranks.
             shuffle: whether the order is shuffled.
             options: further arguments of `StreamingDataset`; a `version` among them takes the place of the pinned one.
@@ -366,8 +433,9 @@ class PinnedData:
             WorldMismatch: the batch does not divide over the ranks.
             CursorError: the version has not the digest that the run is pinned to, or ranks see different versions.
             SchemaError: there is no such split.
+            TrainingError: a stream's `remote` is not an address.
         """
-        config, num_ranks = self._config, self._ranks.num_ranks
+        num_ranks = self._ranks.num_ranks
         if batch_size % num_ranks:
             raise WorldMismatch(
                 f"`batch_size` {batch_size} cannot be divided over {num_ranks} ranks; it counts the samples of a step "
@@ -375,25 +443,45 @@ class PinnedData:
                 batch_size=batch_size,
                 num_ranks=num_ranks,
             )
-        is_own = bool(config.data) and address == self.address()
-        version, digest = self.pins.get(address, (config.version, config.digest) if is_own else (None, None))
+        pinned = tuple(self._pinned(stream, options) for stream in streams)
+        places = ",".join(dict.fromkeys(str(stream.remote) for stream in pinned))
+        limit = self._config.cache_limit or self._cache_limits.get(places)
         dataset = StreamingDataset(
-            remote=address,
+            streams=pinned,
             split=split,
             batch_size=batch_size // num_ranks,
             shuffle=shuffle,
             world=self._ranks.world,
             **{
-                "version": version,
-                "cache": CacheOptions(
-                    local=config.cache_dir, cache_limit=config.cache_limit or self._cache_limits.get(address)
-                ),
-                "storage_options": dict(config.storage_options) if is_own else {},
-                **options,
+                "cache": CacheOptions(local=self._config.cache_dir, cache_limit=limit),
+                **{name: value for name, value in options.items() if name not in _OF_STREAMS},
             },
         )
-        self._cache_limits.setdefault(address, _with_cache_limit(dataset))
-        opened = dataset.manifest
+        self._cache_limits.setdefault(places, _with_cache_limit(dataset))
+        for stream, manifest in zip(pinned, dataset.manifests, strict=True):
+            self._check(str(stream.remote), manifest)
+        return dataset
+
+    def _pinned(self, stream: Stream, options: Mapping[str, Any]) -> Stream:
+        """Return a stream in the version that the run reads, with the address and the options of its store."""
+        if not isinstance(stream.remote, str):
+            raise TrainingError(f"`remote` of a stream must be the address of a shard set, not {stream.remote!r:.80}.")
+        address, config = self.address(stream.remote), self._config
+        is_own = bool(config.data) and address == self.address()
+        known, _ = self.pins.get(address, (config.version if is_own else None, None))
+        given: dict[str, Any] = {name: options.get(name, getattr(stream, name)) for name in _OF_STREAMS}
+        if given["version"] is None and known is not None:  # a run keeps to the version that a tag had at first
+            given |= {"version": known, "tag": None}
+        if given["storage_options"] is None:
+            is_near = bool(config.data) and service_of(address) == service_of(config.data)
+            given["storage_options"] = dict(config.storage_options) if is_own or is_near else {}
+        return replace(stream, remote=address, **given)
+
+    def _check(self, address: str, opened: Manifest) -> None:
+        """Check that all ranks have opened the version that the run is pinned to, and keep to it. Collective."""
+        config = self._config
+        is_own = bool(config.data) and address == self.address()
+        _, digest = self.pins.get(address, (None, config.digest if is_own else None))
         if digest and opened.digest != digest:
             raise CursorError(
                 f"{address} version {opened.version} has digest {opened.digest}, but this run is pinned to {digest}: "
@@ -410,7 +498,6 @@ class PinnedData:
                 digests=tuple(digests),
             )
         self.pins[address] = (opened.version, opened.digest)
-        return dataset
 
 
 def _with_cache_limit(dataset: StreamingDataset) -> int | None:
@@ -425,6 +512,42 @@ def _with_cache_limit(dataset: StreamingDataset) -> int | None:
             reader.close()  # opened again, in the same versions, by the next use
             reader.cache_limit = max(limits)
     return reader.cache_limit
+
+
+class TrainingLoader(StreamingDataLoader):
+    """A loader that calls a function when an epoch has been read to its end."""
+
+    on_end: Callable[[int], object] | None = None
+    """Called with the number of the epoch."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, as that of its base
+        """Iterate over one epoch, or the rest of one."""
+        yield from super().__iter__()
+        if self.on_end is not None and self._pass is not None:
+            self.on_end(self._pass.start.epoch)
+
+
+class EvaluationLoader(StreamingDataLoader):
+    """A loader that yields each sample once: it leaves out the batch of a rank that has no sample in the last step."""
+
+    def __len__(self) -> int:
+        """Return the number of this rank's batches."""
+        view = self._view
+        return _own_steps(view.division(Pass(view.cursor_at_start(), view.world)))
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, as that of its base
+        """Iterate over one epoch."""
+        batches = super().__iter__()
+        for number, batch in enumerate(batches):
+            assert self._pass is not None  # noqa: S101 - of the iteration that has begun
+            if number < _own_steps(self._view.division(self._pass)):
+                yield batch
+
+
+def _own_steps(division: Division) -> int:
+    """Return the number of steps in which a rank has samples; in one that it has none, it reads a marked repeat."""
+    last = division.num_steps - 1
+    return last + 1 if last < 0 or (division.steps(last, last + 1)[0].positions >= 0).any() else last
 
 
 # ------------------------------------------------------------ the function
@@ -466,9 +589,9 @@ def _as_result(value: Any) -> dict[str, Any]:
     return result
 
 
-def cursor_name(split: str | None, address: str) -> str:
-    """Return the name of the cursor of a loader of a split of the data at an address."""
-    return f"{split or ''}@{address}"
+def cursor_name(split: str | None, address: str, *, is_mixture: bool = False) -> str:
+    """Return the name of the cursor of a loader of a split of the data at an address, or of a mixture."""
+    return f"{split or ''}{_OF_MIXTURE}" if is_mixture else f"{split or ''}@{address}"
 
 
 def _figure(name: str, value: Any, step: int) -> float:

@@ -49,9 +49,13 @@ from smalti.torch.train.run.files import (
 from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
 T = TypeVar("T")
-BY_FUNCTION = "`request_stop`"
-STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION)
-"""Causes of a stop, as errors name them; of several at once, the first is named."""
+BY_FUNCTION, DONE = "`request_stop`", "`stop`"
+STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION, DONE)
+"""Causes of a stop, as errors name them; of several at once, the first is named. `DONE`: the training is over."""
+_CHECK_SECONDS = 1.0
+"""Between two exchanges of the ranks whether to stop, about; an exchange of each step would wait for all ranks."""
+_MOST_CALLS = 16
+"""Calls of `should_stop` between two exchanges at most: later steps may take longer than those before."""
 
 
 class StopSignal:
@@ -65,6 +69,8 @@ class StopSignal:
     def __init__(self) -> None:
         self.cause: str | None = None
         """One of `STOPS`: what requested the stop first; None: nothing."""
+        self.reason = ""
+        """The reason that was given with `DONE`."""
         self.is_orphaned = False
         """True if the death of the process that started this rank was the signal: it failed, and stopped nothing."""
         self._installed: list[signal.Signals] = []
@@ -74,9 +80,11 @@ class StopSignal:
         """True if the run is to stop."""
         return self.cause is not None
 
-    def request(self, cause: str) -> None:
-        """Request a stop, for one of the causes in `STOPS`; from any thread."""
-        self.cause = self.cause or cause
+    def request(self, cause: str, reason: str = "") -> None:
+        """Request a stop, for one of the causes in `STOPS`; from any thread. One that resumes later comes first."""
+        self.reason = self.reason or reason
+        if self.cause is None or self.cause == DONE:
+            self.cause = cause
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
@@ -196,6 +204,28 @@ class _Write:
     began: float = field(default_factory=time.perf_counter)
 
 
+class _Pause:
+    """The calls of `should_stop` until the next exchange of the ranks; their number is equal on all ranks."""
+
+    def __init__(self) -> None:
+        self._calls, self._length, self._began = 0, 1, time.perf_counter()
+
+    def is_over(self) -> bool:
+        """Count a call, and return whether it is one with an exchange."""
+        self._calls += 1
+        return self._calls >= self._length
+
+    def seconds_per_call(self) -> float:
+        """Return the mean time between two calls since the last exchange."""
+        return (time.perf_counter() - self._began) / self._calls
+
+    def begin(self, seconds_per_call: float) -> None:
+        """Begin the next pause, at most twice as long as the last one, after calls that took so long."""
+        wanted = int(_CHECK_SECONDS / max(seconds_per_call, 1e-6))
+        self._length = max(1, min(wanted, 2 * self._length, _MOST_CALLS))
+        self._calls, self._began = 0, time.perf_counter()
+
+
 class Saves:
     """The checkpoints of one life of a run, on one rank. `save`, `should_stop` and `finish` are collective."""
 
@@ -213,12 +243,15 @@ class Saves:
         self._apart: Ranks = life.ranks.apart(config.timeout_seconds)
         self._last: _Write | None = None
         self._last_step = 0
-        """Of the newest checkpoint: the step that the life resumed at, or saved last."""
+        """Step of the newest checkpoint: the one that the life resumed at, or saved last."""
         self.resumed_from: dict[str, Any] | None = None
         """The checkpoint that the life resumed from, as JSON values."""
         self.stop_cause = ""
         self.stop_facts: Mapping[str, Any] = {}
         """The reason why `should_stop` was true, and the facts of the error that gives it."""
+        self.is_done = False
+        """True if `should_stop` was true because the training is over: there is nothing to resume."""
+        self._pause = _Pause()
         life.at_end(self._await_quietly)
 
     def resume(self, facts: Callable[[Snapshot], Mapping[str, Any]] = lambda _: {}) -> Snapshot | None:
@@ -332,24 +365,35 @@ class Saves:
     def should_stop(self) -> bool:
         """Return whether the run is to stop, because a signal was received on some rank, or a rank's parent has died.
 
+        The ranks exchange that about every `_CHECK_SECONDS`, at a call on which they have agreed the time before.
+
         Raises:
             SmaltiError: a checkpoint could not be written.
         """
+        if not self._pause.is_over():
+            return False
         last = self._last
         is_over = last is not None and last.thread is not None and not last.thread.is_alive()
         has_fault = is_over and last is not None and last.fault is not None
         stop = self._life.stop
         cause = stop.cause  # a signal may come in between
-        *causes, orphans, faults = self._ranks.total(
-            [*(cause == each for each in STOPS), cause is not None and stop.is_orphaned, has_fault],
+        seconds = self._pause.seconds_per_call() if self._ranks.is_first else 0.0  # of one rank: equal on all
+        *causes, orphans, faults, seconds = self._ranks.total(
+            [*(cause == each for each in STOPS), cause is not None and stop.is_orphaned, has_fault, seconds],
             "agree whether to stop",
         )
+        if self._ranks.num_ranks > 1:
+            self._pause.begin(seconds)
         stops = sum(causes)
         if 0 < orphans == stops:
             self.stop_cause, self.stop_facts = ORPHANED_BY
         elif stops:
             first = next(name for name, number in zip(STOPS, causes, strict=True) if number)
             self.stop_cause, self.stop_facts = f"stopped by {first}", {"stopped": True}
+            self.is_done = first == DONE
+        if self.is_done:
+            reasons = self._ranks.gather(stop.reason, "exchange the reason of the stop")
+            self.stop_cause = next(filter(None, reasons), "")
         if faults:
             self._settle()
         elif is_over:

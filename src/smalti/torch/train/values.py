@@ -133,6 +133,7 @@ Best = Annotated[Text, checked(_BEST.fullmatch, "`min` or `max`, a space and the
 Count = Annotated[Whole, Field(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[Number, Field(gt=0, le=_MAX_SECONDS)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
+Weight = Annotated[Number, Field(ge=0, le=MAX_COUNT)]
 Fractions = Annotated[
     tuple[Number, ...], BeforeValidator(as_tuple), checked(_are_fractions, "a list, each a fraction in (0, 1)")
 ]
@@ -216,5 +217,5 @@ def _described(hint: Any) -> str:
 def plain(value: Any) -> Any:
     """Return the value of a field as JSON holds it."""
     if isinstance(value, tuple):
-        return list(value)
+        return [plain(each) for each in value]
     return dict(value) if isinstance(value, Mapping) else value

@@ -22,7 +22,7 @@ class Trial:
     """`complete`, `pruned`, `failed` or `running`."""
     params: Mapping[str, Any]
     value: float | None
-    """Of a pruned trial, the last one that was reported."""
+    """The last one that was reported, for a pruned trial."""
     seconds: float
     run_dir: str
     failure: str = ""

@@ -140,7 +140,7 @@ class StudyOptions:
     pruner: str = "median"
     """Ends trials that are worse than others were at the same step: `median`, `hyperband` or `none`."""
     seed: int = 17
-    """Of the proposals. Those of one trial at a time are always the same, however often the study is resumed."""
+    """Seed of the proposals. Those of one trial at a time are always the same, however often the study is resumed."""
     max_failures: int = 3
     """Failed trials that one life of the study tolerates."""
     storage: str | None = None

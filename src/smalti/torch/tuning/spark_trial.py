@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.2
 _STORE_POLL_SECONDS = 5.0
 _CANCEL_SECONDS = 60.0
 _MAX_TASK_BYTES = 2**20
-"""Of what is sent with a task, from which on Spark writes it to a file."""
+"""Size of what is sent with a task, from which on Spark writes it to a file."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,9 @@ class Conductor:
 
     def _is_hopeless(self, trial: "optuna.Trial", event: Event) -> bool:
         """Record the figure of an event, and return whether the trial is to be pruned."""
-        figures = {**event, **event.get("metrics", {})} if event["event"] in {"epoch", "report"} else {}
+        # Trials are compared at the same epoch, or at the same step of a function: not within the trainer's epochs.
+        is_compared = event["event"] == "epoch" or (event["event"] == "report" and "epoch" not in event)
+        figures = {**event, **event.get("metrics", {})} if is_compared else {}
         value, step = figures.get(self.options.metric), event.get("epoch", event.get("step"))
         if not isinstance(value, (int, float)) or step is None:
             return False

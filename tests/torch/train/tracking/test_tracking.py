@@ -48,8 +48,8 @@ STEP = {
 
 def test_a_terminal_shows_a_bar_with_the_figures_of_the_newest_step_and_the_remaining_time():
     terminal = Terminal()
-    bar = Progress(epochs=2, stream=terminal)
-    bar({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5})
+    bar = Progress(stream=terminal)
+    bar({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5, "total_steps": 10})
     bar(STEP)
     bar.close("finished")
     shown = terminal.getvalue().split("\r")[-1]
@@ -60,8 +60,8 @@ def test_a_terminal_shows_a_bar_with_the_figures_of_the_newest_step_and_the_rema
 
 def test_elsewhere_a_line_now_and_then_has_them_and_the_remaining_time():
     now, stream = [0.0], io.StringIO()
-    lines = Progress(epochs=2, stream=stream, clock=lambda: now[0])
-    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 50})
+    lines = Progress(stream=stream, clock=lambda: now[0])
+    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 50, "total_steps": 100})
     for step in (5, 10, 20, 40):
         now[0] = step * 2.0  # lines are at least 30 seconds apart
         lines({**STEP, "step": step})
@@ -82,8 +82,8 @@ EPOCH = {
 @pytest.mark.parametrize("is_brief", [True, False])
 def test_each_epoch_is_a_line_with_its_figures_wherever_it_is_written(is_brief):
     now, stream = [0.0], io.StringIO()
-    lines = Progress(epochs=3, is_brief=is_brief, stream=stream, clock=lambda: now[0])
-    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5})
+    lines = Progress(is_brief=is_brief, stream=stream, clock=lambda: now[0])
+    lines({"event": "start", "time": 0.0, "step": 0, "steps_per_epoch": 5, "total_steps": 15})
     now[0] = 60.0
     lines(STEP)
     lines(EPOCH)
@@ -96,13 +96,23 @@ def test_each_epoch_is_a_line_with_its_figures_wherever_it_is_written(is_brief):
 def test_a_stream_that_nobody_reads_does_not_end_a_training():
     stream = io.StringIO()
     stream.close()
-    Progress(epochs=1, stream=stream)(EPOCH)
+    Progress(stream=stream)(EPOCH)
 
 
 @pytest.mark.parametrize(("progress", "epochs"), [(None, 2), (False, 0)])
 def test_a_training_writes_a_line_for_each_epoch_unless_it_is_not_wanted(config, capfd, progress, epochs):
     train(replace(config, progress=progress))
     assert [line[:12] for line in capfd.readouterr().err.splitlines()] == ["epoch 1 of 2", "epoch 2 of 2"][:epochs]
+
+
+def test_a_function_gets_a_line_for_each_epoch_with_its_speed_and_the_share_of_waiting():
+    stream = io.StringIO()
+    lines = Progress(is_brief=True, stream=stream)
+    lines({"event": "start", "time": 0.0, "step": 0})
+    lines({"event": "report", "time": 0.0, "step": 3, "metrics": {"loss": 0.5}})
+    speed = {"samples_per_second": 75.4, "data_fraction": 0.25}
+    lines({"event": "pass", "time": 0.0, "split": "train", "epoch": 1, **speed})
+    assert stream.getvalue() == "epoch 2: loss 0.5, 75 samples/s, data 25%\n"
 
 
 def interrupted(context):

@@ -36,7 +36,7 @@ class Spanner:
 
     @cached_property
     def spans(self) -> list[NDArray[np.int64]]:
-        """Of every stretch of `span_size` samples, the shards that it lies in."""
+        """The shards in which each stretch of `span_size` samples lies."""
         begins = np.arange(0, self.num_samples, self.span_size)
         lasts = np.minimum(begins + self.span_size, self.num_samples) - 1
         pairs = zip(self._shards_of(begins), self._shards_of(lasts), strict=True)

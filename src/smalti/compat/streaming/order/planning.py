@@ -57,7 +57,7 @@ class MosaicOptions:
     initial_hosts: int | None = None
     """`initial_physical_nodes`: hosts that the run began with; None in a first run."""
     sampling_method: str = "balanced"
-    """Of a stream of which an epoch takes a part: `balanced` takes another part each epoch, `fixed` the same one."""
+    """For a stream of which an epoch takes a part: `balanced` takes another part each epoch, `fixed` the same one."""
     sampling_granularity: int = 1
     """Samples that are drawn together from one shard."""
     batching_method: str = "random"

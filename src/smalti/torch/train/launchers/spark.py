@@ -327,7 +327,7 @@ def read_source(named: str | Sequence[str]) -> dict[str, str]:
 
     These are the module, or the whole of its top-level package, and all modules that this process has loaded from the
     same folder. There are none of a text that is not of the form `module:name`, of a part of an installed package, and
-    of what cannot be imported here: training processes need their own copy of those. Of two files with one path, that
+    of what cannot be imported here: training processes need their own copy of those. If two files have one path, that
     of the name that is given first is returned.
     """
     source: dict[str, str] = {}

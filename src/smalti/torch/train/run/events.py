@@ -1,7 +1,8 @@
 """Events of a run: rank 0 appends JSON lines to a file, which the process that started the run follows.
 
-{"event": "start" | "data" | "step" | "report" | "epoch" | "checkpoint" | "end" | "output", "time": seconds since 1970,
-...}. Of a run with records elsewhere, `on_event` also gets "tracking" (`tracking.tracked`).
+{"event": "start" | "data" | "step" | "report" | "pass" | "epoch" | "checkpoint" | "end" | "output", "time": seconds
+since 1970, ...}. `pass` is an epoch that a loader of a function has read; `report` has the figures of a function, or of
+an evaluation within an epoch. For a run with records elsewhere, `on_event` also gets "tracking" (`tracking.tracked`).
 """
 
 import contextlib

@@ -24,7 +24,7 @@ from smalti.images.crops import uniform
 from smalti.torch.train.config import ImageOptions, TrainConfig
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.models import build_model, load_transformers_model, logits_of
-from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, whole_numbers
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, sent, whole_numbers
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -70,6 +70,12 @@ class ImageClassification(ImageOptions, Task):
                 f"`num_classes` must be at least 1 for task '{config.task}', not {self.num_classes}: {config.data} "
                 "does not list its classes."
             )
+        if self.class_weights and len(self.class_weights) != self.num_classes:
+            raise SchemaError(
+                f"`class_weights` has {len(self.class_weights)} numbers; expected one for each of {self.num_classes} "
+                f"classes of {config.data}.",
+                field="class_weights",
+            )
         for role, name in (("image_column", self.image_column), ("label_column", self.label_column)):
             if name not in columns:
                 raise SchemaError(
@@ -103,7 +109,7 @@ class ImageClassification(ImageOptions, Task):
         if epoch is not None and self.augment:
             pixels = apply_views(pixels.to(torch.float32).div_(255.0), draw_views(config.seed, epoch, marks.sample_ids))
         pixels = normalised(pixels, channels_last=config.channels_last)
-        return dataclasses.replace(marks, values={"pixels": pixels, "labels": torch.from_numpy(labels).to(device)})
+        return dataclasses.replace(marks, values={"pixels": pixels, "labels": sent(labels, device)})
 
     def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:
         """Return the cross entropy, with label smoothing in training only."""
@@ -115,7 +121,12 @@ class ImageClassification(ImageOptions, Task):
                 model=config.model,
             )
         smoothing = self.label_smoothing if model.training else 0.0
-        losses = functional.cross_entropy(scores.float(), labels, reduction="none", label_smoothing=smoothing)
+        weights = None
+        if self.class_weights and model.training:
+            weights = torch.tensor(self.class_weights).to(scores.device, non_blocking=True)
+        losses = functional.cross_entropy(
+            scores.float(), labels, weight=weights, reduction="none", label_smoothing=smoothing
+        )
         is_right = scores.detach().argmax(dim=1) == labels
         return Outcome(losses, {"accuracy": is_right.float()}, outputs=scores.detach(), targets=labels)
 
@@ -320,7 +331,7 @@ def apply_views(pixels: Tensor, views: Views) -> Tensor:
     """
 
     def column(values: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(values).to(pixels.device)
+        return sent(values, pixels.device)
 
     theta = pixels.new_zeros((len(pixels), 2, 3))
     theta[:, 0, 0] = column(views.zoom * views.flip)

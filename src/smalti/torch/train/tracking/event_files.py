@@ -1,6 +1,6 @@
 """TensorBoard's event files in the folder of a run, one for each life of it.
 
-`tensorboard --logdir <run_dir>/tensorboard` shows them. Of a run in a store, the file is written to a temporary folder
+`tensorboard --logdir <run_dir>/tensorboard` shows them. For a run in a store, the file is written to a temporary folder
 and put whole, by a thread of its own, after each epoch and every minute.
 """
 

@@ -5,6 +5,7 @@ One of them is here: a bar in a terminal, and elsewhere a line for each epoch, a
 
 import contextlib
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -91,8 +92,7 @@ def _trackers(config: RunConfig, argument: Any) -> dict[str, Tracker]:
 
         trackers["mlflow"] = MlflowRun(config, _parameters(config, argument))
     if config.progress is not False and sys.stderr is not None:
-        epochs = config.epochs if isinstance(config, TrainConfig) else None
-        trackers["progress"] = Progress(epochs=epochs, is_brief=config.progress is None)
+        trackers["progress"] = Progress(is_brief=config.progress is None)
     return trackers
 
 
@@ -128,7 +128,6 @@ class Progress:
     """Takes the events of a run, and shows step, loss, speed, share of waiting for data, and the remaining time.
 
     Args:
-        epochs: of the whole run; None: the number of steps is not known.
         is_brief: where there is no terminal, write only a line for each epoch.
         stream: to write to; None: standard error.
         clock: for tests.
@@ -137,13 +136,12 @@ class Progress:
     def __init__(
         self,
         *,
-        epochs: int | None,
         is_brief: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_brief = is_brief
-        self._epochs, self._stream, self._clock = epochs, stream or sys.stderr, clock
+        self._epochs, self._stream, self._clock = 0, stream or sys.stderr, clock
         self._bar: Any = None
         self._total: int | None = None
         self._first: tuple[int, float] | None = None
@@ -159,6 +157,9 @@ class Progress:
         elif kind in {"step", "report"}:
             self._seen.update(_numbers_of(event))
             self._advance(int(event["step"]))
+        elif kind == "pass":
+            self._seen.update(_numbers_of(event))
+            self._say(f"epoch {event['epoch'] + 1}: {_described(self._seen)}")
         elif kind == "epoch":
             self._advance(int(event["step"]))
             of = f" of {self._epochs}" if self._epochs else ""
@@ -177,7 +178,9 @@ class Progress:
 
     def _begin(self, event: Event) -> None:
         steps, done = event.get("steps_per_epoch"), int(event["step"])
-        self._total = steps * self._epochs if steps and self._epochs else None
+        self._total = event.get("total_steps")
+        if steps and self._total:
+            self._epochs = math.ceil(self._total / steps)
         self._first = (done, self._clock())
         if self._bar is not None:
             self._bar.close()

@@ -5,13 +5,13 @@ It is written as a function of `launch` would be: data, checkpoints, stops and t
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from smalti.dataset import OrderOptions
-from smalti.errors import SchemaError
+from smalti.errors import CheckpointError, SchemaError
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig, TrainResult
 from smalti.torch.train.context import Context
@@ -21,16 +21,17 @@ from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.train.trainer.scoring import check_finite, evaluate, weighted_sums
+from smalti.torch.train.trainer.scoring import check_finite, evaluate
 from smalti.torch.train.trainer.state import (
     RunState,
     TrainerContext,
     changed_settings,
     check_same_rate,
+    evaluation_of,
     restore_state,
     split_state,
 )
-from smalti.torch.train.trainer.step import Learner, private_randomness
+from smalti.torch.train.trainer.step import Learner, StepSums, private_randomness
 from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
 
 
@@ -51,36 +52,44 @@ class Trainer:
 
     def __init__(self, life: Life, config: TrainConfig, given: Task | None) -> None:
         self.life, self.ranks = life, life.ranks
+        task = task_of(config, given)
+        self.figure = config.keep_best or f"{'max' if task.higher_is_better else 'min'} {task.main_metric}"
+        """By which evaluations are compared."""
+        if config.keep == "best":
+            config = replace(config, keep_best=self.figure)
         self.context = context = TrainerContext(life, config, None)
         self.began = time.monotonic()
         self.state = RunState()
-        task = task_of(config, given)
-        self.loader = open_split(context, config, task, config.train_split, training=True)
-        manifest = self.loader.streaming_dataset.manifest
-        # With what the version of the data adds, such as the names of classes.
-        self.config = config = task.configured(config, manifest)
+        self.loader = open_training(context, config, task)
+        manifests = self.loader.streaming_dataset.manifests
+        for manifest in manifests:  # with what the versions of the data add, such as the names of classes
+            config = task.configured(config, manifest)
+        self.config = config
         self.task = task = task_of(config, given)
-        task.check(config, manifest.schema.columns())
-        self.held_out: StreamingDataLoader | None = None
-        if config.eval_split is not None:
-            self.held_out = open_split(context, config, task, config.eval_split, training=False)
+        for manifest in manifests:
+            task.check(config, manifest.schema.columns())
+        self.held_out = open_held_out(context, config, task)
         self.learner = Learner(config, self.ranks, task)
         if (latest := context.latest(files=())) is not None:
             self._restore(latest.state)
         context.begin(
             epoch=self.state.epoch,
-            version=manifest.version,
-            digest=manifest.digest,
-            train_samples=self.loader.streaming_dataset.size,
+            version=manifests[0].version,
+            digest=manifests[0].digest,
+            train_samples=self.loader.streaming_dataset.epoch_size,
             eval_samples=0 if self.held_out is None else self.held_out.streaming_dataset.size,
             steps_per_epoch=len(self.loader),
+            total_steps=config.max_steps or len(self.loader) * config.epochs,
         )
 
     def train(self) -> TrainResult:
-        """Train the remaining epochs, write the model and return the result."""
-        while self.state.epoch < self.config.epochs:
-            self._train_epoch()
-            self._end_epoch()
+        """Train the rest of the run, write the model and return the result."""
+        while not self._is_over():
+            if self._train_epoch():
+                self._end_epoch()
+        if not self.state.is_evaluated:
+            self._evaluate_within_epoch()
+            self.life.events.emit("epoch", life=self.life.number, **(self.state.partial or {}))
         result = self._result()
         values = result.to_json()
         figures = {name: value for name, value in values.items() if name not in {"history", "resumed_from"}}
@@ -88,30 +97,53 @@ class Trainer:
         self.context.end(write, "write the model and the result", **figures)
         return result
 
+    def _is_over(self) -> bool:
+        config, state = self.config, self.state
+        if config.patience is not None and state.since_best(self.figure) >= config.patience:
+            return True
+        return state.epoch >= config.epochs if config.max_steps is None else state.step >= config.max_steps
+
     # ------------------------------------------------------------ an epoch
 
-    def _train_epoch(self) -> None:
-        """Take the remaining steps of the current epoch; none if a checkpoint was saved after its last one."""
+    def _train_epoch(self) -> bool:
+        """Take the remaining steps of the current epoch, and return whether it was read to its end.
+
+        There are none if a checkpoint was saved after its last one.
+        """
         cursor = self.loader.state_dict()
         if cursor["epoch"] > self.state.epoch:
-            return
-        consumed, size = cursor["sample_in_epoch"], self.loader.streaming_dataset.size
+            return True
+        consumed, size = cursor["sample_in_epoch"], self.loader.streaming_dataset.epoch_size
+        if consumed and self._is_evaluation_due():  # a stop came before it
+            self._evaluate_within_epoch()
+        if self._is_over():
+            return False
         for columns in self.loader:
             batch = self.task.batch(columns, self.config, self.ranks.device, epoch=self.state.epoch)
-            self._step(batch, done=(self.state.epoch + consumed / size) / self.config.epochs)
+            self._step(batch, done=self._done(consumed / size))
             consumed += self.config.batch_size
-            self._after_step(is_last=consumed >= size)
+            is_last = consumed >= size
+            self._after_step(is_last=is_last)
+            if self._is_over() and not is_last:
+                return False
+        return True
+
+    def _done(self, of_epoch: float) -> float:
+        """Return the fraction of the run that is done, after a fraction of the epoch."""
+        config, state = self.config, self.state
+        if config.max_steps is not None:
+            return state.step / config.max_steps
+        return (state.epoch + of_epoch) / config.epochs
 
     def _step(self, batch: Batch, *, done: float) -> None:
         """Take one optimiser step; `done` is the fraction of the run before it."""
         state = self.state
         step = state.step + 1
-        outcome = self.learner.step(batch, step=step, done=done)
+        self.learner.step(batch, step=step, done=done)
         state.step = step
-        loss, scores, _ = weighted_sums(outcome, batch)
-        state.add(loss, scores, batch.num_real)
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
-            loss_sum, samples = self.ranks.total([loss, batch.num_real], "sum the loss of a step")
+            newest = self._look()[-1]
+            loss_sum, samples = self.ranks.total([newest.loss, newest.samples], "sum the loss of a step")
             self.life.events.emit(
                 "step",
                 step=step,
@@ -122,19 +154,69 @@ class Trainer:
                 **memory_figures(self.ranks.device),
             )
 
+    def _look(self) -> list[StepSums]:
+        """Add the sums of the steps since the last look to those of the epoch, and return them; waits for the device.
+
+        Raises:
+            TrainingError: the loss or the gradient of a step is not a number.
+        """
+        steps = self.learner.steps.take()
+        for step in steps:
+            self.state.sums.add(step.loss, step.scores, step.samples)
+        return steps
+
     def _after_step(self, *, is_last: bool) -> None:
         step = self.state.step
         if self.context.should_stop():
             self._save(wait=True)
-            raise self.context._saves.stopped(self.context.newest, f" after step {step}", step=step)
-        if step % self.config.checkpoint_every == 0 and not is_last:
+            raise self.context.stopped(step)
+        if is_last:
+            return
+        if self._is_evaluation_due():
+            self._evaluate_within_epoch()
+        elif step % self.config.checkpoint_every == 0:
             self._save()
+
+    # ------------------------------------------------------------ evaluations
+
+    def _is_evaluation_due(self) -> bool:
+        every, state = self.config.eval_every, self.state
+        return every is not None and state.step % every == 0 and not state.is_evaluated
+
+    def _evaluate_within_epoch(self) -> None:
+        """Evaluate, and save a checkpoint with the figures."""
+        self.state.partial = summary = self._summary()
+        evaluation = self._add_evaluation(summary)
+        self._save(metrics=evaluation["figures"])
+        where, measures = {"step": self.state.step, "epoch": self.state.epoch}, self.context.stats()
+        self.life.events.emit("report", **where, metrics=summary["metrics"], measures=measures)
 
     def _end_epoch(self) -> None:
         """Evaluate, add the epoch's summary to the history, and save a checkpoint."""
         state, life = self.state, self.life
-        sums = self._sums()
-        means = state.means(sums)
+        summary = self._summary()
+        self.learner.end_epoch(summary["loss"])
+        for earlier in state.history[-1:]:
+            earlier.pop("most_wrong", None)  # those of the newest epoch are enough
+        state.history.append(summary)
+        state.partial = None
+        evaluation = self._add_evaluation(summary)
+        state.begin_epoch(state.epoch + 1)
+        self._save(metrics=evaluation["figures"])
+        life.events.emit("epoch", life=life.number, **summary)
+        self.ranks.run_on_first(life.run.put_log, "write the log")
+
+    def _add_evaluation(self, summary: dict[str, Any]) -> dict[str, Any]:
+        evaluation, state = evaluation_of(summary), self.state
+        state.evaluations.append(evaluation)
+        if self.config.keep == "best" and state.is_best(self.figure):
+            state.best = summary
+        return evaluation
+
+    def _summary(self) -> dict[str, Any]:
+        """Return the figures of the epoch so far, in training and in an evaluation now."""
+        state, sums = self.state, self._sums()
+        means = state.sums.means(sums)
         train_metrics = {"loss": means["loss"], **self.task.figures(means)}
         summary: dict[str, Any] = {
             "epoch": state.epoch,
@@ -145,16 +227,7 @@ class Trainer:
             "train_samples": round(sums[-1]),
             **self.context.pace(),
         }
-        summary.update(self._evaluate(train_metrics))
-        self.learner.end_epoch(summary["loss"])
-        for earlier in state.history[-1:]:
-            earlier.pop("most_wrong", None)  # those of the newest epoch are enough
-        state.history.append(summary)
-        state.begin_epoch(state.epoch + 1)
-        figures = {**summary, **summary["metrics"]}
-        self._save(metrics={name: value for name, value in figures.items() if isinstance(value, int | float)})
-        life.events.emit("epoch", life=life.number, **summary)
-        self.ranks.run_on_first(life.run.put_log, "write the log")
+        return {**summary, **self._evaluate(train_metrics)}
 
     def _evaluate(self, train_metrics: dict[str, float]) -> dict[str, Any]:
         if self.held_out is None:
@@ -169,29 +242,48 @@ class Trainer:
     # ------------------------------------------------------------ figures and checkpoints
 
     def _result(self) -> TrainResult:
-        last, context = self.state.history[-1], self.context
-        metrics = _metrics_of(last)
+        state, context = self.state, self.context
+        history = [*state.history, *([state.partial] if state.partial is not None else [])]
+        summary = self._load_best(history[-1]) if self.config.keep == "best" else history[-1]
+        metrics = _metrics_of(summary)
         result = TrainResult(
-            accuracy=last.get("accuracy"),
-            loss=last["loss"],
+            accuracy=metrics.get("accuracy"),
+            loss=metrics["loss"],
             metrics=metrics,
             # Metrics of torchmetrics are of an evaluation only.
             main_metric=self.task.main_metric if self.task.main_metric in metrics else "loss",
             higher_is_better=self.task.higher_is_better and self.task.main_metric in metrics,
-            epochs=self.state.epoch,
-            steps=self.state.step,
-            history=tuple(self.state.history),
+            epochs=state.epoch,
+            steps=state.step,
+            history=tuple(history),
+            evaluation=summary,
             model_dir=f"{self.life.run.address}/{MODEL_FOLDER}",
             checkpoint=context.newest,
-            images_per_second=context.pace()["images_per_second"],
+            **context.pace(),
             seconds=time.monotonic() - self.began,
-            resumed_from=context._saves.resumed_from,
+            resumed_from=context.resumed_from,
         )
         # Durations differ between ranks; the result is the same on all.
         return self.ranks.share(result, "agree on the result")
 
+    def _load_best(self, last: dict[str, Any]) -> dict[str, Any]:
+        """Load the weights of the best evaluation whose checkpoint verifies, and return its summary."""
+        best = self.context.best(files=())
+        if best is None:
+            raise CheckpointError(
+                f"no checkpoint in {self.config.run_dir} has the figure of `{self.figure}`, by which the best model is "
+                "kept: choose `keep='last'`, or train in another `run_dir`."
+            )
+        snapshot, known = best.state, self.state.best
+        self.learner.load(snapshot.tensors["model"])
+        if known is not None and known["step"] == best.step:
+            return known
+        figures = snapshot.state["metrics"]
+        return {**figures, "metrics": {name: figures[name] for name in _metrics_of(last)}}
+
     def _sums(self) -> list[float]:
-        return self.ranks.total(self.state.sums, "sum their figures")
+        self._look()
+        return self.ranks.total(self.state.sums.values, "sum their figures")
 
     def _save_model(self, folder: Path) -> None:
         save_model(self.learner.model, self.config, folder, self.task)
@@ -201,14 +293,14 @@ class Trainer:
 
         With `wait`, it is published then.
         """
-        learner = self.learner
+        learner, sums = self.learner, self._sums()
         tensors, rest = split_state(learner.optimizer)
         files = {"model": learner.model.state_dict(), "optimizer": tensors}
         more, scheduler = pack_state(None if learner.scheduler is None else learner.scheduler.state_dict())
         if learner.scheduler is not None:
             files["scheduler"] = more
         state = {
-            **self.state.to_json(self._sums()),
+            **self.state.to_json(sums),
             "optimizer": rest,
             "scheduler": scheduler,
             "config": self.config.public_json(),
@@ -228,16 +320,42 @@ class Trainer:
             learner.scheduler.load_state_dict(unpack_state(snapshot.tensors["scheduler"], state["scheduler"]))
 
 
+def open_training(context: Context, config: TrainConfig, task: Task) -> StreamingDataLoader:
+    """Return the loader of the samples that are trained on. Collective; raises as `open_split` does."""
+    order = OrderOptions(affinity=config.affinity, batching_method=config.batching)
+    return open_split(
+        context, config, task, config.train_split, training=True, streams=config.mixed_streams() or None, order=order
+    )
+
+
+def open_held_out(context: Context, config: TrainConfig, task: Task) -> StreamingDataLoader | None:
+    """Return the loader of the samples that are evaluated, None if there are none. Collective.
+
+    Raises:
+        SchemaError: a column is missing, or the split has no samples.
+    """
+    if config.eval_split is None and config.eval_data is None:
+        return None
+    return open_split(context, config, task, config.eval_split, training=False, data=config.eval_data)
+
+
 def open_split(
-    context: Context, config: TrainConfig, task: Task, split: str | None, *, training: bool
+    context: Context, config: TrainConfig, task: Task, split: str | None, *, training: bool, **options: Any
 ) -> StreamingDataLoader:
     """Return a loader of a split as a task reads it. Collective.
+
+    Args:
+        context: of the run.
+        config: the settings of batches and workers.
+        task: reads the samples.
+        split: the split; None: all samples.
+        training: whether the samples are trained on.
+        options: further arguments of `Context.dataloader`.
 
     Raises:
         CursorError: the version's digest is not the pinned one, or ranks see different versions.
         SchemaError: a column is missing, or the split has no samples.
     """
-    order: dict[str, Any] = {"order": OrderOptions(affinity=config.affinity)} if training else {}
     loader = context.dataloader(
         split,
         batch_size=config.batch_size,
@@ -246,11 +364,12 @@ def open_split(
         transform=_with_marks(task.transform(config, training=training)),
         include_ids=True,
         loader={"num_workers": config.num_workers},
-        **order,
+        **options,
     )
     if loader.streaming_dataset.size == 0:
         raise SchemaError(
-            f"split {split!r} of {config.data} has no samples; train on another split or write the data again."
+            f"split {split!r} of {options.get('data') or config.data} has no samples; train on another split or write "
+            "the data again."
         )
     return loader
 

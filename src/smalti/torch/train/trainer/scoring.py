@@ -12,8 +12,8 @@ from smalti.errors import TrainingError
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.trainer.state import RunState
-from smalti.torch.train.trainer.step import autocast
+from smalti.torch.train.trainer.state import Sums
+from smalti.torch.train.trainer.step import autocast, sums_of
 from smalti.torch.train.trainer.task import Batch, Outcome, Task, judged
 
 
@@ -30,7 +30,7 @@ class Scores:
 
 def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks, task: Task) -> Scores:
     """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
-    sums, metrics, report = RunState(), task.metrics(config), task.report(config, ranks.device)
+    sums, metrics, report = Sums(), task.metrics(config), task.report(config, ranks.device)
     updated = False
     model.eval()
     with torch.inference_mode():
@@ -38,24 +38,17 @@ def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig,
             batch = task.batch(columns, config, ranks.device, epoch=None)
             with autocast(config, ranks.device):
                 outcome = judged(task, model, batch, config)
-            sums.add(*weighted_sums(outcome, batch))
+            loss, scores = sums_of(outcome, batch)
+            sums.add(float(loss), {name: float(value) for name, value in scores.items()}, batch.num_real)
             if metrics and batch.num_real:
                 _update(metrics, outcome, batch)
                 updated = True
             if report is not None:
                 report.add(batch, outcome)
-    total = ranks.total(sums.sums, "sum their scores")
+    total = ranks.total(sums.values, "sum their scores")
     means = sums.means(total)
     figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
     return Scores(means["loss"], round(total[-1]), figures, {} if report is None else report.summary(ranks))
-
-
-def weighted_sums(outcome: Outcome, batch: Batch) -> tuple[float, dict[str, float], int]:
-    """Return the sums of the losses and of each score over the samples of a batch, and their number."""
-    weights = batch.weights
-    # Scores may be integers or doubles, and their sums must not lose what those hold.
-    scores = {name: float((values * weights.to(values.dtype)).sum()) for name, values in outcome.scores.items()}
-    return float((outcome.losses * weights).sum()), scores, batch.num_real
 
 
 def check_finite(figures: Mapping[str, float], epoch: int) -> None:

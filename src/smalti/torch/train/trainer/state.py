@@ -7,14 +7,14 @@ from typing import Any
 import pydantic
 import torch
 
-from smalti.errors import CheckpointError, CursorError
+from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context, Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
 
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
-_FREE = ("label_smoothing", "augment")
+_FREE = ("label_smoothing", "augment", "class_weights")
 """Options of shipped tasks that may change; no other option of a task may."""
 _OPTION = "task_options."
 """Before the name of an option."""
@@ -142,10 +142,19 @@ class TrainerContext(Context):
 
     run: TrainConfig
 
+    @property
+    def resumed_from(self) -> dict[str, Any] | None:
+        """The checkpoint that the life resumed from, as JSON values."""
+        return self._saves.resumed_from
+
+    def stopped(self, step: int) -> TrainingError:
+        """Return the error of a life that was stopped after a step, whose checkpoint is the newest."""
+        return self._saves.stopped(self.newest, f" after step {step}", step=step)
+
     def pace(self) -> dict[str, float]:
         """Return the training samples per second of this life over all ranks, and the share of waiting for data."""
         names = {"images_per_second": "samples_per_second", "data_fraction": "data_fraction"}
-        figures = self._pace()
+        figures = self.stats()
         return {name: figures.get(figure, 0.0) for name, figure in names.items()}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
@@ -156,10 +165,12 @@ class TrainerContext(Context):
 
     def _packed(self, step: int, state: Any, cursors: Mapping[str, Any], metrics: Mapping[str, float]) -> Snapshot:
         tensors, rest = state
-        ((version, digest),) = self._data.pins.values()
+        pins = self._data.pins
+        version, digest = pins.get(self._data.address()) or next(iter(pins.values()))
         (cursor,) = cursors.values()
         more = {"cursor": cursor, "version": version, "digest": digest, "metrics": metrics, "life": self._life.number}
-        return Snapshot(step, tensors, {**rest, **more})
+        data = {address: list(facts) for address, facts in pins.items()}
+        return Snapshot(step, tensors, {**rest, **more, "data": data})
 
     def _unpacked(self, snapshot: Snapshot) -> tuple[Snapshot, Mapping[str, Any], Pins]:
         config, state, address = self.run, snapshot.state, self._data.address()
@@ -167,11 +178,36 @@ class TrainerContext(Context):
         # A run keeps the version that it began with, even if a newer one has been published since. Equal data may be
         # at another address, or have another number; the cursor refuses others.
         version = state["version"] if config.version is None else config.version
-        return (
-            snapshot,
-            {cursor_name(config.train_split, address): state["cursor"]},
-            {address: (version, config.digest)},
-        )
+        others = {place: (number, digest) for place, (number, digest) in state.get("data", {}).items()}
+        own = {} if config.streams else {address: (version, config.digest)}
+        name = cursor_name(config.train_split, address, is_mixture=bool(config.streams))
+        return snapshot, {name: state["cursor"]}, {**others, **own}
+
+
+@dataclass
+class Sums:
+    """Sums over samples: of the loss, of each of a task's scores, and of 1."""
+
+    loss: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    num_samples: float = 0.0
+
+    @property
+    def values(self) -> list[float]:
+        """The sums, as a list whose last value is the number of samples."""
+        return [self.loss, *self.scores.values(), self.num_samples]
+
+    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
+        """Add the sums of some samples."""
+        self.loss += loss
+        self.num_samples += num_samples
+        for name, value in scores.items():
+            self.scores[name] = self.scores.get(name, 0.0) + value
+
+    def means(self, values: Sequence[float]) -> dict[str, float]:
+        """Return the means of the loss and of the scores by name; `values` are those of all ranks."""
+        samples = max(1.0, values[-1])
+        return {name: value / samples for name, value in zip(("loss", *self.scores), values, strict=False)}
 
 
 @dataclass
@@ -181,45 +217,75 @@ class RunState:
     step: int = 0
     epoch: int = 0
     """Epoch being trained, from 0."""
-    loss_sum: float = 0.0
-    scores: dict[str, float] = field(default_factory=dict)
-    num_samples: float = 0.0
-    """Sum of losses, of each of the task's scores, and of samples of this epoch so far."""
+    sums: Sums = field(default_factory=Sums)
+    """Those of this epoch so far."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One summary per finished epoch."""
-
-    @property
-    def sums(self) -> list[float]:
-        """The running sums of this rank."""
-        return [self.loss_sum, *self.scores.values(), self.num_samples]
+    partial: dict[str, Any] | None = None
+    """The summary of the newest evaluation within an epoch."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    """`step`, `epoch` and `figures` of each evaluation, those within epochs included."""
+    best: dict[str, Any] | None = None
+    """The summary of the best evaluation, the newest of equals; None if the best model is not kept."""
 
     def to_json(self, sums: list[float]) -> dict[str, Any]:
         """Return the state as JSON values; `sums` are the running sums over all ranks."""
-        return {"epoch": self.epoch, "sums": sums, "scores": list(self.scores), "history": self.history}
+        return {
+            "epoch": self.epoch,
+            "sums": sums,
+            "scores": list(self.sums.scores),
+            "history": self.history,
+            "partial": self.partial,
+            "evaluations": self.evaluations,
+            "best": self.best,
+        }
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any], *, is_first: bool) -> "RunState":
         """Return the state of a checkpoint; only rank 0 takes the sums, so that they are counted once."""
-        loss_sum, *scores, num_samples = state["sums"] if is_first else [0.0] * len(state["sums"])
-        by_name = dict(zip(_scores_of(state), scores, strict=True))
-        return cls(state["step"], state["epoch"], loss_sum, by_name, num_samples, list(state["history"]))
+        loss, *scores, num_samples = state["sums"] if is_first else [0.0] * len(state["sums"])
+        sums = Sums(loss, dict(zip(_scores_of(state), scores, strict=True)), num_samples)
+        history = list(state["history"])
+        # Checkpoints of versions that evaluated at the ends of epochs only have neither.
+        evaluations = list(state.get("evaluations", map(evaluation_of, history)))
+        kept = state.get("partial"), evaluations, state.get("best")
+        return cls(state["step"], state["epoch"], sums, history, *kept)
 
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch with sums of zero."""
-        self.epoch, self.loss_sum, self.num_samples = epoch, 0.0, 0.0
-        self.scores = dict.fromkeys(self.scores, 0.0)
+        self.epoch, self.sums = epoch, Sums(scores=dict.fromkeys(self.sums.scores, 0.0))
 
-    def add(self, loss: float, scores: Mapping[str, float], num_samples: int) -> None:
-        """Add the sums of a step."""
-        self.loss_sum += loss
-        self.num_samples += num_samples
-        for name, value in scores.items():
-            self.scores[name] = self.scores.get(name, 0.0) + value
+    @property
+    def is_evaluated(self) -> bool:
+        """True if the newest evaluation is of the newest step."""
+        return bool(self.evaluations) and self.evaluations[-1]["step"] == self.step
 
-    def means(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the means of the loss and of the scores by name; `sums` are those of all ranks."""
-        samples = max(1.0, sums[-1])
-        return {name: value / samples for name, value in zip(("loss", *self.scores), sums, strict=False)}
+    def since_best(self, figure: str) -> int:
+        """Return the number of evaluations since the best one, the first of equals; 0 before the first evaluation.
+
+        Args:
+            figure: `min` or `max`, and the name of a figure.
+        """
+        scores = self._scores(figure)
+        return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+    def is_best(self, figure: str) -> bool:
+        """Return whether no evaluation was better than the newest one."""
+        scores = self._scores(figure)
+        return scores[-1] == max(scores)
+
+    def _scores(self, figure: str) -> list[float]:
+        """Return a figure of all evaluations such that greater is better."""
+        direction, _, name = figure.partition(" ")
+        values = [evaluation["figures"][name] for evaluation in self.evaluations]
+        return [-value for value in values] if direction == "min" else values
+
+
+def evaluation_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return step, epoch and all figures of a summary of an epoch or a part of one."""
+    figures = {**summary, **summary.get("metrics", {})}
+    numbers = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+    return {"step": summary.get("step", 0), "epoch": summary.get("epoch", 0), "figures": numbers}
 
 
 class _Summary(pydantic.BaseModel, strict=True):

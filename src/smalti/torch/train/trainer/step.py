@@ -6,9 +6,12 @@ The learning rate is a pure function of progress, so checkpoints contain no stat
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
@@ -18,6 +21,64 @@ from smalti.errors import CheckpointError, SchemaError, TrainingError
 from smalti.torch.train.config import TrainConfig, find_named
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.task import Batch, Outcome, Task, check_figures, judged, model_named
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The figures of one step on this rank; reading those on the device waits for it."""
+
+    number: int
+    rate: float
+    sample_ids: NDArray[np.int64]
+    num_real: int
+    scores: tuple[str, ...]
+    figures: torch.Tensor
+    """float64, shape (2 + scores,), on the device: the gradient's norm, and the sums of the loss and of the scores."""
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """The sums of one step over the samples of this rank."""
+
+    loss: float
+    scores: dict[str, float]
+    samples: int
+
+
+class Steps:
+    """The steps since the last look at their figures, which stay on the device: a look waits for it once."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+
+    def add(self, number: int, rate: float, batch: Batch, outcome: Outcome, norm: torch.Tensor) -> None:
+        """Take the outcome of a step, and the norm of its gradient."""
+        loss, scores = sums_of(outcome, batch)
+        figures = torch.stack([each.double() for each in (norm, loss, *scores.values())])
+        self._steps.append(_Step(number, rate, batch.sample_ids, batch.num_real, tuple(scores), figures))
+
+    def take(self) -> list[StepSums]:
+        """Return the sums of the steps, oldest first, and forget them.
+
+        Raises:
+            TrainingError: the loss or the gradient of a step is not a number.
+        """
+        steps, self._steps = self._steps, []
+        if not steps:
+            return []
+        values = iter(torch.cat([step.figures for step in steps]).tolist())
+        taken: list[StepSums] = []
+        for step in steps:
+            norm, loss = next(values), next(values)
+            if not math.isfinite(norm):
+                raise TrainingError(
+                    f"the gradient of step {step.number} is not finite (learning rate {step.rate:.3g}); this rank's "
+                    f"samples were {step.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
+                    step=step.number,
+                    sample_ids=tuple(step.sample_ids.tolist()),
+                )
+            taken.append(StepSums(loss, {name: next(values) for name in step.scores}, step.num_real))
+        return taken
 
 
 class Learner:
@@ -41,18 +102,16 @@ class Learner:
         self.last_rate = self._peaks[0]
         """The learning rate of the newest step, in the first parameter group."""
         self.scheduler = task.lr_scheduler(self.optimizer, config)
+        self.steps = Steps()
         self._wrapped = None if has_unused is None else self._distributed(find_unused=has_unused)
 
-    def step(self, batch: Batch, *, step: int, done: float) -> Outcome:
-        """Learn from one batch; return its losses and scores from before the update.
+    def step(self, batch: Batch, *, step: int, done: float) -> None:
+        """Learn from one batch, without waiting for the device; `steps` has the losses and scores before the update.
 
         Args:
             batch: this rank's part of it.
             step: its number, from 1.
             done: the fraction of the run before it.
-
-        Raises:
-            TrainingError: the loss or the gradient is not a number.
         """
         if self._wrapped is None:
             unused = self._has_unused_parameters(batch)
@@ -70,20 +129,14 @@ class Learner:
         parts = _parts(len(batch), self.config.micro_batches)
         outcomes = [self._backward(self._wrapped, batch, part) for part in parts]
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf)
-        if not math.isfinite(float(norm)):
-            raise TrainingError(
-                f"the gradient of step {step} is not finite (learning rate {self.last_rate:.3g}); this rank's samples "
-                f"were {batch.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
-                step=step,
-                sample_ids=tuple(batch.sample_ids.tolist()),
-            )
         self.optimizer.step()
         if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
-        return Outcome(
-            torch.cat([each.losses for each in outcomes]),
-            {name: torch.cat([each.scores[name] for each in outcomes]) for name in outcomes[0].scores},
+        whole = Outcome(
+            torch.cat([outcome.losses for outcome in outcomes]),
+            {name: torch.cat([outcome.scores[name] for outcome in outcomes]) for name in outcomes[0].scores},
         )
+        self.steps.add(step, self.last_rate, batch, whole, norm)
 
     def end_epoch(self, loss: float) -> None:
         """Pass the loss of the evaluation to a scheduler that expects it."""
@@ -142,6 +195,8 @@ class Learner:
         return unused
 
     def _distributed(self, *, find_unused: bool) -> nn.Module:
+        if self.config.compile is not None:
+            self.model.compile(backend=self.config.compile)  # in place: the parameters keep their names
         if self.ranks.num_ranks == 1:
             model: nn.Module = self.model
             return model
@@ -152,6 +207,14 @@ class Learner:
             gradient_as_bucket_view=True,
             find_unused_parameters=find_unused,
         )
+
+
+def sums_of(outcome: Outcome, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the sums of the losses and of each score over the samples of a batch, on the device."""
+    weights = batch.weights
+    # Scores may be integers or doubles, and their sums must not lose what those hold.
+    scores = {name: (values * weights.to(values.dtype)).sum() for name, values in outcome.scores.items()}
+    return (outcome.losses * weights).sum(), scores
 
 
 @contextlib.contextmanager

@@ -202,7 +202,13 @@ def on_device(columns: Mapping[str, Any], device: torch.device) -> Batch:
         if name not in MARKS
     }
     ids, positions = (whole_numbers(columns[name]) for name in MARKS)
-    return Batch(values, torch.from_numpy((positions >= 0).astype(np.float32)).to(device), ids, positions)
+    return Batch(values, sent((positions >= 0).astype(np.float32), device), ids, positions)
+
+
+def sent(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on the device, without waiting for what the device computes before."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def blank_batch(values: Mapping[str, torch.Tensor], device: torch.device) -> Batch:

@@ -56,7 +56,7 @@ class Samples:
 
     @property
     def shard_sizes(self) -> list[Ints]:
-        """Of every stream, the samples of each of its shards."""
+        """The samples of each shard, by stream."""
         return [np.asarray(each.shard_sizes, np.int64) for each in self.opened.sets]
 
     @property
