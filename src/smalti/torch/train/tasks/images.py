@@ -238,8 +238,9 @@ def normalised(pixels: Tensor, *, channels_last: bool) -> Tensor:
     """Return pixels of shape (n, 3, size, size), uint8 or floats in [0, 1], as the input of a model."""
     white = 1.0 if pixels.is_floating_point() else 255.0
     floats = pixels.to(torch.float32)
-    mean, std = floats.new_tensor(MEAN), floats.new_tensor(STD)
-    shift, factor = -mean / std, 1.0 / (white * std)
+    mean, std = np.array(MEAN), np.array(STD)
+    constants = np.stack([-mean / std, 1.0 / (white * std)]).astype(np.float32)
+    shift, factor = sent(constants, floats.device)
     if floats.is_contiguous(memory_format=torch.channels_last):
         # With constants for each value of a row: a loop over the 3 values of each pixel takes five times as long.
         rows, width = floats.permute(0, 2, 3, 1).flatten(2), floats.shape[3]
