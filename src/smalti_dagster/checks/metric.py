@@ -122,8 +122,8 @@ def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
 def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
 
-    Of a shipped task the options count that say what its figures are of. Of a user's, which the library does not know,
-    all options count.
+    The options of a shipped task count if its figures depend on them. All options of a user's task count, as the
+    library does not know which matter.
 
     Raises:
         ValueError: they are not; the message names the difference.
