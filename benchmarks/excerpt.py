@@ -3,10 +3,10 @@
 In the page, what stands between these two lines is replaced by what stands under that heading in the newest report of
 that name in `results/`:
 
-    <!-- from issue-4: plan an epoch, first 10^4 ids -->
+    <!-- from fleet: caches -->
     <!-- end -->
 
-`python -m benchmarks excerpt docs/order.md`
+`python -m benchmarks excerpt docs/scale.md`
 """
 
 import re

@@ -45,6 +45,8 @@ def task_of(row: Row, entrant: Entrant, scale: Scale, work_dir: str) -> Task:
         samples = min(samples, entrant.max_samples)
     if row.measure == "read":
         options["seconds"] = scale.seconds
+    if row.measure == "images":
+        options["seconds"] = 2 * scale.seconds
     if row.measure == "access":
         options["reads"] = scale.reads
     return Task(row.measure, entrant.peer, row.workload, samples, work_dir, options)

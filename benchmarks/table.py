@@ -5,7 +5,7 @@ figures were taken on a two-core machine; they are printed beside the new ones, 
 seen for what it is.
 """
 
-from benchmarks.decode_rows import DECODE_ROWS
+from benchmarks.decode_rows import DECODE_ROWS, IMAGE_ROWS
 from benchmarks.goals import at_least, at_most
 from benchmarks.link_rows import LINK_ROWS
 from benchmarks.manifest_rows import MANIFEST_ROWS
@@ -141,6 +141,7 @@ ROWS: tuple[Row, ...] = (
     *_WRITING,
     *_READING,
     *DECODE_ROWS,
+    *IMAGE_ROWS,
     *_OTHERS,
     *START_ROWS,
     *ORDER_ROWS,

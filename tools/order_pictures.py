@@ -1,4 +1,4 @@
-"""Measures how well orders shuffle, and draws docs/images/order-*.png; its tables are those of docs/order.md.
+"""Measures how well orders shuffle, and draws docs/images/order-*.png; docs/order.md has an excerpt of its tables.
 
     .venv/bin/python tools/order_pictures.py            (about three minutes and 1.5 GB)
 

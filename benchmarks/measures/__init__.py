@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.measures.access import measure_access
 from benchmarks.measures.decoding import measure_decoding
 from benchmarks.measures.framing import measure_frame, prepare_frame
+from benchmarks.measures.images import measure_images
 from benchmarks.measures.linked import fill_cache, measure_cold, measure_first_batch, measure_ranks, measure_warm
 from benchmarks.measures.manifests import measure_manifest
 from benchmarks.measures.opening import measure_opening, measure_resuming, save_state
@@ -25,6 +26,7 @@ MEASURES: Mapping[str, Callable[[Task], Figures]] = {
     "first-batch": measure_first_batch,
     "first-resumed": measure_first_resumed,
     "frame": measure_frame,
+    "images": measure_images,
     "items": measure_items,
     "late-ids": measure_late_ids,
     "manifest": measure_manifest,

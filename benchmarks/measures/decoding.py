@@ -22,13 +22,12 @@ def measure_decoding(task: Task) -> Figures:
     """Decode the same files in several ways, by turns; ratios are medians of those of neighbouring turns."""
     import simplejpeg
 
-    from smalti.images import decode_batch, probe_image, resize_square
+    from smalti.images import decode_batch, probe_image
     from smalti.images.pixels import decode_fast
 
     size, files = task.options["size"], _files(task.options.get("tiles", 1))
-    resize = resize_square
     if task.options.get("torch"):
-        from smalti.torch import resize_square as resize
+        import torch  # noqa: F401 - it resizes where it is imported
     headers = [probe_image(file) for file in files]
 
     def floor() -> None:
@@ -37,10 +36,10 @@ def measure_decoding(task: Task) -> Figures:
 
     def whole(*, same_settings: bool) -> list[NDArray[np.uint8]]:
         fast = {"fastdct": same_settings, "fastupsample": same_settings}
-        return [resize_square(simplejpeg.decode_jpeg(file, **fast), size) for file in files]
+        return [_square(Image.fromarray(simplejpeg.decode_jpeg(file, **fast)), size) for file in files]
 
     ways: dict[str, Callable[[], object]] = {
-        "smalti": lambda: decode_batch(files, size=size, resize=resize),
+        "smalti": lambda: decode_batch(files, size=size),
         "ratio": lambda: whole(same_settings=False),
         "same_settings_ratio": lambda: whole(same_settings=True),
         "pillow_ratio": lambda: [_with_pillow(file, size) for file in files],
@@ -58,7 +57,7 @@ def measure_decoding(task: Task) -> Figures:
         name: statistics.median(other / mine for other, mine in zip(found, ours, strict=True))
         for name, found in seconds.items()
     }
-    pairs = zip(decode_batch(files, size=size, resize=resize), whole(same_settings=True), strict=True)
+    pairs = zip(decode_batch(files, size=size), whole(same_settings=True), strict=True)
     distances = [float(np.abs(found.astype(int) - expected).mean()) for found, expected in pairs]
     return {
         **ratios,
@@ -93,9 +92,13 @@ def _corner(place: int, tiles: int) -> tuple[int, int]:
 
 
 def _with_pillow(file: bytes, size: int) -> NDArray[np.uint8]:
-    """Return the centre square as a transform of torchvision's makes it of a file: all pixels, then bicubic."""
-    image = Image.open(io.BytesIO(file)).convert("RGB")
+    """Return the centre square as a transform of torchvision's makes it of a file."""
+    return _square(Image.open(io.BytesIO(file)).convert("RGB"), size)
+
+
+def _square(image: Image.Image, size: int) -> NDArray[np.uint8]:
+    """Return the centre square of all pixels, by the bilinear filter."""
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
     box = (left, top, left + side, top + side)
-    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.decoding import decode
-from benchmarks.peers.interface import Peer, ReadOptions, WriteOptions
+from benchmarks.peers.decoding import SIZE, decode
+from benchmarks.peers.interface import ImageOptions, Peer, ReadOptions, WriteOptions
 from benchmarks.workloads import ROWS_PER_BATCH, Data, Workload
 
 _PAYLOAD = {"tiny": "data", "jpeg": "image", "tokens": "tokens"}
@@ -196,6 +196,31 @@ class DecodeOnly(Peer):
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Stacked batches of pixels."""
         return _Decoding(_Mapped(folder, workload, ReadOptions(1)), options)
+
+    def images(self, folder: Path, options: ImageOptions) -> Iterable[Any]:
+        """Lists of pixels as they are decoded, at the smallest fast scale and the fastest settings."""
+        return _DecodingFiles(folder, options)
+
+
+class _DecodingFiles:
+    def __init__(self, folder: Path, options: ImageOptions) -> None:
+        self._files = [path.read_bytes() for path in sorted((folder / "files").iterdir())]
+        self._size, self._threads = options.batch_size, max(1, options.workers)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        groups = [self._files[begin : begin + self._size] for begin in range(0, len(self._files), self._size)]
+        if self._threads == 1:
+            yield from map(_decode_files, groups)
+            return
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield from pool.map(_decode_files, groups)
+
+
+def _decode_files(files: list[bytes]) -> list[Any]:
+    from smalti.images import probe_image
+    from smalti.images.pixels import decode_fast
+
+    return [decode_fast(file, probe_image(file), min_size=SIZE, smooth=False) for file in files]
 
 
 class _Decoding:

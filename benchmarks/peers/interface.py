@@ -44,6 +44,18 @@ class ReadOptions:
     """Pictures become uint8 pixels, 224 x 224 from their centre; otherwise columns as they were written."""
 
 
+@dataclass(frozen=True)
+class ImageOptions:
+    """How photos become training batches of 224 x 224."""
+
+    workers: int = 0
+    augment: bool = False
+    """Random resized crops, and flips; otherwise the centre square."""
+    as_floats: bool = True
+    """Normalised float32; otherwise uint8, for libraries that have it on the way."""
+    batch_size: int = 32
+
+
 ORDER_BATCH = 256  # samples, where an order depends on the batch
 Ids = Sequence[int] | NDArray[np.int64]
 
@@ -91,6 +103,10 @@ class Peer:
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """Batches; each iteration over it is one epoch. Opens the set."""
         raise Unsupported("no loader")
+
+    def images(self, folder: Path, options: ImageOptions) -> Iterable[Any]:
+        """Batches of pixels, from `files` or the `set` of a folder; each iteration over it is one epoch."""
+        raise Unsupported("decodes no images")
 
     def remote_loader(
         self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions

@@ -18,6 +18,7 @@ from benchmarks.peers.decoding import decoded
 from benchmarks.peers.interface import (
     ORDER_BATCH,
     Ids,
+    ImageOptions,
     OrderOptions,
     Peer,
     ReadOptions,
@@ -25,6 +26,7 @@ from benchmarks.peers.interface import (
     WriteOptions,
     link_copies,
 )
+from benchmarks.peers.pictures import torch_loader, usual_transform
 from benchmarks.workloads import Workload
 
 # It imports names from torchvision, whose builds match no CPU build of torch here; the stand-in is never called.
@@ -72,6 +74,16 @@ class Mosaicml(Peer):
         dataset = kind(local=str(folder), shuffle=options.shuffle, batch_size=options.batch_size)
         loader: Iterable[Any] = DataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
         return loader
+
+    def images(self, folder: Path, options: ImageOptions) -> Iterable[Any]:
+        """Its dataset under torch's DataLoader, with the usual transform of each sample."""
+
+        class Transformed(self._named("StreamingDataset")):  # type: ignore[misc]
+            def __getitem__(self, sample_id: Any) -> Any:
+                return usual_transform(super().__getitem__(sample_id)["image"], augment=options.augment)
+
+        dataset = Transformed(local=str(folder / "set"), shuffle=True, batch_size=options.batch_size)
+        return torch_loader(dataset, options)
 
     def remote_loader(
         self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions

@@ -40,6 +40,8 @@ KNOWN: Mapping[str, Known] = {
     "wds": Known("wds", "Webdataset", ("webdataset",), ("webdataset",), true_shuffle=False),
     "hfds": Known("hfds", "HuggingFace", ("datasets",), ("datasets",)),
     "grain": Known("grains", "Grain", ("grain", "array_record"), ("grain", "array-record")),
+    "folder": Known("pictures", "Folder", ("torch",), ("pillow",)),
+    "spdl": Known("pictures", "Spdl", ("spdl",), ("spdl-io",)),
     "torch": Known("samplers", "TorchSampler", _TORCH, _TORCH),
     "sol": Known("floors", "InMemory", _TORCH, _TORCH, is_floor=True),
     "solb": Known("floors", "MemoryMap", _TORCH, _TORCH, is_floor=True),

@@ -10,7 +10,16 @@ import numpy as np
 
 from benchmarks.link.place import Place, RemoteOptions
 from benchmarks.peers.decoding import decoded
-from benchmarks.peers.interface import ORDER_BATCH, Ids, OrderOptions, Peer, ReadOptions, WriteOptions, link_copies
+from benchmarks.peers.interface import (
+    ORDER_BATCH,
+    Ids,
+    ImageOptions,
+    OrderOptions,
+    Peer,
+    ReadOptions,
+    WriteOptions,
+    link_copies,
+)
 from benchmarks.workloads import Workload
 
 if TYPE_CHECKING:
@@ -50,6 +59,19 @@ class Smalti(Peer):
     def loader(self, folder: Path, workload: Workload, options: ReadOptions) -> Iterable[Any]:
         """The dataset under its own loader."""
         return _loader(options, remote=str(folder))
+
+    def images(self, folder: Path, options: ImageOptions) -> Iterable[Any]:
+        """`DecodeImages` at its defaults in the loader; normalised by the trainer's function."""
+        from smalti import StreamingDataLoader, StreamingDataset
+        from smalti.images import DecodeImages, RandomResizedCrop
+        from smalti.torch.train.tasks.images import normalised
+
+        transform = DecodeImages(size=224, crop=RandomResizedCrop() if options.augment else "resize")
+        dataset = StreamingDataset(remote=str(folder / "set"), shuffle=True, transform=transform)
+        loader = StreamingDataLoader(dataset, batch_size=options.batch_size, num_workers=options.workers)
+        if not options.as_floats:
+            return _Mapped(loader, lambda batch: batch["image"])
+        return _Mapped(loader, lambda batch: normalised(batch["image"].permute(0, 3, 1, 2), channels_last=True))
 
     def remote_loader(
         self, place: Place, workload: Workload, options: ReadOptions, remote: RemoteOptions
@@ -196,6 +218,16 @@ class SparseSmalti(Smalti):
                 return (ObjectInfo(name, size, "") for name, size in sizes.items())
 
         return Claiming(folder)
+
+
+class _Mapped:
+    """What a function makes of each item, again in each iteration."""
+
+    def __init__(self, items: Iterable[Any], function: Callable[[Any], Any]) -> None:
+        self._items, self._function = items, function
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._function, self._items)
 
 
 def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:

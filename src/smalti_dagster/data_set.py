@@ -20,7 +20,9 @@ class DataSetParameters(BaseModel):
     name: str = Field(default="", description="Name of the data set; by default that of the folder.")
     folder: str = Field(default="", description="Folder or archive of images with one sub-folder per class.")
     table: str = Field(default="", description="Name of a table in the Spark catalogue, or address of its folder.")
-    table_format: str = Field(default="", description="Of a table given by its address: delta, parquet, csv, ...")
+    table_format: str = Field(
+        default="", description="Format of a table given by its address: delta, parquet, csv, ..."
+    )
 
 
 class DataSetScaffolder(dg.Scaffolder[DataSetParameters]):

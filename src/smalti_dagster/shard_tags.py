@@ -161,7 +161,7 @@ def _said(
 def _failed_before(instance: dg.DagsterInstance, declared: Declaration, facts: Facts) -> str | None:
     """Return the blocking check that the rows of a version have failed, where the stages ran one by one.
 
-    Which rows a check was of is known of prepared images alone. Of others, its last evaluation counts.
+    Which rows a check was of is known of prepared images alone. For others, its last evaluation counts.
     """
     for stage in declared.stages[: declared.stages.index("shards")]:
         is_known = stage == "prepared" and "table" in facts

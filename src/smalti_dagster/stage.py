@@ -42,7 +42,7 @@ class RunPartitions:
     keys: tuple[str, ...]
     """Those that the run reads."""
     others: Mapping[str, str] = field(default_factory=dict)
-    """Of all others that were read before: what the latest materialisation of `raw` says it has read, by key."""
+    """All others that were read before: what the latest materialisation of `raw` says it has read, by key."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class StageInput:
     last: Facts = field(default_factory=dict)
     """Facts of the materialisation before this one; empty if there is none."""
     partitions: RunPartitions | None = None
-    """Of the run; None for a data set without any."""
+    """The partitions of the run; None for a data set without any."""
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_the_command_of_the_page_prints_its_fleets(capsys):
 
 
 def test_the_picture_and_the_tables_of_the_page_are_those_of_the_newest_sweep():
-    newest = max((ROOT / "benchmarks" / "results").glob("*-issue-21-fleet.json"))
+    newest = max((ROOT / "benchmarks" / "results").glob("*-fleet.json"))
     assert PICTURE.read_text() == drawn(panels_of(json.loads(newest.read_text()))), f"--picture {newest}"
     page = (ROOT / "docs" / "scale.md").read_text()
     assert excerpt(page) == page, "run: .venv/bin/python -m benchmarks excerpt docs/scale.md"

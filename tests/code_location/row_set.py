@@ -15,6 +15,7 @@ from smalti_dagster.declaration import Declaration
 from smalti_dagster.lineage import facts_of, latest
 from smalti_dagster.resources.spark import SparkResource
 from smalti_dagster.resources.storage import StorageResource
+from smalti_dagster.resources.training import TrainerResource
 from tests.code_location.declared import define
 from tests.code_location.events import op_config
 
@@ -59,14 +60,20 @@ class Rows:
             instance=self.instance, asset_selection=[self.declared.key("raw")], raise_on_error=False
         )
 
+    def train(self, run_root: Path) -> dict[str, Any]:
+        """One run of the training, with its folder below another one; what the model then says."""
+        trainer = TrainerResource(run_root=str(run_root))
+        assert self._job(None, "train", trainer=trainer).execute_in_process(instance=self.instance).success
+        return self.facts("model")
+
     def last_run(self) -> dg.DagsterRun:
         return self.instance.get_runs(limit=1)[0]
 
-    def _job(self, spark: SparkResource | None) -> dg.JobDefinition:
+    def _job(self, spark: SparkResource | None, kind: str = "reshard", **resources: Any) -> dg.JobDefinition:
         spark = spark or SparkResource(master="local[2,2]")
         here = dg.Definitions(executor=dg.in_process_executor)
-        defs = dg.Definitions.merge(define(self.declared, storage=self.storage, spark=spark), here)
-        return defs.resolve_job_def("sales_reshard_job")
+        defs = dg.Definitions.merge(define(self.declared, storage=self.storage, spark=spark, **resources), here)
+        return defs.resolve_job_def(f"sales_{kind}_job")
 
     def facts(self, stage: str) -> dict[str, Any]:
         event = latest(self.instance, dg.AssetKey(["sales", stage]))

@@ -91,6 +91,7 @@ def test_every_file_of_settings_is_yaml() -> None:
         "kubernetes/values.yaml",
         "postgres/dagster.yaml",
         "sqlite/dagster.yaml",
+        "systemd/workspace.yaml",
     ]
     assert all(isinstance(yaml.safe_load(file.read_text()), dict) for file in files)
 

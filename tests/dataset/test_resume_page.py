@@ -6,49 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from smalti.compat.streaming.base.engine.planning import Work, WorkReading
-from smalti.compat.streaming.order import MosaicOptions, WorldShape, weigh_streams
 from smalti.cursor import MixedStream
 from smalti.dataset.order import Pass, Reading, RunOrder
 from smalti.dataset.resume import first_cursor
 from smalti.world import World
 
 PAGE = (Path(__file__).parents[2] / "docs" / "resume.md").read_text(encoding="utf-8")
-TABLES = re.findall(r"<!-- (read|ids): (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
+TABLES = re.findall(r"<!-- read: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 def reading(numbers, rank):
-    """Return one rank's reading of one shard: in the `window` order, or with canonical nodes in MosaicML's."""
-    hosts, samples, replication = numbers["hosts"], numbers["samples"], numbers.get("replication", 1)
+    """Return one rank's reading of one shard."""
+    hosts, samples = numbers["hosts"], numbers["samples"]
     world = World.of_blocks(rank, hosts * numbers["ranks"], hosts)
-    options = RunOrder(num_canonical_nodes=numbers.get("nodes"), replication=replication)
-    begin = first_cursor(options, world.replicated(replication), [MixedStream("", None, samples)], [[samples]])
-    this_pass = Pass(replace(begin, samples=numbers["start"]), world)
-    if "nodes" not in numbers:
-        return Reading(this_pass, [[samples]], numbers["batch"], options)
-    work = Work(
-        weigh_streams([[samples]]),
-        MosaicOptions(numbers["nodes"], initial_hosts=numbers.get("initial", hosts)),
-        WorldShape(hosts, numbers["ranks"], 1, numbers["batch"]),
-    )
-    return WorkReading(this_pass, [[samples]], numbers["batch"], options, work=work)
+    begin = first_cursor(RunOrder(), world, [MixedStream("", None, samples)], [[samples]])
+    return Reading(Pass(replace(begin, samples=numbers["start"]), world), [[samples]], numbers["batch"], RunOrder())
 
 
 def test_the_page_has_its_tables():
-    assert [kind for kind, _, _ in TABLES] == ["read"] * 4 + ["ids"] * 2
+    assert len(TABLES) == 2
 
 
-@pytest.mark.parametrize(("kind", "setting", "table"), TABLES)
-def test_a_table_shows_what_every_rank_reads(kind, setting, table):
+@pytest.mark.parametrize(("setting", "table"), TABLES)
+def test_a_table_shows_what_every_rank_reads(setting, table):
     numbers = {name: int(value) for name, value in (part.split("=") for part in setting.split())}
     rows = re.findall(r"host (\d+)  rank (\d+) ((?: +\d+\*?)+)", table)
     assert len(rows) == numbers["hosts"] * numbers["ranks"]
     for host, place, cells in rows:
         rank = reading(numbers, int(host) * numbers["ranks"] + int(place))
         expected = []
-        for step, ids in rank.steps(0, rank.division.num_steps):
-            shown = ids if kind == "ids" else step.lookup
-            marks = zip(shown.tolist(), step.positions.tolist(), strict=True)
+        for step, _ in rank.steps(0, rank.division.num_steps):
+            marks = zip(step.lookup.tolist(), step.positions.tolist(), strict=True)
             expected += [f"{number}*" if position < 0 else str(number) for number, position in marks]
         assert cells.split() == expected
 

@@ -13,7 +13,6 @@ from PIL import Image
 import smalti
 import smalti.compat.streaming
 from smalti import CacheOptions, MDSWriter, OrderOptions, StreamingDataLoader, StreamingDataset
-from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
 from smalti.ledger import check_ledger
 from smalti.torch.train import TrainConfig
 from smalti.world import World
@@ -40,8 +39,8 @@ TESTED = {
     "docs/install.md": "tests/packages/test_distribution.py",
     "docs/mixtures.md": "tests/dataset/test_mixture_page.py",
     "docs/mosaicml.md": "tests/compat/streaming/test_mosaicml_page.py",
+    "docs/order.md": "tests/order/test_order_page.py",
     "docs/petastorm.md": "tests/compat/test_converter.py",
-    "docs/pipeline.md": "tests/spark/test_pages.py",
     "docs/reading.md": "tests/torch/test_reading_page.py",
     "docs/resharding.md": "tests/spark/test_pages.py",
     "docs/scale.md": "tests/benchmarks/test_fleet.py",
@@ -122,19 +121,6 @@ def test_a_loader_keeps_a_ledger_by_either_piece_of_the_page(names):
     assert names["life"] == 1
     assert {int(number) for batch in names["loader"] for number in batch["id"]} == set(range(40))
     assert check_ledger("runs/7/ledger").ok
-
-
-def test_the_orders_of_mosaicml_can_be_planned(names):
-    names |= {
-        "MosaicOptions": MosaicOptions,
-        "WorldShape": WorldShape,
-        "plan_mosaic_epoch": plan_mosaic_epoch,
-        "weigh_streams": weigh_streams,
-        "shard_sizes": [1000] * 20,
-        "world": World.of_blocks(0, 2, 1),
-    }
-    plan = run("docs/order.md", names, marks=["plan_mosaic_epoch("])["plan"]
-    assert len(set(plan.sample_ids(4096, 8192).tolist())) == 4096
 
 
 def test_a_state_resumes_where_the_page_says(names):

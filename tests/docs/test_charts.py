@@ -30,12 +30,12 @@ def test_the_pictures_are_those_of_the_results(charts):
 
 
 def test_a_table_has_the_medians_the_floor_and_where_they_come_from(charts):
-    """Figures as in the goals of benchmarks/results/2026-11-21-issue-3.md and 2026-11-22-issue-4.md."""
+    """Figures as in the goals of benchmarks/results/2026-11-21-all-rows.md and 2026-11-22-order-and-resume.md."""
     reading = charts["table"](charts["CHARTS"]["reading"])
     assert "| MosaicML Streaming | 9,380 | 8,730 | 8,240 |" in reading
     assert "| floor | 4,610,000 | 932,000 | 321,000 |" in reading
     assert "mosaicml-streaming 0.13.0, litdata 0.2.76, datasets 5.2.0" in reading
-    assert "`python -m benchmarks --name issue-3` on 2 cores" in reading
+    assert "`python -m benchmarks --name all-rows` on 2 cores" in reading
     opening = charts["table"](charts["CHARTS"]["opening"])
     assert "| Smalti | 0.131 | 0.172 |" in opening
     assert "| WebDataset | 0.185 | - |" in opening, "what was not measured is not shown as a number"

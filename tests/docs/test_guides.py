@@ -29,8 +29,8 @@ _QUESTION = re.compile(r"^\*\*[^*\n]+\*\* \S", re.MULTILINE)
         "tabular.md",
     ],
 )
-def test_a_guide_ends_with_five_questions(name):
+def test_a_guide_ends_with_three_to_five_questions(name):
     _, mark, questions = Guide(name).text.rpartition("\n## ")
     assert mark
     assert questions.startswith("Questions\n")
-    assert len(_QUESTION.findall(questions)) == 5
+    assert 3 <= len(_QUESTION.findall(questions)) <= 5

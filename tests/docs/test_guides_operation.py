@@ -22,6 +22,7 @@ from smalti_dagster import DataSet, build_definitions
 from tests.docs.guide import Guide, check_all_shell_blocks, torchrun_options
 
 TOOLS = Path(sys.executable).parent
+SYSTEMD = REPOSITORY / "deploy" / "systemd"
 SRUN = """#!/bin/bash
 # Starts the command as one task on each node, as Slurm does; once there is a checkpoint, a job that is to be preempted
 # gets SIGTERM.
@@ -218,10 +219,11 @@ def test_the_services_execute_what_the_image_executes(production):
     """Each unit names a program of the environment; the workspace leads to the port of the code server."""
     check_all_shell_blocks(production)
     commands = {}
-    for text in production.blocks("ini", "[Service]"):
+    for path in SYSTEMD.glob("*.service"):
+        assert path.name in production.text
         unit = configparser.ConfigParser()
         unit.optionxform = str
-        unit.read_string(text)
+        unit.read(path, encoding="utf-8")
         assert (unit["Service"]["User"], unit["Service"]["Restart"]) == ("smalti", "always")
         program, _, arguments = unit["Service"]["ExecStart"].partition(" ")
         assert (TOOLS / Path(program).name).exists()
@@ -234,12 +236,12 @@ def test_the_services_execute_what_the_image_executes(production):
     dockerfile = (REPOSITORY / "deploy" / "docker" / "Dockerfile").read_text()
     in_image = ["dagster", *commands["dagster"].replace("127.0.0.1", "0.0.0.0").split()]
     assert f"CMD {json.dumps(in_image)}\n" in dockerfile
-    [location] = yaml.safe_load(production.block("yaml", "# workspace.yaml"))["load_from"]
+    [location] = yaml.safe_load((SYSTEMD / "workspace.yaml").read_text())["load_from"]
     assert location == {"grpc_server": {"host": "127.0.0.1", "port": 4000, "location_name": "smalti"}}
 
 
 def test_the_variables_of_the_services_are_those_that_the_settings_read(production):
-    given = set(re.findall(r"^(\w+)=", production.block("ini", "DAGSTER_HOME="), re.MULTILINE))
+    given = set(re.findall(r"^(\w+)=", (SYSTEMD / "environment").read_text(), re.MULTILINE))
     settings = (REPOSITORY / "deploy" / "postgres" / "dagster.yaml").read_text()
     assert set(re.findall(r"env: (\w+)", settings)) <= given
     assert {"DAGSTER_HOME", "SMALTI_STAGE", "SMALTI_ROOT"} <= given

@@ -68,8 +68,9 @@ def test_center_crop_of_a_jpeg_equals_the_middle_of_the_whole(width, height):
 
 def test_center_crop_resizes_smaller_images():
     data = save(framed(10, 40, 8), "PNG")
-    found = decode_batch([data], size=16, crop="center")[0]
-    assert (found == resize_square(decode_rgb(data), 16)).all()
+    found = decode_batch([data], size=16, crop="center", interpolation="bicubic")[0]
+    expected = resize_square(decode_rgb(data)[15:25], 16)
+    assert np.abs(found.astype(int) - expected).max() <= 2
 
 
 @pytest.mark.parametrize("size", [32, 96, 160, 224, 256])
@@ -127,19 +128,12 @@ def test_an_image_that_declares_too_many_pixels_is_refused_before_any_is_allocat
         ({"size": 8, "crop": "middle"}, "`crop`"),
         ({"size": 8, "layout": "nhwc"}, "`layout`"),
         ({"size": 8, "num_threads": 0}, "`num_threads`"),
-        ({"size": 8, "resize": "torch"}, "`resize`"),
+        ({"size": 8, "interpolation": "nearest"}, "`interpolation`"),
     ],
 )
 def test_invalid_options_are_refused(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         DecodeImages(**options)
-
-
-@pytest.mark.parametrize("wrong", [np.ones((8, 8, 3)), np.ones((8, 8, 1), np.uint8), np.ones((1, 1, 3), np.uint8)])
-def test_a_resize_that_returns_other_than_pixels_of_the_size_is_refused(wrong):
-    image = encode_jpeg(np.zeros((20, 30, 3), np.uint8), 90)
-    with pytest.raises(ValueError, match=r"`resize` must return uint8 of shape \(8, 8, 3\)"):
-        decode_batch([image], size=8, resize=lambda pixels, size: wrong)
 
 
 def test_arguments_by_place_keep_their_meaning():

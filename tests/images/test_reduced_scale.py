@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from assets.drawing import draw_flower
 from smalti.images import decode_batch, decode_rgb, encode_jpeg, prepare_jpeg, probe_image, resize_square
@@ -18,9 +19,15 @@ ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE]
 SIDES = st.integers(1, 400)
 
 
-def distances(data: bytes, size: int) -> np.ndarray:
-    """Return how far the square is from that of the whole pixels, in steps of 255."""
-    return np.abs(decode_batch([data], size=size)[0].astype(int) - resize_square(decode_rgb(data), size))
+def distances(data: bytes, size: int, interpolation: str = "bilinear") -> np.ndarray:
+    """Return how far the square is from the exact centre of the whole pixels by Pillow's filter, in steps of 255."""
+    whole = decode_rgb(data)
+    height, width, _ = whole.shape
+    side = min(height, width)
+    left, top = (width - side) / 2, (height - side) / 2
+    kind = Image.Resampling[interpolation.upper()]
+    expected = Image.fromarray(whole).resize((size, size), kind, box=(left, top, left + side, top + side))
+    return np.abs(decode_batch([data], size=size, interpolation=interpolation)[0].astype(int) - np.asarray(expected))
 
 
 @functools.cache
@@ -47,30 +54,42 @@ def test_the_decoder_gives_the_size_that_was_computed_and_no_side_is_too_small(w
     ("min_size", "size"),
     [
         (0, (480, 640)), (480, (480, 640)), (700, (480, 640)),  # nothing to reduce
-        (421, (480, 640)), (419, (480, 640)), (361, (480, 640)),  # 7/8 and a resize take longer than the whole
-        (420, (420, 560)),  # 7/8 is what was asked for
-        (360, (360, 480)), (300, (300, 400)), (301, (360, 480)), (240, (240, 320)), (241, (300, 400)),
-        (224, (240, 320)), (180, (180, 240)), (96, (120, 160)), (61, (120, 160)), (60, (60, 80)), (1, (60, 80)),
+        (420, (480, 640)), (360, (480, 640)), (300, (480, 640)), (241, (480, 640)),  # 5/8 to 7/8 take longer
+        (240, (240, 320)), (224, (240, 320)), (180, (240, 320)), (121, (240, 320)),  # so may 3/8
+        (120, (120, 160)), (96, (120, 160)), (61, (120, 160)), (60, (60, 80)), (1, (60, 80)),
     ],
 )  # fmt: skip
-def test_the_smallest_eighths_that_suffice_are_used(min_size, size):
+def test_the_smallest_of_the_fast_scales_that_suffices_is_used(min_size, size):
     assert scaled_size(ImageHeader("JPEG", 640, 480), min_size) == size
 
 
 @pytest.mark.parametrize("size", [224, 160, 128, 96, 64, 32])
 def test_a_photo_at_a_reduced_scale_is_near_its_whole_pixels(size):
-    """The bound of docs/reading.md. Over all 250 photos: a mean of 3.3 at most, and 14 for the most different one."""
+    """The bound of docs/reading.md. Over 250 photos: a mean of 3.8 at most, and 15.3 for the most different one."""
     if not photos():
         pytest.skip("there are no photos in ../shared/flowers")
     found = [distances(data, size).mean() for data in photos()]
-    assert np.mean(found) <= 4
+    assert np.mean(found) <= 5
     assert max(found) <= 16
 
 
+def test_a_photo_that_is_decoded_whole_has_the_values_of_pillow_in_the_square_that_torchvision_cuts():
+    for data in photos():
+        whole = decode_rgb(data)
+        side = min(whole.shape[:2])
+        top, left = (whole.shape[0] - side) // 2, (whole.shape[1] - side) // 2  # an odd margin is larger on one side
+        square = Image.fromarray(whole).crop((left, top, left + side, top + side))
+        expected = np.asarray(square.resize((224, 224), Image.Resampling.BILINEAR)).astype(int)
+        found = np.abs(decode_batch([data], size=224)[0] - expected)
+        assert found.max() <= 2
+        assert found.mean() <= 0.1
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [480, 448, 384, 320, 256, 192, 150, 128, 100, 64, 48])
-def test_smooth_colours_hardly_change(size):
+def test_smooth_colours_hardly_change(size, interpolation):
     colours = np.stack([ROWS // 2, COLUMNS // 2, (ROWS + COLUMNS) // 4], axis=-1).astype(np.uint8)
-    found = distances(encode_jpeg(colours, 95), size)
+    found = distances(encode_jpeg(colours, 95), size, interpolation)
     assert found.mean() <= 1.5
     assert found.max() <= 6
 
@@ -80,7 +99,7 @@ def test_waves_up_to_a_quarter_of_the_resolution_keep_their_phase_and_height(siz
     """A zone plate with waves of 4 pixels of the square at its edges, where a shift by half a pixel is seen as 90."""
     radii = (ROWS - SIDE / 2) ** 2 + (COLUMNS - SIDE / 2) ** 2
     waves = 127.5 + 127 * np.cos(np.pi * radii * size / (2 * SIDE**2))
-    found = distances(grey(waves), size)
+    found = distances(grey(waves), size, "bicubic")
     assert found.mean() <= 10
     assert found.max() <= 48
 

@@ -81,7 +81,7 @@ def test_an_exported_mobilenet_answers_as_the_model_on_real_photos(tmp_path):
 def test_the_documented_calls_run(trained, squares, tmp_path, monkeypatch, capsys):
     """Those of docs/inference.md, with folders of this machine, in this process."""
     text = (ROOT / "docs/inference.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)  # the second one: code_location/test_kinds.py
     code = code.replace("s3://bucket/runs/flowers-1/model", trained.model_dir).replace("s3://bucket/flowers", "set")
     code = code.replace('launcher="processes", num_processes=2', "timeout_seconds=60.0")
     shutil.copytree(squares, tmp_path / "set")

@@ -17,6 +17,7 @@ from smalti.images import decode_batch
 from smalti.inference import predict
 from smalti.storage import open_store
 from smalti.torch.train import Predictor
+from smalti.torch.train.tracking.served_model import _load_pyfunc
 from smalti.torch.train.trainer.models import load_model
 from tests.torch.train.conftest import publish_squares, square
 
@@ -69,6 +70,13 @@ def test_a_photo_is_turned_as_its_camera_says_but_not_a_sample_of_a_shard_set(tr
     assert torch.equal(found, predictor.of_pixels(upright[None]))
     as_stored = predictor.probabilities([turned.getvalue()], upright=False)
     assert torch.equal(as_stored, predictor.of_pixels(np.rot90(upright)[None].copy()))
+
+
+def test_a_model_in_mlflow_answers_as_the_predictor(trained):
+    pixels = np.stack([decode_batch([square(number)], size=24)[0] for number in NUMBERS])
+    served = _load_pyfunc(trained.model_dir).predict(pixels)
+    assert served.dtype == np.float32
+    assert served == pytest.approx(Predictor(trained.model_dir).of_pixels(pixels).numpy(), abs=1e-5)
 
 
 def test_a_frame_of_pandas_keeps_its_columns_and_index(trained, expected):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from smalti.cache import CacheOptions
-from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+from smalti.compat.streaming.order import WorldShape
 from smalti.dataset import OrderOptions, StreamingDataset
 from smalti.order import Division
 from smalti.order.arrangement import arranged
@@ -17,8 +17,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "order.md").read_text(encoding="utf
 TABLES = re.findall(r"<!-- read: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
-def test_the_page_has_its_tables():
-    assert len(TABLES) == 2
+def test_the_page_has_its_table():
+    assert len(TABLES) == 1
 
 
 @pytest.mark.parametrize(("setting", "table"), TABLES)
@@ -57,11 +57,3 @@ def test_the_example_of_an_affinity_opens_a_dataset():
     names = {"StreamingDataset": StreamingDataset, "OrderOptions": OrderOptions, "CacheOptions": CacheOptions}
     exec(example, names)
     assert names["dataset"].batch_size == 256
-
-
-def test_the_table_of_mosaics_canonical_nodes_is_right():
-    row = re.search(r"^sample +(.*)$", PAGE, flags=re.MULTILINE)
-    first, last = (re.findall(r"\d+", part) for part in row.group(1).split("..."))
-    ids = plan_mosaic_epoch(weigh_streams([[22]]), WorldShape(), options=MosaicOptions(4), epoch=0).sample_ids(0, 24)
-    assert [int(i) for i in first] == ids[:8].tolist()
-    assert [int(i) for i in last] == ids[16:].tolist()

@@ -28,6 +28,7 @@ WORDS = {
     r"as (it|they|the process) lives?": "while the process runs",
     r"is at work|are at work": "run, write, read",
     r"be had": "available, readable",
+    r"mend(s|ed|ing)?": "repair, correct, fix",
 }
 """Regular expressions of words that hide who does what, and what to write instead."""
 
@@ -36,6 +37,7 @@ ANY_WORD = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
 OPENINGS = {
     r"(What|Which|Who|Whose|When|Where|How)\b": "an imperative verb for functions, a noun phrase for all others",
     r"(Nobody|Nothing|Says|Tells)\b": "the fact itself",
+    r"Of\b": "the noun, as in `Seed of the order`",
 }
 FUNCTION_OPENINGS = {
     r"Whether\b": "`Return whether ...`",
@@ -53,6 +55,17 @@ def test_prose_uses_the_standard_terms():
     for name in PAGES:
         lines = enumerate((ROOT / name).read_text().splitlines(), 1)
         assert words(ROOT / name, lines) == []
+
+
+def test_no_sentence_of_the_documentation_opens_with_of_or_has_a_word_of_another_craft():
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert len(pages) > 50
+    lines = [(page, number, line) for page in pages for number, line in enumerate(page.read_text().splitlines(), 1)]
+    assert [
+        f"{page}:{number}: {line.strip()[:80]!r}"
+        for page, number, line in lines
+        if re.search(r"(^|[.|] |- )Of [a-z]|\b(mend(s|ed|ing)?|told)\b", line)
+    ] == []
 
 
 def test_every_package_says_what_it_contains():

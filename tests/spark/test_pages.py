@@ -1,4 +1,4 @@
-"""The pieces of code of docs/spark.md, docs/resharding.md and docs/pipeline.md that no other test runs."""
+"""The pieces of code of docs/spark.md and docs/resharding.md that no other test runs."""
 
 import json
 import re
@@ -128,7 +128,6 @@ def test_prepared_images_are_kept_read_by_spark_and_by_others(run, tmp_path, flo
     assert names["frame"].count() == 12
     run_lines = run("spark.md", "duckdb.sql", prepared_files=names["prepared_files"], pyarrow=pa, duckdb=NoDuckDB())
     assert run_lines["table"].num_rows == 12
-    assert run("pipeline.md", "read_prepared(spark")["frame"].count() == 12
 
 
 class NoDuckDB:

@@ -1,11 +1,15 @@
 """Predictions by Spark: added to a DataFrame, and to a shard set, by a model that each Python process loads once."""
 
 import pytest
+import torch
 
 from smalti.dataset import StreamingDataset
 from smalti.inference import predict
-from smalti.torch.train import Predictor
+from smalti.torch.train import Predictor, TrainConfig
+from smalti.torch.train.trainer.models import save_model
+from smalti.torch.train.trainer.task import name_of
 from tests.torch.train.conftest import publish_squares, square, squares, trained
+from tests.torch.train.tiny_tasks import Line
 
 __all__ = ["squares", "trained"]
 pytestmark = [pytest.mark.torch, pytest.mark.spark, pytest.mark.slow]
@@ -35,3 +39,24 @@ def test_executors_give_a_shard_set_what_the_model_answers_here(spark, trained, 
     predict(trained.model_dir, str(tmp_path / "set"), spark=spark)
     samples = list(StreamingDataset(remote=str(tmp_path / "set"), split="validation", batch_size=1))
     assert [each["predicted"] for each in samples[: len(NUMBERS)]] == expected["predicted"].tolist()
+
+
+def test_a_frame_gets_what_a_task_of_the_users_predicts_of_all_columns(spark, tmp_path):
+    class Several(Line):  # known nowhere else: it is sent with its code
+        def predictions(self, model, batch, config):
+            total = batch["a"] + batch["b"]
+            return {"total": total, "both": torch.stack([batch["a"], batch["b"]], 1)[:, :, None], "sign": [
+                "+" if number > 0 else "-" for number in total.tolist()
+            ]}  # fmt: skip
+
+    config = TrainConfig(data="none", run_dir="none", task=name_of(Several()))
+    save_model(torch.nn.Linear(2, 1), config, tmp_path / "model", Several())
+    frame = spark.createDataFrame([(float(number), 0.5 - number) for number in range(4)], "a double, b double")
+    found = predict(
+        str(tmp_path / "model"), frame.withColumn("b", frame.b * (frame.a - 1)), task=Several(), prefix="p_"
+    )
+    assert found.dtypes[2:] == [("p_total", "double"), ("p_both", "array<array<double>>"), ("p_sign", "string")]
+    rows = found.orderBy("a").collect()
+    assert [row.p_total for row in rows] == [-0.5, 1.0, 0.5, -2.0]
+    assert [row.p_sign for row in rows] == ["-", "+", "+", "-"]
+    assert rows[3].p_both == [[3.0], [-5.0]]

@@ -78,7 +78,7 @@ _TINY, _TOKENS, _JPEG = "Rows of 108 bytes", "2,048 tokens a row", "JPEG files o
 CHARTS: Mapping[str, Chart] = {
     "reading": Chart(
         "A shuffled epoch from a local disk, without workers",
-        "2026-11-21-issue-3.json",
+        "2026-11-21-all-rows.json",
         "samples_per_s",
         "samples/s",
         (Row("read-tiny", _TINY, "solb"), Row("read-tokens", _TOKENS, "solb"), Row("read-jpeg", _JPEG, "solb")),
@@ -87,7 +87,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "reading-workers": Chart(
         "A shuffled epoch from a local disk, two workers",
-        "2026-11-21-issue-3.json",
+        "2026-11-21-all-rows.json",
         "samples_per_s",
         "samples/s",
         (
@@ -100,7 +100,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "writing": Chart(
         "Writing a set to a local disk",
-        "2026-11-21-issue-3.json",
+        "2026-11-21-all-rows.json",
         "mb_per_s",
         "MB/s",
         (Row("write-tiny", _TINY, "solb"), Row("write-jpeg", _JPEG, "solb"), Row("write-tokens", _TOKENS, "solb")),
@@ -109,7 +109,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "opening": Chart(
         "From opening a set of 10^8 samples to the first batch, shuffled",
-        "2026-11-22-issue-4.json",
+        "2026-11-22-order-and-resume.json",
         "seconds",
         "s",
         (Row("open-1e8", "At the start of an epoch"), Row("resume-1e8", "Resumed at 90 % of an epoch")),
@@ -118,7 +118,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "link": Chart(
         "The first epoch of photos from an S3 store, over a link of 200 MB/s and 30 ms",
-        "2026-11-24-issue-21-blocks.json",
+        "2026-11-24-blocks.json",
         "mb_per_s",
         "MB/s",
         (Row("link-cold-shuffled", "2 GB of photos, shuffled, two workers", "link"),),
@@ -127,7 +127,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "first-batch": Chart(
         "From opening a set in an S3 store to the first shuffled batch, over a link of 200 MB/s and 30 ms",
-        "2026-11-24-issue-21-blocks.json",
+        "2026-11-24-blocks.json",
         "seconds",
         "s",
         (
@@ -139,7 +139,7 @@ CHARTS: Mapping[str, Chart] = {
     ),
     "spark": Chart(
         "From a Spark DataFrame to a set",
-        "2026-11-22-issue-6.json",
+        "2026-11-22-spark.json",
         "mb_per_s",
         "MB/s",
         (Row("spark-rows", "Rows of numbers and text", "frame-arrow"), Row("spark-jpeg", _JPEG, "frame-arrow")),

@@ -80,7 +80,8 @@ class EpochReader:
     batch_size: int | None = None
     predownload: int | None = None
     transform: Callable[[Any], Any] | None = None
-    """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`."""
+    """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`, and
+    then with `epoch` and `sample_ids` too, if it has one `takes_epoch`."""
     include_ids: bool = False
     skip_policy: SkipPolicy | None = None
     """The number of samples that cannot be read and may be skipped; None to raise the error of the first."""
@@ -375,7 +376,10 @@ class EpochReader:
         if self.transform is None:
             return columns
         try:
-            return self.transform(columns)
+            drawn_for = (
+                {"epoch": step.epoch, "sample_ids": ids} if getattr(self.transform, "takes_epoch", False) else {}
+            )
+            return self.transform(columns, **drawn_for)
         except Exception as error:
             more = ", ..." if len(ids) > _MAX_IDS_IN_ERROR else ""
             self._note(
@@ -386,7 +390,7 @@ class EpochReader:
     def _row(self, sample_id: int) -> dict[str, Any]:
         """Return one sample as a transform on batches makes it of a batch of one; the transform sees its marks."""
         ids, no_position = np.array([sample_id]), np.array([-1])
-        row = rows_of(self._read_columns(StepBatch(0, ids, no_position), ids), 1)[0]
+        row = rows_of(self._read_columns(StepBatch(0, ids, no_position, self.next_epoch), ids), 1)[0]
         return {name: value for name, value in row.items() if name not in MARKS} if self.include_ids else row
 
     def _marked(self, samples: list[Any], step: StepBatch, ids: NDArray[np.int64]) -> list[Any]:

@@ -171,7 +171,7 @@ class Reading:
     def division(self) -> Division:
         """The positions that this rank takes at each step."""
         start, readers = self.this_pass.start, self.this_pass.world.replicated(self.options.replication)
-        return Division(start.epoch_size, start.samples, self.batch_size, readers, self.options.tail)
+        return Division(start.epoch_size, start.samples, self.batch_size, readers, self.options.tail, start.epoch)
 
     @cached_property
     def plan(self) -> GlobalOrder:

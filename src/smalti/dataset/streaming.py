@@ -70,7 +70,8 @@ class StreamingDataset:
         epoch_size: samples of an epoch, such as 64000, "64k" or "1.5M"; by default the sum of what the streams'
             weights take.
         transform: called with each sample; with an attribute `on_batches = True`, with each batch of columns, which is
-            split again where samples are read one by one.
+            split again where samples are read one by one; with `takes_epoch = True`, also with `epoch` and
+            `sample_ids` (docs/reading.md).
         columns: columns to read, in the order of a sample's; by default all. Others are not decoded, and shards that
             hold only others are not fetched. The order of the samples and saved states do not depend on it.
         include_ids: add `_sample_id` and `_position` (place in the epoch's global order, -1 for a repeat), and with

@@ -6,6 +6,7 @@ of a batch). What the format needs of image headers too stands in `smalti.image_
 
 from smalti.image_headers import MAX_PIXELS
 from smalti.images.batches import DecodeImages, decode_batch
+from smalti.images.crops import RandomResizedCrop
 from smalti.images.header import ImageHeader, probe_image
 from smalti.images.pixels import (
     GAP,
@@ -27,6 +28,7 @@ __all__ = [
     "ImageHeader",
     "Pixels",
     "PreparedImage",
+    "RandomResizedCrop",
     "contact_sheet",
     "decode_batch",
     "decode_rgb",

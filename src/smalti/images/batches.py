@@ -4,7 +4,7 @@ Single images are decoded by `smalti.images.pixels`.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,15 +12,23 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SchemaError
-from smalti.images.header import may_be_image, probe_image
-from smalti.images.pixels import Pixels, centre_square, decode_fast, decode_probed, is_fast, resize_square, scaled_size
+from smalti.images.crops import Box, RandomResizedCrop, centre_box
+from smalti.images.header import ImageHeader, may_be_image, probe_image
+from smalti.images.pixels import (
+    Interpolation,
+    Pixels,
+    Resizer,
+    decode_fast,
+    decode_probed,
+    is_fast,
+    scaled_size,
+)
 
-Crop = Literal["resize", "center"]
+Crop = Literal["resize", "center"] | RandomResizedCrop
 AxisOrder = Literal["hwc", "chw"]
-Resize = Callable[[Pixels, int], Pixels]
-"""A function of pixels (height, width, 3) and a size, which returns their centre square as (size, size, 3)."""
 _DEADLINE_SECONDS = 600.0  # for the threads of one batch; decoding a large image takes about one second
 
 
@@ -32,21 +40,27 @@ class DecodeOptions:
     """Pixels on each side."""
     crop: Crop = "resize"
     """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, not resized; if
-    the image has a shorter side, its centre square, resized."""
+    the image has a shorter side, its centre square, resized. A `RandomResizedCrop`: a random part, resized."""
     layout: AxisOrder = "hwc"
     """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
-    resize: Resize = resize_square
-    """Called with pixels that are at least as many as are wanted, or all there are."""
+    interpolation: Interpolation = "bilinear"
+    """The filter that resizes, `bilinear` or `bicubic`, both anti-aliased."""
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
             raise ArgumentError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
-        if self.crop not in {"resize", "center"}:
-            raise ArgumentError(f'`crop` is "resize" or "center", found {self.crop!r}.')
+        if not isinstance(self.crop, RandomResizedCrop) and self.crop not in ("resize", "center"):
+            raise ArgumentError(f'`crop` is "resize", "center" or a RandomResizedCrop, found {self.crop!r}.')
         if self.layout not in {"hwc", "chw"}:
             raise ArgumentError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
-        if not callable(self.resize):
-            raise ArgumentTypeError(f"`resize` is a function of pixels and a size, found {self.resize!r}.")
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ArgumentError(f'`interpolation` is "bilinear" or "bicubic", found {self.interpolation!r}.')
+
+    def box(self, header: ImageHeader, draws: Sequence[float]) -> Box:
+        """Return the part of an image that is shown; `draws` are the numbers that a random one is made of."""
+        if isinstance(self.crop, RandomResizedCrop):
+            return self.crop.box(header.height, header.width, draws)
+        return centre_box(header.height, header.width, self.size if self.crop == "center" else None)
 
 
 def decode_batch(
@@ -55,8 +69,10 @@ def decode_batch(
     size: int,
     crop: Crop = "resize",
     layout: AxisOrder = "hwc",
-    resize: Resize = resize_square,
+    interpolation: Interpolation = "bilinear",
     num_threads: int = 1,
+    epoch: int | None = None,
+    sample_ids: NDArray[np.int64] | None = None,
 ) -> Pixels:
     """Decode images into one array, uint8 (images, size, size, 3), or (images, 3, size, size) for `chw`.
 
@@ -64,18 +80,28 @@ def decode_batch(
     Decoding is tuned for training: colours that a JPEG stores at half the resolution are not interpolated. EXIF
     orientation is not applied.
 
-    `size` is in pixels on each side; `crop`, `layout` and `resize` are as in `DecodeOptions`. `num_threads` decode at
-    the same time: the decoders release the interpreter lock.
+    Args:
+        images: The files.
+        size: Pixels on each side.
+        crop: See `DecodeOptions.crop`.
+        layout: See `DecodeOptions.layout`.
+        interpolation: See `DecodeOptions.interpolation`. Torch resizes if this process has imported it, and Pillow
+            otherwise.
+        num_threads: Threads that decode at the same time: the decoders release the interpreter lock.
+        epoch: The epoch for which a `RandomResizedCrop` draws the parts.
+        sample_ids: The id of each image, for which it draws them.
 
     Raises:
-        BadImageError: with `index`, the place of the first bad image in the batch.
+        ArgumentError: A random crop without `epoch`, or without an id for each image.
+        BadImageError: With `index`, the place of the first bad image in the batch.
     """
-    options = DecodeOptions(size, crop, layout, resize)
+    options = DecodeOptions(size, crop, layout, interpolation)
+    draws = _draws(crop, epoch, sample_ids, len(images))
     batch = _unaligned((len(images), size, size, 3) if layout == "hwc" else (len(images), 3, size, size))
     places = batch if layout == "hwc" else batch.transpose(0, 2, 3, 1)
     cuts = [len(images) * part // num_threads for part in range(num_threads + 1)]
     parts = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
-    jobs = [(images[begin:end], places[begin:end], options, begin) for begin, end in parts]
+    jobs = [(images[begin:end], places[begin:end], options, draws[begin:end], begin) for begin, end in parts]
     if len(jobs) > 1:
         threads = [_pool(os.getpid(), num_threads - 1).submit(_decode_part, *job) for job in jobs[1:]]
         _decode_part(*jobs[0])  # this thread decodes as well; the error of the lowest part is raised first
@@ -91,41 +117,53 @@ def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
 
 
-def _decode_part(images: Sequence[bytes], places: Pixels, options: DecodeOptions, first: int) -> None:
-    scratch, place = _Scratch(), 0
+def _draws(
+    crop: Crop, epoch: int | None, sample_ids: NDArray[np.int64] | None, num_images: int
+) -> Sequence[Sequence[float]]:
+    if not isinstance(crop, RandomResizedCrop):
+        return [()] * num_images
+    if epoch is None or sample_ids is None or len(sample_ids) != num_images:
+        ids = "none" if sample_ids is None else f"{len(sample_ids)} of {num_images}"
+        raise ArgumentError(
+            f"random crops are drawn for an epoch and the ids of samples, found epoch {epoch} and ids: {ids}. Give the "
+            "transform to the dataset, or call it with `epoch` and `sample_ids`."
+        )
+    draws: list[list[float]] = crop.draw(epoch, sample_ids).tolist()
+    return draws
+
+
+def _decode_part(
+    images: Sequence[bytes], places: Pixels, options: DecodeOptions, draws: Sequence[Sequence[float]], first: int
+) -> None:
+    scratch, resizer, place = _Scratch(), Resizer(options.interpolation), 0
     try:
         for place, data in enumerate(images):
-            _decode_into(places[place], data, options, scratch)
+            _decode_into(places[place], data, options, draws[place], scratch, resizer)
     except BadImageError as error:
         index = first + place
         raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
 
 
-def _decode_into(place: Pixels, data: bytes, options: DecodeOptions, scratch: "_Scratch") -> None:
+def _decode_into(
+    place: Pixels, data: bytes, options: DecodeOptions, draws: Sequence[float], scratch: "_Scratch", resizer: Resizer
+) -> None:
     header, size = probe_image(data), options.size
-    crops = options.crop == "center" and min(header.width, header.height) >= size
+    box = options.box(header, draws)
+    min_size, pixels = box.least_side(size, header.height, header.width), None
     if is_fast(header):
-        least = 0 if crops else size
-        height, width = scaled_size(header, least)
-        direct = height == width == size and place.flags.c_contiguous
-        out = place if direct else scratch.pixels(height, width)
-        pixels = decode_fast(data, header, min_size=least, out=out, smooth=False)
-        if pixels is not None and direct:
+        height, width = scaled_size(header, min_size)
+        is_direct = height == width == size and place.flags.c_contiguous and not box.is_mirrored
+        out = place if is_direct else scratch.pixels(height, width)
+        pixels = decode_fast(data, header, min_size=min_size, out=out, smooth=False, backwards=box.is_mirrored)
+        if pixels is not None and is_direct:
             return
-    else:
-        pixels = None
     if pixels is None:
-        pixels = decode_probed(data, header, None if crops else size)
-    place[...] = centre_square(pixels, size) if crops else _resized(pixels, options)
-
-
-def _resized(pixels: Pixels, options: DecodeOptions) -> Pixels:
-    found, size = options.resize(pixels, options.size), options.size
-    if found.dtype != np.uint8 or found.shape != (size, size, 3):  # others would be cast or repeated without a word
-        raise ArgumentError(
-            f"`resize` must return uint8 of shape {(size, size, 3)}, found {found.dtype} of shape {found.shape}"
-        )
-    return found
+        pixels = decode_probed(data, header, min_size)
+    part = box.of(pixels, header.height, header.width)
+    if part.shape == place.shape:
+        place[...] = part
+    else:
+        resizer.into(place, part)
 
 
 class _Scratch:
@@ -168,14 +206,13 @@ class DecodeImages:
     columns: tuple[str, ...] | None = None
     """Names of the columns; None for every column of bytes most of whose values begin like an image."""
     crop: Crop = "resize"
-    """`resize` or `center`; see `DecodeOptions.crop`."""
+    """`resize`, `center`, or a `RandomResizedCrop`; see `DecodeOptions.crop`."""
     layout: AxisOrder = "hwc"
     """`hwc` for arrays of shape (n, size, size, 3), `chw` for (n, 3, size, size)."""
     num_threads: int = 1
     """Threads that decode one batch."""
-    resize: Resize = resize_square
-    """Brings decoded pixels to their centre square of `size`: Pillow by default; `smalti.torch.resize_square` is faster
-    where the processor has AVX2. A function of a module, if the transform goes to worker processes."""
+    interpolation: Interpolation = "bilinear"
+    """The filter that resizes, `bilinear` or `bicubic`, both anti-aliased."""
 
     on_batches: ClassVar[bool] = True
     """It is called with the columns of a batch, not with single samples."""
@@ -183,7 +220,7 @@ class DecodeImages:
     """Loader threads may share one object."""
 
     def __post_init__(self) -> None:
-        DecodeOptions(self.size, self.crop, self.layout, self.resize)
+        DecodeOptions(self.size, self.crop, self.layout, self.interpolation)
         if type(self.num_threads) is not int or self.num_threads < 1:
             raise ArgumentError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
@@ -196,28 +233,44 @@ class DecodeImages:
         """The columns that it decodes; None if it finds them in each batch."""
         return self.columns
 
-    def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def takes_epoch(self) -> bool:
+        """True if it is called with `epoch` and `sample_ids` too: its result depends on them."""
+        return isinstance(self.crop, RandomResizedCrop)
+
+    def __call__(
+        self, columns: Mapping[str, Any], *, epoch: int | None = None, sample_ids: NDArray[np.int64] | None = None
+    ) -> dict[str, Any]:
         """Return the batch with its image columns as arrays of pixels.
 
+        Args:
+            columns: The batch.
+            epoch: The epoch for which random crops are drawn.
+            sample_ids: The ids of the samples for which they are drawn; those of the column `_sample_id`, if there is
+                one, by default.
+
         Raises:
+            ArgumentError: random crops, and no epoch or ids.
             BadImageError: an image does not decode; `column` and `index`, its place in the batch, are attributes, and
                 `sample_id` when the batch has ids.
             SchemaError: a column that was named is not there, or holds no bytes.
         """
-        found = dict(columns)
+        decoded = dict(columns)
         for name in self._image_columns(columns):
             try:
-                found[name] = decode_batch(
+                decoded[name] = decode_batch(
                     columns[name],
                     size=self.size,
                     crop=self.crop,
                     layout=self.layout,
-                    resize=self.resize,
+                    interpolation=self.interpolation,
                     num_threads=self.num_threads,
+                    epoch=epoch,
+                    sample_ids=columns.get("_sample_id") if sample_ids is None else sample_ids,
                 )
             except BadImageError as error:  # noqa: PERF203 - a batch has few columns
                 raise _with_place(error, name, columns) from error
-        return found
+        return decoded
 
     def _image_columns(self, columns: Mapping[str, Any]) -> list[str]:
         if self.columns is None:

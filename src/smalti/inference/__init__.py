@@ -1,7 +1,7 @@
 """Use of trained models: predictions for folders, DataFrames and shard sets, and models as files for other programs.
 
-`predict` and `export` start from the folder `model` of a training run. The function from images to classes that they
-share is `smalti.torch.train.Predictor`. Start reading at `prediction`. Names are imported on first use.
+`predict` and `export` start from the folder `model` of a training run. The function from samples to predictions
+that they share is `smalti.torch.train.Predictor`. Start reading at `prediction`. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

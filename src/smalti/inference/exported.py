@@ -25,7 +25,7 @@ from smalti.regular_files import read_regular_text
 from smalti.storage import open_store
 from smalti.storage.local_files import local_files
 from smalti.torch.train.predictor import Predictor
-from smalti.torch.train.tasks.images import MEAN, STD
+from smalti.torch.train.tasks.images import normalised
 from smalti.torch.train.trainer.models import load_model, logits_of
 
 PROGRAM = "program.pt2"
@@ -72,7 +72,8 @@ def export(
         model_options: options of the store of the model.
 
     Raises:
-        TrainingError: the model cannot be exported, or what was written differs from it; nothing is left.
+        TrainingError: the model is no image classifier or cannot be exported, or what was written differs from it;
+            nothing is left.
         BadImageError: one of the images cannot be decoded.
         FileExistsError: the folder exists.
     """
@@ -89,7 +90,7 @@ def export(
                 shutil.copyfile(path, fresh / path.name)
         original = _Probabilities(copy.deepcopy(predictor.model)).eval()
         original.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # torch's stub lacks it
-        pixels = _pixels(images, predictor.task.image_size)
+        pixels = _pixels(images, predictor.classifier.image_size)
         _write_program(original, pixels, fresh)
         found = Exported(str(target), len(pixels), *_differences(predictor.of_pixels(pixels.numpy()), pixels, fresh))
         fresh.rename(target)
@@ -101,18 +102,13 @@ def export(
 class _Probabilities(nn.Module):
     """A classifier with its preprocessing: from decoded images to probabilities."""
 
-    mean: torch.Tensor
-    std: torch.Tensor
-
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        for name, values in (("mean", MEAN), ("std", STD)):
-            self.register_buffer(name, torch.tensor(values).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255.0
-        return logits_of(self.model((scaled - self.mean) / self.std)).float().softmax(dim=1)
+        scaled = normalised(pixels.permute(0, 3, 1, 2), channels_last=True)
+        return logits_of(self.model(scaled)).float().softmax(dim=1)
 
 
 def _pixels(images: Sequence[bytes], size: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ and resuming is arithmetic. With H = 2 hosts, R = 2 ranks each, cursor k = 0 and
 All ranks take the same number of steps, always.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ class StepBatch:
     """Positions to read, each inside the epoch, including repeats."""
     positions: NDArray[np.int64]
     """The same positions, with -1 where the sample is a repeat that only pads the step."""
+    epoch: int = 0
+    """The epoch that they are positions of."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Division:
     tail: str = "pad"
     """Treatment of an incomplete last step: `pad` fills it with the fewest repeats, from the epoch's start; `short`
     leaves it short (a rank without samples gets one marked repeat); `drop` leaves it out."""
+    epoch: int = 0
+    """The number of the epoch, which nothing here depends on."""
 
     def __post_init__(self) -> None:
         if self.tail not in TAILS:
@@ -81,7 +85,9 @@ class Division:
         inside = virtual < self.epoch_size
         lookup = np.where(inside, virtual, (virtual - self.epoch_size) % max(1, self.epoch_size))
         positions = np.where(inside, virtual, -1)
-        return [self._cut(StepBatch(int(step), lookup[row], positions[row])) for row, step in enumerate(numbers)]
+        return [
+            self._cut(StepBatch(int(step), lookup[row], positions[row], self.epoch)) for row, step in enumerate(numbers)
+        ]
 
     def _first_position(self) -> int:
         world = self.world
@@ -92,4 +98,4 @@ class Division:
         if self.tail == "pad":
             return batch
         kept = max(1, int((batch.positions >= 0).sum()))
-        return StepBatch(batch.step, batch.lookup[:kept], batch.positions[:kept])
+        return replace(batch, lookup=batch.lookup[:kept], positions=batch.positions[:kept])

@@ -14,15 +14,13 @@ if TYPE_CHECKING:
     from smalti.torch.dataset import LocalDataset, StreamingDataset
     from smalti.torch.loader import StreamingDataLoader
     from smalti.torch.ranks import gather_world
-    from smalti.torch.resizing import resize_square
 
 _HOMES = {
     "LocalDataset": "dataset",
     "StreamingDataLoader": "loader",
     "StreamingDataset": "dataset",
     "gather_world": "ranks",
-    "resize_square": "resizing",
 }
-__all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world", "resize_square"]
+__all__ = ["LocalDataset", "StreamingDataLoader", "StreamingDataset", "gather_world"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

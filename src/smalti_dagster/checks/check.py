@@ -34,7 +34,7 @@ class CheckInput:
     run: dg.DagsterRun
     key: dg.AssetCheckKey
     facts: Facts
-    """Of the materialisation that it is about."""
+    """Facts of the materialisation that it checks."""
     op: str = ""
     """Name of the op that makes the asset, as a run's configuration has it; empty for an asset of a user's own."""
     own: tuple[dg.AssetCheckKey, ...] = ()

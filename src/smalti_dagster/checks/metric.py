@@ -17,7 +17,7 @@ from smalti.errors import SmaltiError
 from smalti.torch.train.config import TASKS
 from smalti_dagster.checks.check import CheckInput, DataCheck
 from smalti_dagster.declaration import Declaration
-from smalti_dagster.places import Place, shards_of
+from smalti_dagster.places import shards_of
 from smalti_dagster.shard_tags import promoted_model
 from smalti_dagster.stage import Facts
 
@@ -33,9 +33,6 @@ class ComparedFigure:
     recorded: Callable[[Facts, Facts], float]
     """Returns the figure that the metadata of the promoted model have, given those of the newer one too; raises a
     ValueError if the two cannot be compared."""
-    measured: Callable[[Place, Place, Manifest, Facts], float]
-    """Evaluates the model at a place on the held-out samples of a version of the shard set at another; the facts are
-    those of the newer model."""
     judged: Callable[[float, CheckInput], tuple[bool, Mapping[str, Any]]]
     """Returns whether the model is good enough beside this figure of the promoted one, with the numbers that say so."""
 
@@ -71,8 +68,18 @@ class ComparedFigure:
         now = load_manifest(place.store(), version=int(facts["shards_version"]))
         if held_out_shards(now) == held_out_shards(load_manifest(place.store(), version=promoted.version)):
             return recorded, f"version {promoted.version} has the very same"
+        from smalti.torch.train import evaluate_model
+
         model = str(promoted.metadata["model"])
-        measured = self.measured(Place(model, step.storage.options_for(model)), place, now, facts)
+        evaluation = evaluate_model(
+            model,
+            place.url,
+            version=now.version,
+            split=HELD_OUT,
+            model_options=step.storage.options_for(model),
+            storage_options=place.storage_options,
+        )
+        measured = evaluation.metrics[str(facts.get("main_metric", "accuracy"))]
         return measured, f"the promoted model, trained on version {promoted.version}, was evaluated on them"
 
 
@@ -122,8 +129,8 @@ def worsening(before: float, now: float, *, higher_is_better: bool) -> float:
 def require_same_figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that the figures of two models are of the same task and data, as far as the facts of both are known.
 
-    Of a shipped task the options count that say what its figures are of. Of a user's, which the library does not know,
-    all options count.
+    The options of a shipped task count if its figures depend on them. All options of a user's task count, as the
+    library does not know which matter.
 
     Raises:
         ValueError: they are not; the message names the difference.
@@ -151,20 +158,6 @@ def _recorded(promoted: Facts, facts: Facts) -> float:
     return float(promoted["main_value"])
 
 
-def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:
-    from smalti.torch.train.evaluation import measure_saved_task
-
-    metrics = measure_saved_task(
-        model.url,
-        data.url,
-        version=version.version,
-        split=HELD_OUT,
-        model_options=model.storage_options,
-        data_options=data.storage_options,
-    )
-    return metrics[str(facts["main_metric"])]
-
-
 def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
     facts, most = step.facts, step.declared.checks.max_metric_loss or 0.0
     value = float(facts["main_value"])
@@ -172,4 +165,4 @@ def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
     return passed, {str(facts["main_metric"]): value, "that_of_the_promoted_model": before, "most": most}
 
 
-_MAIN_FIGURE = ComparedFigure("rows", _recorded, _measured, _judged)
+_MAIN_FIGURE = ComparedFigure("rows", _recorded, _judged)

@@ -4,12 +4,10 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.catalog import Manifest
 from smalti.torch.train.config import IMAGES
 from smalti_dagster.checks.check import CheckInput, DataCheck
-from smalti_dagster.checks.metric import HELD_OUT, ComparedFigure, about_model, build_metric_checks
+from smalti_dagster.checks.metric import ComparedFigure, about_model, build_metric_checks
 from smalti_dagster.declaration import Declaration
-from smalti_dagster.places import Place
 from smalti_dagster.stage import Facts
 
 
@@ -59,21 +57,6 @@ def _recorded(promoted: Facts, facts: Facts) -> float:  # noqa: ARG001 - accurac
     return float(promoted["accuracy"])
 
 
-def _measured(model: Place, data: Place, version: Manifest, facts: Facts) -> float:  # noqa: ARG001 - as above
-    from smalti.torch.train import evaluate_model
-
-    found = evaluate_model(
-        model.url,
-        data.url,
-        version=version.version,
-        class_names=version.metadata["classes"],
-        split=HELD_OUT,
-        model_options=model.storage_options,
-        storage_options=data.storage_options,
-    )
-    return found.accuracy
-
-
 def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
     most, accuracy = step.declared.checks.max_accuracy_drop or 0.0, float(step.facts["accuracy"])
     drop = round(before - accuracy, 4)
@@ -81,4 +64,4 @@ def _judged(before: float, step: CheckInput) -> tuple[bool, dict[str, Any]]:
     return drop <= most, numbers
 
 
-_ACCURACY = ComparedFigure("images", _recorded, _measured, _judged)
+_ACCURACY = ComparedFigure("images", _recorded, _judged)

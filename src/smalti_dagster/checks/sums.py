@@ -43,7 +43,7 @@ MAX_NAMED = 20
 """Names of losses, or of unusable images, that a message has."""
 
 MODULUS = 1 << 64
-"""Of sums of hashes."""
+"""Modulus of sums of hashes."""
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 class Watch(dg.Model, dg.Resolvable):
     """Options of the sensor that re-shards a changed source."""
 
-    quiet_seconds: int = Field(default=60, ge=0, description="The source must not have changed for so long.")
-    interval_seconds: int = Field(default=30, ge=1, description="Between two looks at the source.")
+    quiet_seconds: int = Field(default=60, ge=0, description="Time for which the source must not have changed.")
+    interval_seconds: int = Field(default=30, ge=1, description="Time between two looks at the source.")
     listing: Literal["full", "paged"] = Field(
         default="full",
         description="paged: each look lists a part of a folder on S3; needed from some 100,000 files on.",
@@ -49,7 +49,7 @@ class Notify(dg.Model, dg.Resolvable):
     slack: str = Field(default="", description="Incoming webhook of Slack; ${NAME} of a variable that holds it.")
     email: list[str] = Field(default=[], description="Mailboxes; the deployment has the mail server.")
     error_texts: bool = Field(
-        default=False, description="Texts of all errors, also of those that may hold values of rows."
+        default=False, description="Send the texts of all errors, also of those that may hold values of rows."
     )
 
     @model_validator(mode="after")
@@ -65,9 +65,9 @@ class Freshness(dg.Model, dg.Resolvable):
     fail_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Until they are overdue; by default twice the longest time between two ticks of `reshard`.",
+        description="Hours until they are overdue; by default twice the longest time between two ticks of `reshard`.",
     )
-    warn_hours: float | None = Field(default=None, gt=0, description="Until there is a warning; by default none.")
+    warn_hours: float | None = Field(default=None, gt=0, description="Hours until there is a warning; by default none.")
 
     @model_validator(mode="after")
     def _warns_before(self) -> "Freshness":
@@ -97,11 +97,11 @@ class Automation(dg.Model, dg.Resolvable):
     timezone: str = "UTC"
     watch: Watch | None = Field(
         default=Watch(),
-        description="Null for no sensor; of images, of tables given by address, and of rows with `source.version`.",
+        description="Null for no sensor; for images, tables given by address, and rows with `source.version`.",
     )
     train_on_new_version: bool = True
     freshness: Freshness | None = Field(
-        default=Freshness(), description="Of the shards; null for none. It is shown, and stops nothing."
+        default=Freshness(), description="Freshness of the shards, which is shown and stops nothing; null for none."
     )
     notify: Notify | None = Field(default=None, description="By default failures go to the deployment's channels.")
     condition: Literal["eager", "on_missing", "on_cron"] | None = Field(

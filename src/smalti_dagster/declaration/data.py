@@ -62,14 +62,15 @@ class Source(dg.Model, dg.Resolvable):
     manifest: str | None = Field(
         default=None, description="CSV or Parquet file with a row for each image: a path relative to it, and a label."
     )
-    path_column: str = Field(default="path", description="Of the manifest.")
-    label_column: str = Field(default="label", description="Of the manifest.")
+    path_column: str = Field(default="path", description="Column of the manifest with the paths.")
+    label_column: str = Field(default="label", description="Column of the manifest with the labels.")
     table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
     format: Literal["delta", "iceberg", "parquet", "orc", "csv", "json", "text"] | None = Field(
-        default=None, description="Of a table given by its address; a name in the catalogue needs none."
+        default=None, description="Format of a table given by its address; a name in the catalogue needs none."
     )
     options: dict[str, str] = Field(
-        default={}, description='Of Spark\'s reader of a table given by its address, such as {header: "true"} of CSV.'
+        default={},
+        description='Options of Spark\'s reader for a table given by its address, such as {header: "true"} for CSV.',
     )
     sql: str | None = Field(default=None, description="A query of Spark SQL.")
     dataframe: Function | None = Field(
@@ -77,8 +78,8 @@ class Source(dg.Model, dg.Resolvable):
     )
     version: Function | None = Field(
         default=None,
-        description="Of rows: module:function without arguments that needs no Spark; returns a text, another one "
-        "whenever the rows are others, or None. While it is the same, no rows are read.",
+        description="Rows only: module:function without arguments that needs no Spark; returns a text that changes "
+        "whenever the rows do, or None. While it is the same, no rows are read.",
     )
     generate: Function | None = Field(
         default=None,
@@ -146,9 +147,9 @@ class Partitions(dg.Model, dg.Resolvable):
         description="Windows of time, or keys that are found in the source (images) or added in the UI (rows)."
     )
     start: str | None = Field(
-        default=None, description="Key of the first window: 2026-11-01, or 2026-11-01-00:00 of hours. Not of keys."
+        default=None, description="Key of the first window: 2026-11-01, or 2026-11-01-00:00 for hours. Not for keys."
     )
-    timezone: str = Field(default="UTC", description="Of the windows.")
+    timezone: str = Field(default="UTC", description="Time zone of the windows.")
     column: str | None = Field(
         default=None, description="Rows only: column that holds the key of each row, as text or date."
     )
@@ -178,11 +179,12 @@ class Split(dg.Model, dg.Resolvable):
     test: Share = Field(default=0.0, description="Share that is kept for a test after training.")
     fixed: bool = Field(
         default=False,
-        description="Images only: a hash of its path alone decides the split of a file, so that none changes it when "
-        "others come or go, and shares are met on average; always so with `test`, and of rows.",
+        description="Images only: a hash of its path alone decides the split of a file for good, and shares are met "
+        "on average; always so with `test`, and for rows.",
     )
     key: str | None = Field(
-        default=None, description="Rows only: column that is hashed, so that equal values stay together; else all."
+        default=None,
+        description="Rows only: column that is hashed, so that equal values stay together; by default all.",
     )
     column: str | None = Field(default=None, description="Rows only: column with the name of the split, not shares.")
     seed: int = Field(default=0, ge=0)
@@ -201,8 +203,8 @@ class Image(dg.Model, dg.Resolvable):
     quality: int = Field(default=90, ge=1, le=100, description="JPEG quality.")
     on_bad_image: Literal["fail", "skip"] = Field(
         default="skip",
-        description="Of files that are no images. skip: leave them out, up to `checks.max_bad_share`; fail: stop if "
-        "there is one.",
+        description="Treatment of files that are not usable as images. skip: leave them out, up to "
+        "`checks.max_bad_share`; fail: stop if there is one.",
     )
 
 

@@ -31,8 +31,8 @@ class Checks(dg.Model, dg.Resolvable):
     max_row_loss: Share = Field(default=0.1, description="Rows that may be lost from one checked version to the next.")
     max_class_shift: Share = Field(
         default=0.1,
-        description="Share of the images that other classes may have than in the last checked version; classes that "
-        "are new or gone do not count.",
+        description="Share of the images by which classes may shift from the last checked version; new and removed "
+        "classes do not count.",
     )
     near_duplicate_bits: int = Field(
         default=8, ge=0, le=32, description="Bits of 128 in which the perceptual hashes of near-duplicates may differ."
@@ -47,11 +47,11 @@ class Checks(dg.Model, dg.Resolvable):
     min_accuracy: Share | None = Field(default=None, description="Held-out accuracy; by default above chance.")
     max_accuracy_drop: Share | None = Field(
         default=0.02,
-        description="How far a model may be below the promoted one, on the same images; null: not checked.",
+        description="Accuracy that a model may lose against the promoted one on the same images; null: not checked.",
     )
     metric_limit: float | None = Field(
         default=None,
-        description="Of other tasks than image classification: the held-out main figure must be as good as this.",
+        description="Other tasks than image classification: limit of the held-out main figure.",
     )
     max_metric_loss: float | None = Field(
         default=0.05,
@@ -66,7 +66,7 @@ class Checks(dg.Model, dg.Resolvable):
     )
     severity: dict[CheckName, Severity] = Field(
         default={},
-        description="By name of a check: block (stop the run; no such version is named `checked`), warn, or none.",
+        description="Severity by name of a check: block (stop the run; no such version is `checked`), warn, or none.",
     )
 
 
@@ -93,7 +93,7 @@ class Declaration(dg.Model, dg.Resolvable):
     automation: Automation = Automation()
     checks: Checks = Checks()
     owners: list[str] = Field(default=[], description="team:name, or an e-mail address.")
-    tags: dict[str, str] = Field(default={}, description="Of assets, jobs, schedule and sensors.")
+    tags: dict[str, str] = Field(default={}, description="Tags of assets, jobs, schedule and sensors.")
     group: str = Field(default="", description="By default the name.")
 
     @field_validator("name")

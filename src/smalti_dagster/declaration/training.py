@@ -22,26 +22,26 @@ class Tracking(dg.Model, dg.Resolvable):
 
     tensorboard: bool = of_training("tensorboard")
     mlflow: str = of_training("mlflow", default="")
-    experiment: str = Field(default="", description="Of MLflow; by default the data set's name.")
+    experiment: str = Field(default="", description="Experiment of MLflow; by default the data set's name.")
 
 
 class Tuning(dg.Model, dg.Resolvable):
     """A study of hyperparameters: trainings with different values, of which the best is found."""
 
     space: dict[str, Any] = Field(
-        description="By field of the training, such as learning_rate: a list of choices, or {low: 0.001, high: 0.1, "
-        "log: true}, or {low: 1, high: 9, step: 2}."
+        description="Values by field of the training, such as learning_rate: a list of choices, or {low: 0.001, "
+        "high: 0.1, log: true}, or {low: 1, high: 9, step: 2}."
     )
     metric: str = Field(default="accuracy", description="Figure of the held-out samples to compare trials by.")
     direction: Literal[DIRECTIONS] = "maximize"  # type: ignore[valid-type]  # mypy expects texts
-    trials: int = Field(default=20, ge=1, description="Of a study.")
-    hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
+    trials: int = Field(default=20, ge=1, description="Number of trials in a study.")
+    hours: float = Field(default=0.0, ge=0, description="Hours after which no trial begins; 0: no limit.")
     parallel: int = Field(default=1, ge=1, description="Trials at once.")
     sampler: Literal[SAMPLERS] = Field(  # type: ignore[valid-type]
         default="tpe", description="tpe learns from the trials before."
     )
     pruner: Literal[PRUNERS] = Field(  # type: ignore[valid-type]
-        default="median", description="Ends trials that are worse than others were at the same epoch."
+        default="median", description="median ends trials that are worse than others were at the same epoch."
     )
 
     @field_validator("space")
@@ -84,7 +84,9 @@ class Train(dg.Model, dg.Resolvable):
         default="default", description="Which processes train; default: the deployment's own launcher."
     )
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own number.")
-    cache_limit: str = Field(default="", description="Of copies of remote shards; by default half of the free disk.")
+    cache_limit: str = Field(
+        default="", description="Size of the copies of remote shards; by default half of the free disk."
+    )
     new_samples: int = Field(
         default=0,
         ge=0,

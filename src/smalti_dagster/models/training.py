@@ -44,7 +44,7 @@ _CHOSEN: Any = config_like(TrainConfig, *(name for name in TrainConfig.__annotat
 class TrainingConfig(_CHOSEN):  # type: ignore[misc]  # mypy does not know a class that is made
     """The version that a model is trained on, and the options of the training."""
 
-    version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
+    version: int | None = Field(default=None, description="Version of the shard set; empty: the one materialised last.")
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
     weights: str = Field(default="", description="Folder or hub name of pretrained weights; empty: none.")
     epochs: int = of_training("epochs", default=30)
@@ -52,14 +52,14 @@ class TrainingConfig(_CHOSEN):  # type: ignore[misc]  # mypy does not know a cla
         default=1.0, ge=0, le=1, description="Part of its shards that a host reads again in the next epoch."
     )
     cache_limit: str = Field(
-        default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
+        default="", description="Size of the copies of remote shards, such as 100gb; empty: half of the free disk."
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")
     max_restarts: int = of_training("max_restarts")
     tensorboard: bool = of_training("tensorboard")
     mlflow: str = Field(default="", description="Address of an MLflow tracking server, or environment; empty: none.")
-    mlflow_experiment: str = Field(default="", description="Of MLflow; empty: the data set's name.")
+    mlflow_experiment: str = Field(default="", description="Experiment of MLflow; empty: the data set's name.")
 
     def options(self, trainer: TrainerResource) -> dict[str, Any]:
         """Return the fields of the library's `TrainConfig` that are chosen here."""
@@ -108,9 +108,9 @@ class TrainingRun:
     storage: StorageResource
     trainer: TrainerResource
     place: Place
-    """Of the shard set."""
+    """The place of the shard set."""
     manifest: Manifest
-    """Of the version."""
+    """The manifest of the version."""
 
     @property
     def run_id(self) -> str:

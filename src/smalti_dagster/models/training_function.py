@@ -22,11 +22,11 @@ from smalti_dagster.sources.functions import load_function
 class FunctionConfig(dg.Config):
     """The version that a function trains on, its own configuration, and the processes that call it."""
 
-    version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
+    version: int | None = Field(default=None, description="Version of the shard set; empty: the one materialised last.")
     digest: str | None = Field(default=None, description="That the version must have; another one is refused.")
     options: dict[str, Any] = Field(default={}, description="The function's own: `context.config`.")
     cache_limit: str = Field(
-        default="", description="Of copies of remote shards, such as 100gb; empty: half of the disk that is free."
+        default="", description="Size of the copies of remote shards, such as 100gb; empty: half of the free disk."
     )
     launcher: Launcher = Field(default=Launcher["default"], description="default: the deployment's own.")
     num_processes: int = Field(default=0, ge=0, description="Training processes; 0: the deployment's own.")

@@ -22,14 +22,14 @@ from smalti_dagster.shard_tags import kept_for_training
 class StudyConfig(dg.Config):
     """The budget of a study, and the version that its trials are trained on."""
 
-    version: int | None = Field(default=None, description="Of the shard set; empty: the one materialised last.")
+    version: int | None = Field(default=None, description="Version of the shard set; empty: the one materialised last.")
     trials: int = Field(default=20, ge=1, description="Number of trials.")
     hours: float = Field(default=0.0, ge=0, description="After these no trial begins any more; 0: no limit.")
     parallel: int = Field(default=1, ge=1, description="Trials at once.")
     trials_on: Literal["processes", "inline"] = Field(
         default="processes", description="processes: children of the step; inline: in the step, one after the other."
     )
-    seed: int = Field(default=17, ge=0, description="Of the proposals.")
+    seed: int = Field(default=17, ge=0, description="Seed of the proposals.")
 
 
 def study_config(tuning: Tuning) -> type[StudyConfig]:

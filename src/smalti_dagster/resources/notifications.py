@@ -49,7 +49,7 @@ class Channels:
     webhook: str = ""
     """Takes the message as JSON: title, text, link, and its facts."""
     slack: str = ""
-    """Of an incoming webhook of Slack, or of another chat that takes the same JSON."""
+    """URL of an incoming webhook of Slack, or of another chat that takes the same JSON."""
     email: Sequence[str] = ()
 
     def names(self) -> list[str]:

@@ -11,8 +11,8 @@ Intended behaviour, with `run_monitoring` enabled:
 2. A run of a code server has failed only once that server answers again: Dagster tries a retry a single time, and drops
    it if the server cannot be reached. The run must be found gone for a few seconds, in which the daemon loads the new
    server. Without an answer for a minute the run has failed, so that its places are free.
-3. A process on the daemon's machine is found by the tags that the executor has given the run (`worker`). Of another
-   machine, the code server that has started the run is asked.
+3. A process on the daemon's machine is found by the tags that the executor has given the run (`worker`). For a
+   process on another machine, the code server that has started the run is asked.
 4. *Terminate* ends a run whose process is gone, and interrupts one that a command on the same machine executes.
 """
 
@@ -39,7 +39,7 @@ class MonitoredRunLauncher(dg.DefaultRunLauncher):
     """Dagster's default launcher, which also knows whether the process of a run lives.
 
     Args:
-        inst_data: Of Dagster.
+        inst_data: Data of the instance, from Dagster.
         settle_seconds: For so long a run must be found gone before it has failed.
         offline_seconds: The same while its code server does not answer.
 

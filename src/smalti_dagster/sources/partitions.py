@@ -45,9 +45,9 @@ class ReadPartitions:
     """The state of partitions when they were read: names of inventories, or digests of rows; empty without any."""
 
     own: Mapping[str, str]
-    """Of those of the run, by key."""
+    """The partitions of the run, by key."""
     others: Mapping[str, str]
-    """Of those that were read before."""
+    """The partitions that were read before."""
 
     def save(self, place: Place) -> str:
         """Put this as a file beside the inventories, and return its name."""
@@ -67,7 +67,7 @@ class ReadPartitions:
 
     @property
     def all(self) -> dict[str, str]:
-        """Of all partitions that have something, by key, in order."""
+        """All partitions that are not empty, by key, in order."""
         return {key: found for key, found in sorted({**self.others, **self.own}.items()) if found}
 
 

@@ -12,9 +12,8 @@ from smalti.catalog import Draft, new_write_id, publish
 from smalti.errors import CursorError, SchemaError, TrainingError
 from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
-from smalti.torch.train import Task, TrainConfig, train
+from smalti.torch.train import Task, TrainConfig, evaluate_model, train
 from smalti.torch.train.config import TASKS, find_named
-from smalti.torch.train.evaluation import measure_saved_task
 from smalti.torch.train.trainer.models import load_model, save_model
 from smalti.torch.train.trainer.scoring import evaluate, merged_metrics
 from smalti.torch.train.trainer.state import Sums
@@ -285,7 +284,7 @@ def test_a_model_that_was_trained_with_restarts_is_measured_in_this_process(conf
     model, config = load_model(Path(result.model_dir))
     several = replace(config, launcher="processes", num_processes=2, max_restarts=1, min_processes=1)
     save_model(model, several, Path(result.model_dir))
-    assert measure_saved_task(result.model_dir, str(rows), version=1) == pytest.approx(result.metrics)
+    assert evaluate_model(result.model_dir, str(rows), version=1).metrics == pytest.approx(result.metrics)
 
 
 @pytest.mark.process

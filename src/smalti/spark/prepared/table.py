@@ -1,6 +1,6 @@
 """A version of prepared images: Parquet files with the images, and one with a row for each source file.
 
-<path>/_versions/…                 the versions, as those of shard sets (docs/commits.md); their shards are the parts
+<path>/_versions/…                 the versions, as those of shard sets (docs/versions.md); their shards are the parts
 <path>/<write id>/part-….parquet   path, image, width and height of each row; each part has rows of the version only
 <path>/<write id>/files.parquet    path, label, class, split and digest of each source file, or why it is no image
 

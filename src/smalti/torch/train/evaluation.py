@@ -1,4 +1,4 @@
-"""The exact evaluation of a saved model on a split of a version, by any number of ranks."""
+"""The exact evaluation of a saved model of any task on a split of a version, by any number of ranks."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,15 @@ from torch import nn
 from smalti.catalog import load_manifest
 from smalti.errors import TrainingError
 from smalti.storage import open_store
-from smalti.storage.local_files import local_files
+from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.context import Context
 from smalti.torch.train.launchers.start import launch
 from smalti.torch.train.predictor import Predictor
+from smalti.torch.train.tasks.images import ImageClassification
 from smalti.torch.train.trainer.loop import open_split
-from smalti.torch.train.trainer.models import load_model, logits_of
+from smalti.torch.train.trainer.models import logits_of
 from smalti.torch.train.trainer.scoring import evaluate
-from smalti.torch.train.trainer.task import task_of
+from smalti.torch.train.trainer.task import Task
 
 _UNKNOWN = 100.0
 """A class that the model does not know has a score so far below the lowest of those that it knows."""
@@ -32,17 +33,21 @@ class Evaluation:
     version: int | None
     """Version of the shard set."""
     samples: int
-    accuracy: float
-    """Share of the samples that are classified correctly."""
     loss: float
-    """Mean cross entropy."""
-    classes: tuple[str, ...]
-    """Names of the classes of the data, and after them those that only the model knows."""
-    confusion: tuple[tuple[int, ...], ...]
-    """Numbers of samples by [true class][predicted class]."""
-    most_wrong: tuple[Mapping[str, float], ...]
+    """Mean loss; for classifiers the cross entropy."""
+    metrics: Mapping[str, float]
+    """All figures of the task by name, and `loss`."""
+    report: Mapping[str, Any]
+    """The report of the task beside its figures, as JSON values; for classifiers the confusion and the most wrong."""
+    accuracy: float | None
+    """Share of the samples that are classified correctly; None if the task has no such figure."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes of the data, and after them those that only the model knows; empty for other tasks."""
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """Numbers of samples by [true class][predicted class]; empty for other tasks."""
+    most_wrong: tuple[Mapping[str, float], ...] = ()
     """The misclassified samples with the largest losses, largest first: `sample_id`, `label`, `predicted`, `confidence`
-    in that prediction, and `loss`."""
+    in that prediction, and `loss`; empty for other tasks."""
 
 
 def evaluate_model(
@@ -52,11 +57,12 @@ def evaluate_model(
     version: int | None = None,
     split: str | None = "validation",
     class_names: Sequence[str] | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
+    task: Task | None = None,
     model_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Evaluate a saved model on the samples of a split, each of them once.
+    """Evaluate a saved model on the samples of a split, each of them once, with the figures of its task.
 
     Classes are compared by name: a sample of a class that the model does not know is classified wrongly.
 
@@ -65,38 +71,39 @@ def evaluate_model(
         data: address of the shard set.
         version: version of it; None: the newest.
         split: its samples; None: all.
-        class_names: names of the set's classes, in the order of its labels; None: those in the version's metadata, or
-            else those of the model.
-        batch_size: samples per step over all ranks.
+        class_names: for classifiers, names of the set's classes in the order of its labels; None: those in the
+            version's metadata, or else those of the model.
+        batch_size: samples per step over all ranks; None: as in the training.
+        task: the task, if it was given to the training as an object.
         model_options: options of the store of the model.
         options: fields of `RunConfig`, such as `launcher`, `num_processes`, `storage_options` (those of the data) and
             `run_dir` (a folder for logs; by default a temporary one).
 
     Raises:
-        TrainingError: there is no model, it does not name its classes although those of the data are named, the split
-            has no samples, or a rank failed.
+        TrainingError: there is no model, it does not name its classes although those of the data are named, or a rank
+            failed.
+        SchemaError: the split has no samples, the data lack a column that the task reads, or the task cannot be
+            imported.
         SmaltiError: model or data cannot be read; see the classes.
     """
-    predictor = Predictor(model, model_options)
+    predictor = Predictor(model, model_options, task=task)
     manifest = load_manifest(open_store(data, options.get("storage_options")), version=version)
-    names = tuple(class_names or manifest.metadata.get("classes") or ())
-    if names and not predictor.class_names:
-        raise TrainingError(f"{model} does not name its classes: they cannot be compared with those of {data}")
-    names = names or predictor.class_names or tuple(map(str, range(predictor.task.num_classes)))
-    argument = {"model": predictor.with_files(), "split": split, "classes": names, "batch_size": batch_size}
+    classes = _classes_of(predictor, class_names or manifest.metadata.get("classes") or (), data)
+    argument = {"model": predictor.with_files(), "split": split, "classes": classes, "batch_size": batch_size}
     with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
         run = {"run_dir": folder, "version": manifest.version or version, **options}
-        found = launch(_evaluate, argument, data=data, **run)
-    if not found["samples"]:
-        raise TrainingError(f"split {split!r} of version {manifest.version} of {data} has no samples")
+        figures = launch(_evaluate, argument, data=data, **run)
+    report = figures["report"]
     return Evaluation(
         version=manifest.version,
-        samples=found["samples"],
-        accuracy=found["accuracy"],
-        loss=found["loss"],
-        classes=tuple(found["classes"]),
-        confusion=tuple(map(tuple, found["confusion"])),
-        most_wrong=tuple(found["most_wrong"]),
+        samples=figures["samples"],
+        loss=figures["loss"],
+        metrics=figures["metrics"],
+        report=report,
+        accuracy=figures["metrics"].get("accuracy"),
+        classes=tuple(classes),
+        confusion=tuple(map(tuple, report.get("confusion", ()))),
+        most_wrong=tuple(report.get("most_wrong", ())),
     )
 
 
@@ -105,61 +112,54 @@ def _evaluate(context: Context) -> dict[str, Any]:
     given: Any = context.config
     sent: Any = given["model"]
     predictor: Predictor = sent if isinstance(sent, Predictor) else sent.predictor
-    trained, known = predictor.config, predictor.class_names or given["classes"]
-    classes = list(dict.fromkeys([*given["classes"], *known]))
-    model = _InClasses(predictor.model.to(context.device), [classes.index(name) for name in known], len(classes))
-    loader = context.dataloader(
-        given["split"],
-        batch_size=given["batch_size"],
-        shuffle=False,
-        transform=predictor.task.transform(trained, training=False),
-        include_ids=True,
-    )
-    options = {**trained.task_options, "num_classes": len(classes), "class_names": classes}
-    config = dataclasses.replace(trained, task_options=options)
-    scores = evaluate(model, loader, config, context._ranks, task_of(config))
-    figures = {"samples": scores.samples, "loss": scores.loss, "accuracy": scores.metrics["accuracy"]}
-    return {**figures, **scores.report, "classes": classes}
+    task, model = predictor.task, predictor.model.to(context.device)
+    trained = dataclasses.replace(predictor.config, data=context.run.data)
+    config = dataclasses.replace(trained, batch_size=given["batch_size"] or trained.batch_size)
+    loader = open_split(context, config, task, given["split"], training=False)
+    task.check(config, loader.streaming_dataset.manifest.schema.columns())
+    if given["classes"]:
+        model, config, task = _in_classes(model, config, predictor, given["classes"])
+    scores = evaluate(model, loader, config, context._ranks, task)
+    return {"samples": scores.samples, "loss": scores.loss, "metrics": scores.metrics, "report": scores.report}
 
 
-def measure_saved_task(
-    model_dir: str,
-    data: str,
-    *,
-    version: int,
-    split: str = "validation",
-    model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-) -> dict[str, float]:
-    """Return the figures of a saved model, of any task, on the samples of a split of a version.
+# ------------------------------------------------------------ classes
+
+
+def _classes_of(predictor: Predictor, names: Sequence[str], data: str) -> list[str]:
+    """Return the names of the classes of the data, and after them those that only the model knows.
+
+    There are none if the model is no classifier.
 
     Args:
-        model_dir: Address of the folder `model` of a training run.
-        data: Address of the shard set.
-        version: Version of it.
-        split: Its samples.
-        model_options: Options of the store of the model.
-        data_options: Options of the store of the shard set.
+        predictor: the model.
+        names: of the classes of the data, as far as they are known.
+        data: their address.
 
     Raises:
-        SchemaError: the model's task cannot be imported.
-        SmaltiError: model or data cannot be read.
+        TrainingError: the classes of the data are named, and those of the model are not.
     """
-    argument = {"model": model_dir, "model_options": model_options, "split": split}
-    with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
-        options = data_options or {}
-        figures = launch(_measure, argument, run_dir=folder, data=data, version=version, storage_options=options)
-    return dict(figures)
+    if not isinstance(predictor.task, ImageClassification):
+        return []
+    if names and not predictor.class_names:
+        raise TrainingError(
+            f"{predictor.address} does not name its classes: they cannot be compared with those of {data}"
+        )
+    known = predictor.class_names or tuple(map(str, range(predictor.task.num_classes)))
+    return list(dict.fromkeys([*names, *known]))
 
 
-def _measure(context: Context) -> dict[str, float]:
-    given: Any = context.config
-    with local_files(open_store(given["model"], given["model_options"])) as folder:
-        model, trained = load_model(folder)
-    config = dataclasses.replace(trained, data=context.run.data)
-    task = task_of(config)
-    loader = open_split(context, config, task, given["split"], training=False)
-    return evaluate(model.to(context.device), loader, config, context._ranks, task).metrics
+def _in_classes(
+    model: nn.Module, config: TrainConfig, predictor: Predictor, classes: Sequence[str]
+) -> tuple[nn.Module, TrainConfig, Task]:
+    """Return a classifier, its configuration and its task for the classes of the data, compared by name."""
+    known = predictor.class_names
+    if not known or list(known) == list(classes):
+        return model, config, predictor.task
+    options = {**config.task_options, "num_classes": len(classes), "class_names": list(classes)}
+    task = dataclasses.replace(predictor.classifier, num_classes=len(classes), class_names=tuple(classes))
+    moved = _InClasses(model, [classes.index(name) for name in known], len(classes))
+    return moved, dataclasses.replace(config, task_options=options), task
 
 
 class _InClasses(nn.Module):

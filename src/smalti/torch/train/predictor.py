@@ -1,11 +1,11 @@
-"""A saved model with its preprocessing and labels, as a function of encoded images that can be sent to other processes.
+"""A saved model of any task as a function from samples to columns of predictions; it can be sent to other processes.
 
 It is sent by its address in a store, or with its files if they are in a local folder. A process that receives several
 copies, such as one for each Spark task, loads the model once.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,116 +14,195 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from smalti.errors import BadImageError, TrainingError
-from smalti.images import decode_batch
+from smalti.dataset.epoch_reader import rows_of
+from smalti.errors import BadImageError, SchemaError, TrainingError
 from smalti.images.header import exif_orientation
 from smalti.images.pixels import turn_upright
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import LocalStore, open_store
 from smalti.storage.local_files import local_files
-from smalti.torch.train.config import IMAGES
+from smalti.torch.collate import SampleCollate, columns_to_tensors
+from smalti.torch.train.launchers.program import Program, pickled, unpickled
 from smalti.torch.train.launchers.spark import importable, read_source
-from smalti.torch.train.tasks.images import ImageClassification, as_pixels, normalised
-from smalti.torch.train.trainer.models import load_model, logits_of
-from smalti.torch.train.trainer.task import task_of
+from smalti.torch.train.tasks.images import ImageClassification
+from smalti.torch.train.trainer.models import load_model
+from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
 
-PREDICTED, NAME, CONFIDENCE = "predicted", "predicted_name", "confidence"
-"""Columns of predictions: the number of the class, its name if the model names its classes, and its probability."""
 _KEPT = 2  # models that a process keeps for further copies
 _UPRIGHT = 1  # EXIF orientation of an image that need not be turned
 _CHUNK = 1 << 20  # bytes read at once
 
 Predictions = dict[str, NDArray[Any]]
-"""int64 `predicted`, texts `predicted_name` if the model names its classes, and float32 `confidence` in [0, 1]."""
+"""By column, arrays with a row for each sample; texts, and arrays of different shapes, are objects.
+
+A classifier has int64 `predicted`, texts `predicted_name` if it names its classes, and float32 `confidence` in [0, 1].
+"""
 
 
 class Predictor:
-    """A saved image classifier: `predictor(images)` returns the classes of encoded images.
+    """A saved model: `predictor(samples)` returns what its task predicts for each sample.
 
     Args:
         model: address of the folder `model` of a training run.
         options: options of its store. A copy that is sent to another process contains them, if the model is not in a
             local folder.
-        batch_size: images that the model gets at once.
+        batch_size: samples that the model gets at once.
+        task: the task, if it was given to the training as an object.
 
     Raises:
-        TrainingError: there is no such model, or it was trained for another task.
+        TrainingError: there is no such model.
+        SchemaError: its task cannot be imported.
         StoreError: it cannot be read.
     """
 
-    def __init__(self, model: str | Path, options: Mapping[str, Any] | None = None, *, batch_size: int = 64) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        options: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int = 64,
+        task: Task | None = None,
+    ) -> None:
         self.address, self.options, self.batch_size = str(model), dict(options or {}), batch_size
+        self._given = task
         with local_files(open_store(self.address, self.options)) as folder:
             self.digest = _digest_of(folder, self.address)
             """SHA-256 of the model's files."""
-            self.model, self.config = load_model(folder)
-        if self.config.task != IMAGES:
-            raise TrainingError(
-                f"{self.address} was trained for the task '{self.config.task}'; only image classifiers can predict.",
-                task=self.config.task,
-            )
-        task = task_of(self.config)
-        assert isinstance(task, ImageClassification)  # noqa: S101 - as TASKS says
-        self.task = task
+            self.model, self.config = load_model(folder, task)
+        self.task = task_of(self.config, task)
         """The task that the model was trained for."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model.eval().to(self.device)
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their numbers; empty if the model does not name them."""
-        return self.task.class_names
+    def classifier(self) -> ImageClassification:
+        """The task of an image classifier.
+
+        Raises:
+            TrainingError: the model was trained for another task.
+        """
+        if not isinstance(self.task, ImageClassification):
+            raise TrainingError(
+                f"{self.address} was trained for the task '{self.config.task}', and this needs an image classifier. "
+                "Predict from a DataFrame, or a shard set, with the columns that the task reads.",
+                task=self.config.task,
+            )
+        return self.task
 
     @property
-    def columns(self) -> dict[str, str]:
-        """The columns of predictions with their encodings in a shard set."""
-        return {PREDICTED: "int", **({NAME: "str"} if self.class_names else {}), CONFIDENCE: "float32"}
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their numbers; empty if the model does not name them."""
+        return self.task.class_names if isinstance(self.task, ImageClassification) else ()
 
-    def __call__(self, images: Sequence[bytes], *, upright: bool = True) -> Predictions:
-        """Return the class of each image, its name and its probability.
+    def __call__(self, samples: "Mapping[str, Any] | Sequence[bytes]", *, upright: bool = True) -> Predictions:
+        """Return what the task predicts for each sample; for a classifier the class, its name and its probability.
 
         Args:
-            images: encoded images.
-            upright: whether images are turned as their EXIF orientation says, as preparation does with photos. Samples
-                of a shard set are not, in training neither.
+            samples: samples by column, as a shard set has them; or for a classifier encoded images.
+            upright: whether these images are turned as their EXIF orientation says, as preparation does with photos.
+                Samples of a shard set are not, in training neither.
 
         Raises:
             BadImageError: an image cannot be decoded; `index` is its place.
+            SchemaError: the samples lack a column that the task reads.
+            TrainingError: the task predicts nothing, or not for each sample.
         """
-        cuts = range(0, len(images), self.batch_size)
-        parts = [self._best(images[begin : begin + self.batch_size], begin, upright=upright) for begin in cuts]
-        numbers = np.concatenate([classes for classes, _ in parts] or [np.zeros(0, np.int64)])
-        confidences = np.concatenate([values for _, values in parts] or [np.zeros(0, np.float32)])
-        names = {NAME: np.array(self.class_names, dtype=object)[numbers]} if self.class_names else {}
-        return {PREDICTED: numbers, **names, CONFIDENCE: confidences}
+        if not isinstance(samples, Mapping):
+            samples = {self.classifier.image_column: samples}
+        else:
+            upright = False
+        count = len(next(iter(samples.values()), ()))
+        if not count:
+            return {name: values[:0] for name, values in self._of_example().items()}
+        cuts = [(begin, begin + self.batch_size) for begin in range(0, count, self.batch_size)]
+        parts = [
+            self._part({name: values[begin:end] for name, values in samples.items()}, begin, upright=upright)
+            for begin, end in cuts
+        ]
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
-    def _best(
-        self, images: Sequence[bytes], first: int, *, upright: bool
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        try:
-            found = self.probabilities(images, upright=upright).max(dim=1)
-        except BadImageError as error:
-            raise BadImageError(str(error), **{**error.facts, "index": first + error.facts["index"]}) from error
-        return found.indices.numpy(), found.values.numpy()
+    def trial(self, first: Callable[[], Mapping[str, Any]]) -> Predictions:
+        """Return predictions for the example of the task, or else for some samples: they show the columns there are.
+
+        Args:
+            first: returns a few samples by column; called only if the task has no example.
+
+        Raises:
+            TrainingError: there are no samples.
+        """
+        answers = self._of_example() or self(first())
+        if not answers:
+            raise TrainingError(f"there are no samples to predict with the model {self.address}.", model=self.address)
+        return answers
 
     def probabilities(self, images: Sequence[bytes], *, upright: bool = True) -> torch.Tensor:
         """Return the probability of each class, float32 on the CPU, shape (images, classes); all images at once."""
-        pixels = decode_batch(images, size=self.task.image_size)
-        if upright:
-            for place, image in enumerate(images):
-                if (orientation := exif_orientation(image)) != _UPRIGHT:
-                    # A centred square may be turned after it was cut.
-                    pixels[place] = turn_upright(pixels[place].copy(), orientation)
-        return self.of_pixels(pixels)
+        task = self.classifier
+        with torch.inference_mode():
+            pixels = self._batch({task.image_column: images}, 0, upright=upright)["pixels"]
+            return task.probabilities(self.model, pixels).cpu()
 
     def of_pixels(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
         """Return the probability of each class of decoded images, shape (n, size, size, 3), as `probabilities` does."""
         with torch.inference_mode():
-            return logits_of(self.model(self.normalised(pixels))).float().softmax(dim=1).cpu()
+            return self.classifier.of_pixels(self.model, pixels, self.config).cpu()
 
-    def normalised(self, pixels: NDArray[np.uint8]) -> torch.Tensor:
-        """Return decoded images, shape (n, size, size, 3), as the input of the model."""
-        return normalised(as_pixels(pixels, self.device), channels_last=self.config.channels_last)
+    def _of_example(self) -> Predictions:
+        """Return the predictions for the example of the task; empty if it has none."""
+        example = self.task.example(self.config, self.device)
+        return {} if example is None else self._answers(example)
+
+    def _part(self, samples: Mapping[str, Any], first: int, *, upright: bool) -> Predictions:
+        """Return the predictions for some samples, of which the first has a number."""
+        try:
+            return self._answers(self._batch(samples, first, upright=upright))
+        except KeyError as error:
+            (missing,) = error.args or ("",)
+            if not isinstance(missing, str) or missing in samples:
+                raise
+            raise SchemaError(
+                f"the task '{self.config.task}' asks for {missing!r}, and the samples have the columns "
+                f"{', '.join(sorted(samples))}. If these are all that there is to predict with, give the task a method "
+                "`predictions` that needs no others.",
+                column=missing,
+            ) from error
+
+    def _batch(self, samples: Mapping[str, Any], first: int, *, upright: bool) -> Batch:
+        """Return samples by column as the task makes a batch of them in an evaluation."""
+        count = len(next(iter(samples.values())))
+        marks = dict.fromkeys(MARKS, np.arange(first, first + count))
+        transform = self.task.transform(self.config, training=False)
+        columns: Mapping[str, Any] = samples
+        try:
+            if getattr(transform, "on_batches", False):
+                columns = transform({**samples, **marks})  # type: ignore[misc]  # it is not None then
+            elif transform is not None:
+                collate = SampleCollate()
+                collate.stored = frozenset(samples)
+                columns = collate([transform(sample) for sample in rows_of(samples, count)])
+        except BadImageError as error:
+            raise _at(error, first) from error
+        if upright:
+            images = self.classifier.image_column
+            columns = {**columns, images: _turned(columns[images], samples[images])}
+        return self.task.batch(columns_to_tensors({**columns, **marks}), self.config, self.device, epoch=None)
+
+    def _answers(self, batch: Batch) -> Predictions:
+        """Return what the task predicts for a batch.
+
+        Raises:
+            TrainingError: it is not a value for each sample.
+        """
+        with torch.inference_mode():
+            answers = self.task.predictions(self.model, batch, self.config)
+        for name, values in answers.items():
+            if not hasattr(values, "__len__") or len(values) != len(batch):
+                shape = tuple(values.shape) if hasattr(values, "shape") else type(values).__name__
+                raise TrainingError(
+                    f"the task '{self.config.task}' predicted `{name}` as {shape} for {len(batch)} samples; expected "
+                    "one row for each: a tensor, array or list of that length."
+                )
+        return {name: _as_array(values) for name, values in answers.items()}
 
     def with_files(self) -> "SentFiles":
         """Return the predictor for another process that need not see the address, nor the options of its store."""
@@ -135,7 +214,9 @@ class Predictor:
         return _received, (self.address, self.options, None, *self._facts())
 
     def _facts(self) -> tuple[Any, ...]:
-        return self.digest, self.batch_size, self.config.model, read_source(self.config.model)
+        own = Program(self.config, task=self._given).source_of
+        task = None if self._given is None else pickled(self._given)
+        return self.digest, self.batch_size, own, read_source(own), task
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
@@ -154,8 +235,8 @@ class SentFiles:
         return _received, (sent.address, None, files, *sent._facts())
 
 
-_loaded: dict[str, Predictor] = {}
-"""Predictors that this process has received, by the digest of their files, newest last."""
+_loaded: dict[tuple[str, str | None], Predictor] = {}
+"""Predictors that this process has received, by the digest of their files and their task, newest last."""
 
 
 def _received(
@@ -164,28 +245,41 @@ def _received(
     files: Mapping[str, bytes] | None,
     digest: str,
     batch_size: int,
-    model: str,
+    own: Sequence[str],
     source: Mapping[str, str],
+    task: str | None,
 ) -> Predictor:
     """Return the predictor of these files, or of those at the address.
+
+    Args:
+        address: of the model.
+        options: of its store.
+        files: of the model by name; None: those at the address.
+        digest: of the files.
+        batch_size: samples that the model gets at once.
+        own: each `module:name` of the user's that the model is made with.
+        source: Python files that these need.
+        task: the pickled task, if it was given as an object.
 
     Raises:
         TrainingError: the model at the address is another one by now.
     """
-    found = _loaded.get(digest)
-    if found is None:
-        with TemporaryDirectory(prefix="smalti-model-") as folder, importable(model, source):
+    predictor = _loaded.get((digest, task))
+    if predictor is None:
+        with TemporaryDirectory(prefix="smalti-model-") as folder, importable(own, source):
             for name, content in (files or {}).items():
                 Path(folder, name).write_bytes(content)
-            found = Predictor(address if files is None else folder, options, batch_size=batch_size)
-        if found.digest != digest:
+            given = None if task is None else unpickled(task)
+            place = address if files is None else folder
+            predictor = Predictor(place, options, batch_size=batch_size, task=given)
+        if predictor.digest != digest:
             raise TrainingError(f"the model {address} was replaced while it was in use; start again.", model=address)
-        found.address = address
-        _loaded[digest] = found
-        for name in list(_loaded)[:-_KEPT]:
-            del _loaded[name]
-    found.batch_size = batch_size
-    return found
+        predictor.address = address
+        _loaded[digest, task] = predictor
+        for key in list(_loaded)[:-_KEPT]:
+            del _loaded[key]
+    predictor.batch_size = batch_size
+    return predictor
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -206,3 +300,51 @@ def _digest_of(folder: Path, address: str) -> str:
             while part := file.read(_CHUNK):
                 digest.update(part)
     return digest.hexdigest()
+
+
+# ------------------------------------------------------------ values
+
+
+def _turned(pixels: NDArray[np.uint8], images: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Turn decoded images, shape (n, size, size, 3), in place as the EXIF orientation of the files says."""
+    for place, image in enumerate(images):
+        if (orientation := exif_orientation(image)) != _UPRIGHT:
+            # A centred square may be turned after it was cut.
+            pixels[place] = turn_upright(pixels[place].copy(), orientation)
+    return pixels
+
+
+def _at(error: BadImageError, first: int) -> BadImageError:
+    """Return the error of an image of a part with its place among all images.
+
+    The numbers in the message of a classifier's transform are those of samples of a shard set.
+    """
+    cause = error.__cause__ if isinstance(error.__cause__, BadImageError) else error
+    place = {"index": first + error.facts["index"]} if "index" in error.facts else {}
+    return BadImageError(str(cause), **{**error.facts, **place})
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Return the values of some samples as an array with one row for each."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        # numpy has no bfloat16, and shards have no bool.
+        kinds = {torch.bfloat16: torch.float32, torch.bool: torch.uint8}
+        return np.asarray(values.to(kinds.get(values.dtype, values.dtype)))
+    if isinstance(values, np.ndarray):
+        return values.astype(np.uint8) if values.dtype == bool else values
+    return _objects([_as_array(value) if isinstance(value, torch.Tensor) else value for value in values])
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the values of all samples; of different shapes, such as of padded batches, as objects."""
+    if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
+        return np.concatenate(parts)
+    return _objects([row for part in parts for row in part])
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    array = np.empty(len(values), dtype=object)
+    for place, value in enumerate(values):  # assigned at once, arrays of one shape would be taken for further axes
+        array[place] = value
+    return array

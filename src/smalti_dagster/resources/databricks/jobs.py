@@ -24,7 +24,7 @@ class JobRun:
     """SUCCESS, FAILED, CANCELED, TIMEDOUT and others; empty before the end."""
     message: str = ""
     code: str = ""
-    """Of its end, such as CLUSTER_ERROR or RUN_EXECUTION_ERROR; older workspaces have none."""
+    """Code of its end, such as CLUSTER_ERROR or RUN_EXECUTION_ERROR; older workspaces have none."""
     page: str = ""
     """Address of the run's page."""
     task: int | None = None

@@ -132,7 +132,7 @@ def test_i10_an_exception_that_comes_twice_without_progress_does_not_use_up_the_
     config = RunConfig(run_dir=str(tmp_path / "run"), launcher="processes", max_restarts=9)
     again = {**OWN, "output": "ValueError: label 9 at 0x5531"}
     starts = Starts([(10, OWN), (20, again), (None, OWN)])
-    with pytest.raises(TrainingError, match=r"same way after restart 2, .* does not mend it; 7 restarts were not used"):
+    with pytest.raises(TrainingError, match=r"same way after restart 2, .* does not help; 7 restarts were not used"):
         run_with_restarts(starts, Program(config), None)
     assert len(starts.programs) == 3
 

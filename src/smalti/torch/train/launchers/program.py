@@ -94,11 +94,11 @@ class Program:
 
         Functions and classes of `__main__` are included as they are now, others by their name.
         """
-        function = None if self.function is None else _pickled((self.function, self.argument))
+        function = None if self.function is None else pickled((self.function, self.argument))
         return {
             "config": self.config.to_json(),
             "function": function,
-            "task": None if self.task is None else _pickled(self.task),
+            "task": None if self.task is None else pickled(self.task),
             "restart": None if self.restart is None else dict(self.restart),
         }
 
@@ -106,8 +106,8 @@ class Program:
     def from_json(cls, obj: Mapping[str, Any]) -> "Program":
         """Return the program that `to_json` wrote; from trusted sources only, because it unpickles the function."""
         config = config_from_json(obj)
-        function, argument = (None, None) if obj["function"] is None else _unpickled(obj["function"])
-        task = None if obj["task"] is None else _unpickled(obj["task"])
+        function, argument = (None, None) if obj["function"] is None else unpickled(obj["function"])
+        task = None if obj["task"] is None else unpickled(obj["task"])
         return cls(config, function, argument, restart=obj["restart"], task=task)
 
 
@@ -117,13 +117,15 @@ def _restart_by_torchrun() -> dict[str, Any] | None:
     return {"restart": count, "cause": "torchrun started the ranks again"} if count else None
 
 
-def _pickled(value: Any) -> str:
+def pickled(value: Any) -> str:
+    """Return a value as text; functions and classes of `__main__` are included as they are now."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _unpickled(text: str) -> Any:
+def unpickled(text: str) -> Any:
+    """Return the value that `pickled` made a text of, in a process of the same user."""
     return cloudpickle.loads(base64.b64decode(text))
 
 

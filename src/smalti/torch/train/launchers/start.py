@@ -5,7 +5,7 @@ A run whose ranks failed is started again, from its newest checkpoint, as often 
 Intended behaviour:
 1. A rank that was killed, that hangs, that lost others or that a store did not answer uses up one restart.
 2. An exception of the program itself does, too, until it comes twice in the same way without a newer checkpoint in
-   between. Then restarting does not mend it, and the rest of the budget is not used. The same holds for a failure of
+   between. Then restarting does not help, and the rest of the budget is not used. The same holds for a failure of
    the launcher that no rank has recorded.
 3. A run that was stopped by a signal, cancelled, or started again elsewhere is never restarted.
 4. Failures without a newer checkpoint in between are followed by a growing pause, and from the second on by fewer
@@ -178,7 +178,7 @@ def run_with_restarts(
                 raise _explained(
                     error,
                     f"It failed in the same way after restart {restarts}, without a newer checkpoint in between: "
-                    f"restarting does not mend it; {config.max_restarts - restarts} restarts were not used.",
+                    f"restarting does not help; {config.max_restarts - restarts} restarts were not used.",
                 ) from error
             restarts += 1
             processes = next_processes(config, program.config.num_processes, stuck=stuck)

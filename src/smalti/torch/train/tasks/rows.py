@@ -32,8 +32,8 @@ class KeptColumns:
     thread_safe = True
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the columns."""
-        return {name: batch[name] for name in self.names}
+        """Return the columns; samples that are to be predicted need not have all of them."""
+        return {name: batch[name] for name in self.names if name in batch}
 
 
 class ColumnsTask(Task):
@@ -159,6 +159,15 @@ class LanguageModel(LanguageOptions, ColumnsTask):
         sums = losses.sum(dim=1)
         return Outcome(sums / counted.clamp(min=1), {"token_loss": sums.detach(), "tokens": counted})
 
+    def predictions(self, model: nn.Module, batch: Batch, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the token that follows each block, after its last one that is not ignored, and its probability."""
+        tokens = batch[self.column]
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        last = places.expand_as(tokens).masked_fill(tokens == self.ignore, 0) if self.ignore is not None else places
+        rows = torch.arange(len(tokens), device=tokens.device)
+        best = logits_of(model(tokens))[rows, last.amax(dim=-1)].float().softmax(dim=1).max(dim=1)
+        return {"predicted": best.indices, "confidence": best.values}
+
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two short blocks."""
         return blank_batch({self.column: torch.zeros(2, min(8, self.block), dtype=torch.int64)}, device)
@@ -213,24 +222,26 @@ class TabularRegression(TabularOptions, ColumnsTask):
         *,
         epoch: int | None,  # noqa: ARG002
     ) -> Batch:
-        """Return features, float32 of shape (n, features), and targets, float64 of shape (n,).
+        """Return features, float32 of shape (n, features), and targets if any, float64 of shape (n,).
 
         Raises:
             SchemaError: a value is no finite number.
         """
-        values = np.column_stack([self._numbers(columns, name, config) for name in self.columns])
+        names = self.columns if self.target in columns else self.features  # without it in rows to be predicted
+        values = np.column_stack([self._numbers(columns, name, config) for name in names])
         wrong = np.argwhere(~np.isfinite(values))
         if len(wrong):
             row, place = wrong[0].tolist()
             sample = int(whole_numbers(columns["_sample_id"])[row])
             raise SchemaError(
-                f"column '{self.columns[place]}' of sample {sample} holds {values[row, place]}; "
+                f"column '{names[place]}' of sample {sample} holds {values[row, place]}; "
                 "expected a finite number: fill or leave out such rows when the data are written.",
                 sample_id=sample,
             )
         marks = {name: columns[name] for name in ("_sample_id", "_position")}
-        features = torch.from_numpy(values[:, :-1].astype(np.float32))
-        return on_device({"features": features, "target": torch.from_numpy(values[:, -1].copy()), **marks}, device)
+        inputs = {"features": torch.from_numpy(values[:, : len(self.features)].astype(np.float32))}
+        target = {"target": torch.from_numpy(values[:, -1].copy())} if self.target in names else {}
+        return on_device({**inputs, **target, **marks}, device)
 
     def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:  # noqa: ARG002
         """Return the squared errors in units of `target_scale`."""
@@ -244,6 +255,11 @@ class TabularRegression(TabularOptions, ColumnsTask):
             "squared_target": target.square(),
         }
         return Outcome((output - target.float()).square(), scores, outputs=output.detach(), targets=target)
+
+    def predictions(self, model: nn.Module, batch: Batch, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the number that the model expects, in the units of the target."""
+        output = model(batch["features"]).double().reshape(-1)
+        return {"predicted": output * self.target_scale + self.target_mean}
 
     def example(self, config: TrainConfig, device: torch.device) -> Batch:  # noqa: ARG002
         """Return two rows of zeros."""

@@ -17,24 +17,19 @@ class ServedModel:
 
     def __init__(self, folder: Path) -> None:
         from smalti.torch.train.trainer.models import load_model
+        from smalti.torch.train.trainer.task import task_of
 
-        settings = read_json(folder / "smalti.json")
-        self._mean, self._std = settings["mean"], settings["std"]
-        self._model, _ = load_model(folder)
+        self._model, self._config = load_model(folder)
         self._model.eval()
+        self._task: Any = task_of(self._config)
 
     def predict(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
         """Return the probabilities (n, classes) of images (n, height, width, 3), RGB from 0 to 255."""
-        import numpy as np
         import torch
 
-        from smalti.torch.train.trainer.models import logits_of
-
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(torch.float32).div_(255.0)
-        pixels = (pixels - torch.tensor(self._mean)) / torch.tensor(self._std)
         with torch.inference_mode():
-            found: NDArray[np.float32] = logits_of(self._model(pixels.permute(0, 3, 1, 2))).softmax(dim=1).numpy()
-        return found
+            probabilities: NDArray[np.float32] = self._task.of_pixels(self._model, images, self._config).numpy()
+        return probabilities
 
 
 def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:

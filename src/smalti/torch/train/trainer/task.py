@@ -72,7 +72,7 @@ class Outcome:
     scores: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, shape (n,): values whose means over all samples are reported, or that `Task.figures` is computed of."""
     outputs: Any = None
-    """The model's output, for `Task.metrics` and `Task.report`: a tensor with n rows."""
+    """The model's output, for `Task.metrics`, `Task.report` and `Task.predictions`: a tensor with n rows."""
     targets: Any = None
     """The values that the output is compared with: a tensor with n rows."""
 
@@ -156,6 +156,25 @@ class Task:
     def report(self, config: TrainConfig, device: torch.device) -> Report | None:  # noqa: ARG002
         """Return a new report of an evaluation; None for none."""
         return None
+
+    # ------------------------------------------------------------ predictions
+
+    def predictions(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Mapping[str, Any]:
+        """Return what `predict` says about each sample, by column: tensors of n rows, or lists of n values.
+
+        By default, this is the column `output` with the outputs of `loss`, which needs the targets of the samples.
+        Replace it to name your columns, or to predict samples without targets.
+
+        Raises:
+            TrainingError: the loss returned no outputs.
+        """
+        outputs = judged(self, model, batch, config).outputs
+        if outputs is None:
+            raise TrainingError(
+                f"the loss of task '{config.task}' returned no outputs, so there is nothing to predict: return "
+                "`Outcome(losses, outputs=...)`, or give the task a method `predictions(model, batch, config)`."
+            )
+        return {"output": outputs}
 
     # ------------------------------------------------------------ optimiser
 

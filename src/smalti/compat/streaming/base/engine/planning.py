@@ -6,7 +6,7 @@ A dataset's iteration and `base.batching.generate_work` both use `plan_work`, so
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -173,8 +173,8 @@ class WorkReading(Reading):
     @cached_property
     def division(self) -> Division:
         """The positions that this rank takes at each step."""
-        plan = self.plan
-        return Division(len(plan), plan.start, self.batch_size, self.this_pass.world, "short")
+        plan, epoch = self.plan, self.this_pass.start.epoch
+        return Division(len(plan), plan.start, self.batch_size, self.this_pass.world, "short", epoch)
 
     @cached_property
     def plan(self) -> MosaicPlan:
@@ -189,7 +189,7 @@ class WorkReading(Reading):
 
 def _without_padding(step: StepBatch, ids: Ints) -> Planned:
     kept = (step.positions >= 0) & (ids >= 0)
-    return StepBatch(step.step, step.lookup[kept], step.positions[kept]), ids[kept]
+    return replace(step, lookup=step.lookup[kept], positions=step.positions[kept]), ids[kept]
 
 
 def reading_of(work: Work, world: World, epoch: int, sample_in_epoch: int) -> WorkReading:
