@@ -127,8 +127,14 @@ def test_an_evaluation_repeats_no_sample_on_any_rank(squares, num_samples, num_r
 
 
 def test_a_value_is_reduced_as_a_mean_or_a_sum(options):
-    with pytest.raises(TrainingError, match="`how` is 'max'; expected 'mean' or 'sum'"):
-        launch(lambda context: context.reduce(1.0, "max"), **options)
+    def refused(context):
+        with pytest.raises(TrainingError, match="`how` is 'max'; expected 'mean' or 'sum'"):
+            context.reduce(1.0, "max")
+        for value in (None, [1.0], "1", torch.tensor([1j])):
+            with pytest.raises(TrainingError, match=r"`value` is .*; expected a number"):
+                context.reduce(value)
+
+    launch(refused, **options)
     assert launch(lambda context: context.reduce(3, "sum"), **{**options, "run_dir": options["run_dir"] + "-2"}) == 3.0
 
 

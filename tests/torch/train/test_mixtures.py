@@ -124,13 +124,22 @@ def test_other_streams_of_a_resumed_run_are_refused(tmp_path):
         launch(versions, str(tmp_path / "two"), **options)
 
 
-def test_a_stream_has_to_be_an_address(tmp_path):
-    def mixes_a_store(context):
-        context.dataloader(batch_size=5, streams=[Stream(remote=open_store(context.run.data))])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda data: {"streams": [Stream(remote=open_store(data))]}, "`streams` must be smalti.Stream"),
+        (lambda data: {"streams": [{"remote": data}]}, "`streams` must be smalti.Stream"),
+        (lambda data: {"streams": [Stream(remote=data)], "data": data}, "takes `data` or `streams`, not both"),
+    ],
+    ids=["store", "mapping", "both"],
+)
+def test_a_wrong_mixture_is_explained(tmp_path, arguments, message):
+    def mixes(context):
+        context.dataloader(batch_size=5, **arguments(context.run.data))
 
     publish_squares(tmp_path / "one", train=10)
-    with pytest.raises(TrainingError, match="`remote` of a stream must be the address of a shard set"):
-        launch(mixes_a_store, data=str(tmp_path / "one"), run_dir=str(tmp_path / "run"), device="cpu")
+    with pytest.raises(TrainingError, match=message):
+        launch(mixes, data=str(tmp_path / "one"), run_dir=str(tmp_path / "run"), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +153,11 @@ def test_a_stream_has_to_be_an_address(tmp_path):
 def test_wrong_streams_are_refused_with_the_configuration(config, streams, message):
     with pytest.raises(SchemaError, match=message):
         replace(config, streams=streams)
+
+
+def test_batches_of_one_set_are_not_stratified(config):
+    with pytest.raises(SchemaError, match="`batching` must be 'random' without `streams`"):
+        replace(config, batching="stratified")
 
 
 def test_class_weights_multiply_the_loss_of_training_and_not_that_of_an_evaluation(config):

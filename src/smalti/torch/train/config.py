@@ -515,7 +515,8 @@ class TrainConfig(RunConfig):
                 if getattr(self, name) != unset:
                     raise wrong(name, f"{unset!r} without an evaluation: give `eval_split`", getattr(self, name))
         check_secrets(self.eval_data or "")
-        self.mixed_streams()
+        if not self.mixed_streams() and self.batching != "random":
+            raise wrong("batching", "'random' without `streams`", self.batching)
         if (shipped := TASKS.get(self.task)) is not None:
             try:
                 shipped(**self.task_options)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -157,7 +158,10 @@ class Context:
             CursorError: the data have another digest than the run's `digest`, or than those of the checkpoint, or the
                 run's data are at another address than those.
             SchemaError: the split has no samples.
+            TrainingError: there are both `data` and `streams`, or a stream is no `Stream` with an address.
         """
+        if data is not None and streams is not None:
+            raise TrainingError("`dataloader` takes `data` or `streams`, not both: make the data one of the streams.")
         mixed = (Stream(remote=self._data.address(data)),) if streams is None else tuple(streams)
         resume = shuffle if resume is None else resume
         # Without repeats: figures of an evaluation count each sample once.
@@ -271,7 +275,7 @@ class Context:
         measured = [loader._streaming_dataset._smalti.stats(least=False) for loader in self._loaders.values()]
         return pace_figures(measured, self.world.num_ranks)
 
-    def reduce(self, value: "float | torch.Tensor", how: Literal["mean", "sum"] = "mean") -> Any:
+    def reduce(self, value: Any, how: Literal["mean", "sum"] = "mean") -> Any:
         """Return the mean or the sum of a value over all ranks, the same on each. Collective.
 
         Args:
@@ -287,15 +291,18 @@ class Context:
         """
         if how not in ("mean", "sum"):
             raise TrainingError(f"`how` is {how!r}; expected 'mean' or 'sum'.")
-        numbers = value.detach().double().flatten().tolist() if isinstance(value, torch.Tensor) else [float(value)]
+        tensor = value if isinstance(value, torch.Tensor) else None
+        if tensor.is_complex() if tensor is not None else not isinstance(value, Real):
+            raise TrainingError(f"`value` is {value!r:.80}; expected a number, or a tensor of real numbers.")
+        numbers = [float(value)] if tensor is None else tensor.detach().double().flatten().tolist()
         parts = self._ranks.num_ranks if how == "mean" else 1
         totals = [total / parts for total in self._ranks.total(numbers, "reduce a value")]
-        if not isinstance(value, torch.Tensor):
+        if tensor is None:
             return totals[0]
         # A mean of integers is none, and a sum of small ones need not fit their dtype.
         whole = torch.int64 if how == "sum" else torch.float64
-        dtype = value.dtype if value.dtype.is_floating_point else whole
-        return torch.tensor(totals, dtype=torch.float64).reshape(value.shape).to(value.device, dtype)
+        dtype = tensor.dtype if tensor.dtype.is_floating_point else whole
+        return torch.tensor(totals, dtype=torch.float64).reshape(tensor.shape).to(tensor.device, dtype)
 
     def should_stop(self) -> bool:
         """Return whether the run is to stop: SIGTERM, SIGUSR1, `request_stop` or `stop` on some rank. Collective.
@@ -469,10 +476,10 @@ class PinnedData:
                 self.pins[f"{address}#{tag}"] = self.pins[address]
         return dataset
 
-    def _pinned(self, stream: Stream, options: Mapping[str, Any]) -> Stream:
+    def _pinned(self, stream: Any, options: Mapping[str, Any]) -> Stream:
         """Return a stream in the version that the run reads, with the address and the options of its store."""
-        if not isinstance(stream.remote, str):
-            raise TrainingError(f"`remote` of a stream must be the address of a shard set, not {stream.remote!r:.80}.")
+        if not isinstance(stream, Stream) or not isinstance(stream.remote, str):
+            raise TrainingError(f"`streams` must be smalti.Stream(remote=address, ...) each, found {stream!r:.80}.")
         address, config = self.address(stream.remote), self._config
         is_own = bool(config.data) and address == self.address()
         own = {name: getattr(stream, name) for name in _OF_STREAMS}
@@ -548,10 +555,11 @@ class EvaluationLoader(StreamingDataLoader):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, as that of its base
         """Iterate over one epoch."""
-        batches = super().__iter__()
-        for number, batch in enumerate(batches):
-            assert self._pass is not None  # noqa: S101 - of the iteration that has begun
-            if number < _own_steps(self._view.division(self._pass)):
+        steps: int | None = None
+        for number, batch in enumerate(super().__iter__()):
+            if steps is None and self._pass is not None:  # that of this iteration, which has begun now
+                steps = _own_steps(self._view.division(self._pass))
+            if number < (steps or 0):
                 yield batch
 
 

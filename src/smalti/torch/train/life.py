@@ -102,7 +102,7 @@ class StopSignal:
         self._installed.clear()
 
     def _request(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of handlers
-        if not self.requested:
+        if self.cause in (None, DONE):
             self.is_orphaned = is_orphan()  # a parent that was asked to stop may die after it has passed that on
         self.request(signal.Signals(number).name)
 

@@ -388,7 +388,7 @@ def open_split(
 class _WithMarks:
     """A transform of batches that keeps the ids and positions of their samples."""
 
-    transform: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    transform: Callable[..., Mapping[str, Any]]
 
     on_batches = True
 
@@ -397,9 +397,14 @@ class _WithMarks:
         """True if loaders may call it from several threads."""
         return bool(getattr(self.transform, "thread_safe", False))
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def takes_epoch(self) -> bool:
+        """True if it is called with `epoch` and `sample_ids`, too."""
+        return bool(getattr(self.transform, "takes_epoch", False))
+
+    def __call__(self, batch: Mapping[str, Any], **drawn_for: Any) -> dict[str, Any]:
         """Return the transformed batch, with its marks."""
-        return {**{name: batch[name] for name in MARKS}, **self.transform(batch)}
+        return {**{name: batch[name] for name in MARKS}, **self.transform(batch, **drawn_for)}
 
 
 def _with_marks(transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
