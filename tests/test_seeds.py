@@ -76,7 +76,7 @@ def test_a_run_is_repeated_by_its_seed_in_another_process():
     def run(seed, hash_seed):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, seeds.VARIABLE: seed}
         command = [sys.executable, "-c", PROGRAM]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=280)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=500)
         return done.stdout.split(maxsplit=2)
 
     fixed, (seed, first_seed, values) = run("", "1"), run("11", "2")

@@ -104,5 +104,5 @@ def test_the_host_identity_is_the_same_for_every_process_of_a_host():
     import sys
 
     code = "from smalti.world import detect_host_identity; print(detect_host_identity())"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=True)
     assert other.stdout.strip() == detect_host_identity()

@@ -138,7 +138,7 @@ def test_the_harness_runs_with_smalti_alone(tmp_path):
         sys.executable, "-m", "benchmarks", "--scale", "smoke", "--peers", "smalti", "--only", rows, "--name", "test",
         "--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = (tmp_path / "results").glob("*-test.json")
     measured = json.loads(report.read_text())["measurements"]

@@ -86,7 +86,7 @@ def test_rows_about_starts_and_orders_run_and_share_a_table(tmp_path):
         sys.executable, "-m", "benchmarks", "--scale", "smoke", "--peers", "smalti,torch", "--only", rows,
         "--name", "test", "--work", str(tmp_path / "work"), "--results", str(tmp_path / "results"),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (page,) = (tmp_path / "results").glob("*-test.md")
     lines = page.read_text().splitlines()

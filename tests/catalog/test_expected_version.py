@@ -11,7 +11,7 @@ from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import StoreAuthError, StoreNotFound, StoreTimeout
 from tests.stores import MemoryStore
 
-DEADLINE = 60.0
+DEADLINE = 280.0
 
 
 class WaitingStore(MemoryStore):

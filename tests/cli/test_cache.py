@@ -153,7 +153,7 @@ def as_nobody(work):
         os.seteuid(65534)
         return work()
 
-    return in_fork(become, seconds=60)
+    return in_fork(become, seconds=280)
 
 
 @pytest.mark.process

@@ -162,7 +162,7 @@ def test_the_help_imports_no_heavy_package():
         "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     process = started(code=code, stdout=subprocess.DEVNULL)
-    assert not HEAVY & set(process.communicate(timeout=280)[1].split())
+    assert not HEAVY & set(process.communicate(timeout=500)[1].split())
 
 
 @pytest.mark.parametrize("words", [["history"], ["--help"], ["show", "--help"]], ids=" ".join)
@@ -170,14 +170,14 @@ def test_a_closed_pipe_is_status_141_and_no_traceback(words, root):
     with started(*words, *([root] if words == ["history"] else []), stdout=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(timeout=280) == 141
+        assert process.wait(timeout=500) == 141
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_to_a_full_disk_is_a_fault_and_no_traceback(root):
     with open("/dev/full", "w") as full, started("show", root, stdout=full) as process:
         assert process.stderr.read() == "smalti: the output cannot be written: No space left on device\n"
-        assert process.wait(timeout=280) == 1
+        assert process.wait(timeout=500) == 1
 
 
 @pytest.mark.process
@@ -197,7 +197,7 @@ def test_ctrl_c_is_status_130_and_no_traceback(tmp_path):
     while not ready.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=280) == ("", "smalti: interrupted\n")
+    assert process.communicate(timeout=500) == ("", "smalti: interrupted\n")
     assert process.returncode == 130
 
 
@@ -212,7 +212,7 @@ def completed(line, root):
     words = line.split(" ")
     told = {"_SMALTI_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     process = started(stdout=subprocess.PIPE, env={**os.environ, **told}, cwd=root)
-    return process.communicate(timeout=280)[0].split()
+    return process.communicate(timeout=500)[0].split()
 
 
 def test_commands_options_and_choices_are_completed(root):

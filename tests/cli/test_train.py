@@ -48,7 +48,7 @@ def test_without_torch_the_command_names_the_extra_of_training(config, tmp_path)
         [sys.executable, "-c", code, "train", config],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )

@@ -114,7 +114,7 @@ class LiveDeployment:
     def kill(self, part: str) -> None:
         """SIGKILL."""
         self.parts[part].kill()
-        self.parts[part].wait(timeout=60)
+        self.parts[part].wait(timeout=500)
 
     def log(self, part: str) -> str:
         return (self.folder / f"{part}.log").read_text()[-4000:]
@@ -201,7 +201,7 @@ class LiveDeployment:
             part.kill()
         kill(*processes_with(self.mark))
         for part in self.parts.values():
-            part.wait(timeout=60)
+            part.wait(timeout=500)
 
 
 def _parent(process: int) -> int:

@@ -153,7 +153,7 @@ def run_tool(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
 
@@ -250,7 +250,7 @@ def load(project: Path) -> list[dict[str, Any]]:
         env={**os.environ, "PYTHONPATH": f"{project.parent}:{REPOSITORY / 'src'}:{REPOSITORY}"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr

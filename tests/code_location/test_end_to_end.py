@@ -66,7 +66,7 @@ def run(home: Path, data: Path, *arguments: str) -> str:
         },
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

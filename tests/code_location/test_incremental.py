@@ -183,7 +183,7 @@ def test_a_run_that_was_killed_before_it_published_leaves_the_old_version_and_th
         done = subprocess.run(
             [sys.executable, "-m", "tests.code_location.killed_reshard", *map(str, (tmp_path / "home", graph.photos)),
              str(graph.data), "2"],
-            cwd=REPOSITORY, capture_output=True, text=True, timeout=280, check=False,
+            cwd=REPOSITORY, capture_output=True, text=True, timeout=500, check=False,
         )  # fmt: skip
         assert done.returncode == -9, done.stdout + done.stderr
         assert (stored.manifest, stored.rows()) == before

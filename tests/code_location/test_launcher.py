@@ -147,7 +147,7 @@ def test_a_process_is_alive_until_it_ends_and_another_one_with_its_id_does_not_c
         assert process is not None
         assert is_alive(process)
         assert not is_alive(process._replace(started=process.started - 60))
-        child.communicate(b"\n", timeout=280)
+        child.communicate(b"\n", timeout=500)
     assert not is_alive(process)
 
 

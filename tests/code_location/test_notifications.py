@@ -62,7 +62,7 @@ def serving() -> Iterator[Hook]:
             yield server
         finally:
             server.shutdown()
-            thread.join(timeout=280)
+            thread.join(timeout=500)
 
 
 class Mailbox:

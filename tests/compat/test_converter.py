@@ -252,7 +252,7 @@ def test_a_converter_pickles_and_reads_in_another_process(spark, parent, tmp_pat
         [sys.executable, "-c", code, tmp_path / "converter.pickle"],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.stdout.split() == ["20", "10", "False"], done.stderr
@@ -382,7 +382,7 @@ print(os.path.exists(sys.argv[1]))
 def test_at_the_programs_end_folders_are_removed_and_a_failure_is_only_a_warning(tmp_path, fails):
     folder = write_rows(tmp_path / "written", files=1)
     command = [sys.executable, "-c", END, str(folder), *(["fails"] if fails else [])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert folder.exists() is fails
     assert ("could not remove" in done.stderr) is fails

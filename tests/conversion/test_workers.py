@@ -125,7 +125,7 @@ def test_no_process_outlives_the_program(tmp_path, number):
     try:
         pids = [wait_for_pid(tmp_path / f"pid-{place}") for place in range(2)]
         os.kill(program.pid, number)
-        _, said = program.communicate(timeout=280)
+        _, said = program.communicate(timeout=500)
     finally:
         program.kill()
     for pid in pids:

@@ -97,7 +97,7 @@ def _output_of_torchrun(words):
     command = [str(Path(sys.executable).parent / "torchrun"), *words]
     path = os.pathsep.join(each for each in sys.path if each)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -135,7 +135,7 @@ def same(expected, printed):
 
 def check_shell(text):
     """Check that a shell can parse a script."""
-    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stderr) == (0, ""), text
 
 

@@ -69,7 +69,7 @@ def run(command, folder, **variables):
         **variables,
     }
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -39,7 +39,7 @@ def site(tmp_path_factory):
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -65,7 +65,7 @@ def test_every_error_class_has_an_anchor(site):
 def test_the_search_finds_every_error_message(site, indexed):
     listing = subprocess.run(
         [sys.executable, "-c", "import json, messages; print(json.dumps(messages.messages()))"],
-        cwd=TOOLS, capture_output=True, text=True, timeout=280, check=True,
+        cwd=TOOLS, capture_output=True, text=True, timeout=500, check=True,
     )  # fmt: skip
     texts = json.loads(listing.stdout)
     assert len(texts["StoreTimeout"]) > 5
@@ -139,7 +139,7 @@ def test_a_page_loads_nothing_from_another_machine(site):
 def test_the_drawings_are_those_that_the_program_draws():
     drawn = subprocess.run(
         [sys.executable, "-c", "import json, drawings; print(json.dumps([(p.name, s) for p, s in drawings.files()]))"],
-        cwd=TOOLS, capture_output=True, text=True, timeout=280, check=True,
+        cwd=TOOLS, capture_output=True, text=True, timeout=500, check=True,
     )  # fmt: skip
     assert {name: (REPOSITORY / "docs/images" / name).read_text() for name, _ in json.loads(drawn.stdout)} == dict(
         json.loads(drawn.stdout)

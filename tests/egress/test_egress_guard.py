@@ -39,7 +39,7 @@ def test_connections_beyond_the_machine_are_refused_and_recorded(way, event):
 
 
 def test_programs_that_a_test_starts_are_guarded_too():
-    done = subprocess.run([sys.executable, "-c", LEAVE], check=False, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, "-c", LEAVE], check=False, capture_output=True, text=True, timeout=500)
     assert "ConnectionRefusedError: the tests' guard refuses socket.getaddrinfo 192.0.2.1" in done.stderr
     assert egress_guard.take() == ["socket.getaddrinfo 192.0.2.1"]
 

@@ -186,7 +186,7 @@ def test_a16_the_manifest_of_very_many_shards_is_published_in_little_memory():
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.stdout.splitlines()[:1] == ["2 60000 6000000"], done.stderr[-2000:]

@@ -21,7 +21,7 @@ ONCE = {"request_attempts": 1, "config_kwargs": {"retries": {"total_max_attempts
 def at_once(work, count):
     """Return the result or the exception of each of so many threads."""
     results = [None] * count
-    barrier = threading.Barrier(count, timeout=280)
+    barrier = threading.Barrier(count, timeout=500)
 
     def one(who):
         barrier.wait()

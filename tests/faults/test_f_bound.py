@@ -81,7 +81,7 @@ def in_namespace(program, *arguments):
     path = {"PYTHONPATH": f"{root}/src:{root}"}
     ended = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", program, *arguments],
-        capture_output=True, text=True, timeout=280, check=False, cwd=root, env=os.environ | path,
+        capture_output=True, text=True, timeout=500, check=False, cwd=root, env=os.environ | path,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -163,7 +163,7 @@ def test_f3_readers_survive_another_process_that_keeps_removing_all_copies(tmp_p
     while any(each.poll() is None for each in readers):
         removed += sum(each.files for each in inspect.clear(local))
         time.sleep(0.02)  # so that others get the lock too
-    assert [each.communicate(timeout=280)[0] for each in readers] == ["whole\n"] * 2
+    assert [each.communicate(timeout=500)[0] for each in readers] == ["whole\n"] * 2
     assert removed > 50
 
 
@@ -206,7 +206,7 @@ def test_f5_two_jobs_share_a_folder_within_the_limit(tmp_path):
             )
             for seed in (1, 2)
         ]
-        assert [job.communicate(timeout=280)[0] for job in jobs] == ["whole\n"] * 2
+        assert [job.communicate(timeout=500)[0] for job in jobs] == ["whole\n"] * 2
     assert 0 < watch.most <= 5000
     assert sum(copies(local).values()) <= 5000
 

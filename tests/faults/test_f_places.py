@@ -85,7 +85,7 @@ def test_f12_64_descriptors_are_enough_with_a_limit(tmp_path):
     remote = remote_set(tmp_path / "set", 800)
     command = [sys.executable, "-c", FEW_FILES, str(remote), str(tmp_path / "cache")]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, check=False, cwd=Path(__file__).parents[2]
+        command, capture_output=True, text=True, timeout=500, check=False, cwd=Path(__file__).parents[2]
     )
     assert ended.stdout == "whole\n", ended.stderr
 

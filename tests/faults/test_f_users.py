@@ -35,7 +35,7 @@ def test_f5_jobs_in_two_containers_share_a_folder_within_the_limit(tmp_path):
             )
             for seed in (1, 2)
         ]  # fmt: skip
-        assert [job.communicate(timeout=280)[0] for job in jobs] == ["whole\n"] * 2
+        assert [job.communicate(timeout=500)[0] for job in jobs] == ["whole\n"] * 2
     assert 0 < watch.most <= 5000
     assert sum(copies(local).values()) <= 5000
 

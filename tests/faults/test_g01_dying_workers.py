@@ -137,7 +137,7 @@ def test_g13_a_worker_without_memory_is_an_error_that_names_memory_and_the_next_
         remote=large, cache=CacheOptions(local=str(tmp_path / "cache")), shuffle=True, transform=Greedy(tight)
     )
     loader = StreamingDataLoader(
-        dataset, 8, num_workers=1, worker_kind="process", worker_init_fn=Limited(tight, room), timeout=280
+        dataset, 8, num_workers=1, worker_kind="process", worker_init_fn=Limited(tight, room), timeout=500
     )
     with pytest.raises((RuntimeError, MemoryError, OSError)) as caught:
         list(loader)

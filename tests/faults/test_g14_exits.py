@@ -29,7 +29,7 @@ def root(tmp_path_factory):
 def ended(**options):
     """Run a program to its end; return its first line and the names left in /dev/shm. It prints nothing else."""
     with started(**options) as program:
-        out, err = program.communicate(timeout=280)
+        out, err = program.communicate(timeout=500)
     assert (err, program.returncode) == ("", 0)
     first, *left = out.splitlines()
     return json.loads(first), left

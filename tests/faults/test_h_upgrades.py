@@ -31,7 +31,7 @@ def other_numpy(tmp_path_factory):
             [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wanted],
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=500,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -50,7 +50,7 @@ def run_python(*arguments, numpy=None):
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
 

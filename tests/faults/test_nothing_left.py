@@ -31,7 +31,7 @@ def test_52_data_sets_of_one_process_leave_as_much_as_13_which_is_nothing_of_our
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

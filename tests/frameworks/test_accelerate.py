@@ -92,7 +92,7 @@ def run_life(folder, ranks, **options):
         for rank in range(ranks)
     ]
     try:
-        said = [process.communicate(timeout=280)[0] for process in started]
+        said = [process.communicate(timeout=500)[0] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -164,7 +164,7 @@ def run_life(folder, **options):
         env=inherited | CPU_ONLY | {"PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

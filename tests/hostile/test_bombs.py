@@ -71,7 +71,7 @@ def run_in_little_memory(script, tmp_path, *folders):
     """Return the lines that a script prints about each argument, in a process with little memory."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "users-cache")}
     command = [sys.executable, "-c", script, str(SPARE), *map(str, folders)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     first, *lines = done.stdout.splitlines()
     assert first == "limited" or sys.platform != "linux"

@@ -22,7 +22,7 @@ def rendered(page, folder, *options: str) -> tuple[str, str]:
     """Return the document after its script ran, and what the browser logged."""
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'chromium'}"]
     command += ["--enable-logging=stderr", "--virtual-time-budget=5000", *options, "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True)
     return done.stdout, "\n".join(re.findall(r".*CONSOLE.*", done.stderr))
 
 

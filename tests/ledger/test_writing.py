@@ -115,7 +115,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.process
 def test_recorded_lines_survive_sigkill(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=280, check=False, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=500, check=False, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
     report = check_ledger(tmp_path)
     assert report.ok

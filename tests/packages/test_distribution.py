@@ -55,7 +55,7 @@ def built(tmp_path_factory):
     """The folder with the sdist of this tree, and the wheel that was made from that sdist."""
     target = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -131,7 +131,7 @@ def run(*command: str | Path, code: int = 0, cwd: str | Path = "/", **variables:
         check=False,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         cwd=cwd,
         env={"PATH": "/usr/bin:/bin", **variables},
     )

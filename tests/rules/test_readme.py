@@ -34,7 +34,7 @@ def test_the_quick_start_runs_twice_as_it_is_printed_without_an_activated_enviro
     script.write_text(code.replace("/tmp/numbers", str(tmp_path / "numbers")))
     twice = f"import runpy\nfor _ in range(2): runpy.run_path({str(script)!r}, run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-c", twice], capture_output=True, text=True, timeout=280, env=fresh_shell, check=False
+        [sys.executable, "-c", twice], capture_output=True, text=True, timeout=500, env=fresh_shell, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -49,7 +49,7 @@ def test_the_example_without_spark_runs_twice_as_it_is_printed(tmp_path):
     script = tmp_path / "example.py"
     script.write_text(code.replace("/tmp/tokens", str(tmp_path / "tokens")))
     twice = f"import runpy\nfor _ in range(2): runpy.run_path({str(script)!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", twice], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([sys.executable, "-c", twice], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "torch.Size([100, 128]) 7\n" * 2
 

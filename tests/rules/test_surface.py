@@ -21,7 +21,7 @@ print(",".join(m for m in ("torch", "pyspark", "dagster", "pandas", "transformer
 
 def run(code):
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=True).stdout.split("\n")
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=True).stdout.split("\n")
 
 
 def test_importing_smalti_executes_one_module_and_nothing_that_is_installed():

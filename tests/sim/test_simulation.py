@@ -81,7 +81,7 @@ def test_a_seed_is_replayed_by_another_process_step_by_step():
         env=os.environ | {"PYTHONHASHSEED": "1234"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=True,
     )
     assert tuple(replayed.stdout.splitlines()) == (*run(14).trace, "no promise was broken")

@@ -161,7 +161,7 @@ def test_https_is_verified_and_never_redirected_to_http(into, certificate):
         done = subprocess.run(
             [sys.executable, "-c", program, server.url, str(into)],
             env={**os.environ, "SSL_CERT_FILE": str(certificate.authority)},
-            capture_output=True, text=True, timeout=280, check=True,
+            capture_output=True, text=True, timeout=500, check=True,
         )  # fmt: skip
     name, message = done.stdout.splitlines()[:2]
     assert name == "photos"

@@ -82,7 +82,7 @@ def test_a_session_whose_java_was_killed_is_replaced():
         "print(second is not first, second.range(3).count(), build_session(options) is second)\n"
         "second.stop()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True)
     assert done.stdout.split() == ["True", "3", "True"], done.stderr
 
 
@@ -136,7 +136,7 @@ def test_answers_come_in_order_of_their_tasks():
 @pytest.mark.process
 def test_the_package_can_be_imported_without_spark():
     code = "import sys, smalti.spark; print(sorted({'pyspark', 'pandas', 'torch', 'py4j'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=True)
     assert done.stdout == "[]\n"
 
 
@@ -151,7 +151,7 @@ def test_a_session_is_quiet():
         "print(run_tasks(s.range(2), lambda batches, attempt: {'rows': sum(b.num_rows for b in batches)})[0][1])\n"
         "s.stop()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=True)
     assert done.stdout == "{'rows': 2}\n"
     lines = [line for line in done.stderr.splitlines() if "incubator" not in line]
     assert lines == []

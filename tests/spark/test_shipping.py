@@ -26,7 +26,7 @@ EXECUTOR = "import base64, pickle, sys; print(pickle.loads(base64.b64decode(sys.
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=500, check=False)
 
 
 @pytest.fixture

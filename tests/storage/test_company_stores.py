@@ -413,6 +413,6 @@ def test_a_workload_of_google_kubernetes_logs_in_by_the_metadata_server(clean_en
             clean_environment.setenv(name, host)
         command = [sys.executable, "-c", METADATA_PROGRAM, server.url]
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
         assert done.returncode == 0, (done.stderr, time.monotonic() - began)
         assert any("service-accounts/default/token" in path for path in tokens.requests)

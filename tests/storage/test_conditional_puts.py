@@ -59,7 +59,7 @@ def test_no_lock_file_remains(tmp_path):
 def test_in_memory_exactly_one_of_four_writers_wins_each_round():
     store, wins = open_store(f"memory://{secrets.token_hex(6)}"), []
     store.put("k", b"0")
-    start, interval = threading.Barrier(4, timeout=280), sys.getswitchinterval()
+    start, interval = threading.Barrier(4, timeout=500), sys.getswitchinterval()
 
     def race():
         for turn in range(100):

@@ -87,7 +87,7 @@ def test_gs_probes_once_even_if_google_auth_was_imported_before(clean_environmen
     with Silent() as metadata:
         environment["GCE_METADATA_IP"] = metadata.address
         done = subprocess.run(
-            [sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True, timeout=280
+            [sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True, timeout=500
         )
         assert done.stdout == "StoreAuthError\n", done.stderr
         assert metadata.count == 1

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def in_fork(work, seconds=60) -> str:
+def in_fork(work, seconds=280) -> str:
     """Return the result of `work` in a forked child, as text; fail if the child hangs."""
     read, write = os.pipe()
     with warnings.catch_warnings():
@@ -98,7 +98,7 @@ def test_a_forked_child_reads_s3_after_the_parent_did(s3_server, s3_bucket):
 def test_a_fork_while_other_threads_use_the_store_does_not_hang(s3_server, s3_bucket):
     """In a process of its own: a fork of this one also depends on what other tests have loaded and started."""
     program = [sys.executable, "-m", "tests.storage.test_process", s3_server, s3_bucket]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["b'1'"] * 4), done.stderr
 
 

@@ -226,7 +226,7 @@ def test_many_threads_read_one_stream(root):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=280)
+        thread.join(timeout=500)
     assert wrong == []
     assert not any(thread.is_alive() for thread in threads)
 
@@ -262,7 +262,7 @@ print("read")
 @pytest.mark.slow
 def test_a_batch_may_need_more_shards_than_descriptors(tmp_path):
     command = [sys.executable, "-c", FEW_FILES, str(write_set(tmp_path / "set", 700))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.stdout == "read\n", done.stderr[-2000:]
 
 

@@ -166,7 +166,7 @@ def test_curl_talks_to_it(faults, tmp_path):
     (tmp_path / "f").write_bytes(b"x" * (3 << 20))
 
     def curl(*arguments):
-        return subprocess.run(["curl", "-sS", *arguments], capture_output=True, check=True, timeout=280).stdout
+        return subprocess.run(["curl", "-sS", *arguments], capture_output=True, check=True, timeout=500).stdout
 
     curl("-T", str(tmp_path / "f"), f"{faults.url}/bucket/f")  # with Expect: 100-continue
     assert curl("-r", "1-3", f"{faults.url}/bucket/f") == b"xxx"

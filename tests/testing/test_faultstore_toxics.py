@@ -269,7 +269,7 @@ def test_every_kind_is_tested_here():
 def test_close_ends_connections_that_stall_and_a_program_ends_with_its_parent(faults):
     with FaultStore(Toxic("stall", seconds=300), own_process=True) as server:
         server.put("k", DATA)
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=280)
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=500)
         connection.request("GET", "/bucket/k")
         reply = connection.getresponse()
         begin = time.monotonic()

@@ -180,7 +180,7 @@ def test_ranks_of_a_process_group_agree_on_the_life_and_on_its_failure(tmp_path)
     root = Path(__file__).resolve().parents[2]
     arguments = [str(tmp_path / "ledger"), str(tmp_path / "meeting")]
     done = subprocess.run(
-        [sys.executable, "-c", GROUP, *arguments], cwd=root, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", GROUP, *arguments], cwd=root, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "life-00001 life-00002 True\n" * 2

@@ -194,7 +194,7 @@ for call in (builder.finish, lambda: builder.add(row)):
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_builder_that_ran_out_of_memory_gives_no_shard_that_lacks_samples():
     done = subprocess.run(
-        [sys.executable, "-c", WANT_OF_MEMORY], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", WANT_OF_MEMORY], capture_output=True, text=True, timeout=500, check=False
     )
     assert (done.stdout.split("\n"), done.stderr) == (["out of memory True", "True", "True", ""], "")
 

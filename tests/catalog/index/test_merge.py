@@ -154,7 +154,7 @@ class FourReadersStore(MemoryStore):
         self.four_readers = threading.Barrier(4)
 
     def get(self, key):
-        self.four_readers.wait(timeout=120)
+        self.four_readers.wait(timeout=500)
         return super().get(key)
 
 

@@ -25,7 +25,7 @@ HEADER = "_versions/00000001.json"
 def run_all(work, count):
     """Run `work(0)` to `work(count - 1)` concurrently in threads; return what each returned or raised."""
     results: list = [None] * count
-    barrier = threading.Barrier(count, timeout=280)
+    barrier = threading.Barrier(count, timeout=500)
 
     def one(who):
         barrier.wait()

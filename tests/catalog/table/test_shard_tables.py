@@ -116,7 +116,7 @@ def test_another_process_reads_a_pickled_table(path, tmp_path):
     (tmp_path / "table.pkl").write_bytes(pickle.dumps(mapped(path)))
     code = "import pickle, sys; t = pickle.load(open(sys.argv[1], 'rb')); print(len(t), t[2999].raw.basename)"
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "table.pkl"], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-c", code, tmp_path / "table.pkl"], capture_output=True, text=True, timeout=500, check=True
     )
     assert done.stdout.split() == ["3000", "val/w/7/shard.2999.mds"]
 

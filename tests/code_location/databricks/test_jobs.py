@@ -230,7 +230,7 @@ def test_references_are_resolved_on_compute_that_takes_no_variables() -> None:
 def test_the_program_on_the_cluster_starts_without_dagster() -> None:
     """A function's module may import it."""
     code = "import sys, smalti_dagster.resources.databricks.entry; print({'dagster', 'numpy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=True)
     assert done.stdout == "set()\n"
 
 

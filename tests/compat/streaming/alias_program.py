@@ -27,7 +27,7 @@ def facts():
 
 def from_child(method):
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
-        return pool.submit(facts).result(timeout=280)
+        return pool.submit(facts).result(timeout=500)
 
 
 if __name__ == "__main__":
@@ -36,5 +36,5 @@ if __name__ == "__main__":
     else:
         found = {method: from_child(method) for method in ("spawn", "forkserver", "fork")}  # fork last: it has threads
         command = [sys.executable, __file__, "child"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True).stdout
+        told = subprocess.run(command, capture_output=True, text=True, timeout=500, check=True).stdout
         print(json.dumps({"here": facts(), **found, "program": json.loads(told), "argv": sys.argv[1:]}))

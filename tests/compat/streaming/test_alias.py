@@ -42,7 +42,7 @@ def installed(monkeypatch):
 
 def run(*arguments, **options):
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, **options)
 
 
 @pytest.mark.process
@@ -132,7 +132,7 @@ def test_an_interpreter_without_smalti_finds_no_alias(tmp_path):
     code = "import importlib.util; print(importlib.util.find_spec('streaming'))"
     environment = {**os.environ, "PYTHONPATH": alias.FOLDER}
     command = [tmp_path / "other/bin/python", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, env=environment)
     assert (done.stdout, done.stderr) == ("None\n", "")
 
 

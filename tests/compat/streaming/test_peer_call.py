@@ -106,5 +106,5 @@ def test_mosaicml_itself_makes_the_same_shards_by_the_same_calls(tmp_path, more,
         pytest.skip("MosaicML Streaming is not in .venv/peer; `make setup` lays it there")
     paths = [str(HERE.parents[2]), str(HERE.parents[1] / "golden" / "peer_stubs"), str(peer)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYSPARK_PYTHON": sys.executable}
-    output = run_alone([sys.executable, "-W", "ignore", HERE / "both_writers.py", tmp_path, *more], env, seconds=150)
+    output = run_alone([sys.executable, "-W", "ignore", HERE / "both_writers.py", tmp_path, *more], env, seconds=500)
     assert [line for line in output.splitlines() if "equal" in line] == [f"{line} equal shards" for line in found]

@@ -29,7 +29,7 @@ class Bench:
         self.folder, self._peer = folder, peer
         self._runs = 0
 
-    def run(self, side, tasks, seconds=120.0):
+    def run(self, side, tasks, seconds=500.0):
         """Run the programs with MosaicML's package (`there`) or with the alias (`here`); return what they printed."""
         self._runs += 1
         todo = self.folder / f"tasks-{self._runs}.json"

@@ -91,7 +91,7 @@ def test_another_process_shares_an_array_and_does_not_remove_it_at_its_end(name,
         "import numpy as np; from smalti.compat.streaming.base.shared import SharedArray; "
         f"a = SharedArray((2, 3), np.int64, {name!r}); a[1] = a[0] * 2"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")
     assert array.numpy().tolist() == [[1, 2, 3], [2, 4, 6]]
     assert exists(name)

@@ -277,7 +277,7 @@ def in_a_fresh_process(folder, code):
         env={**keep, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         check=False,
     )
     return done.stdout.strip() or done.stderr

@@ -426,9 +426,9 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
     for thread in [other, *readers]:
         thread.start()
     for thread in readers:
-        thread.join(timeout=280)
+        thread.join(timeout=500)
     done.set()
-    other.join(timeout=280)
+    other.join(timeout=500)
     assert not any(thread.is_alive() for thread in [other, *readers])
     assert wrong == []
     assert len(right) >= 300

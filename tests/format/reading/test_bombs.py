@@ -42,7 +42,7 @@ def outcome(tmp_path, what, data, limit=0):
     path = tmp_path / "bomb"
     path.write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, what, path, str(limit)], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", CHILD, what, path, str(limit)], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()

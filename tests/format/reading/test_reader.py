@@ -118,7 +118,7 @@ def test_many_threads_read_one_shard(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=280)
+        thread.join(timeout=500)
     assert wrong == []
     assert not any(thread.is_alive() for thread in threads)
 

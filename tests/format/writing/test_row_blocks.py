@@ -149,7 +149,7 @@ def test_an_interrupt_before_any_bytecode_loses_no_other_sample_unnoticed(size, 
     # In a thread that ends: an interrupt between two bytecodes of a handler leaves its exception as the context of all
     # later ones of the thread (Python 3.11).
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(check_interrupts, size, is_declined=is_declined).result(timeout=280)
+        thread.submit(check_interrupts, size, is_declined=is_declined).result(timeout=500)
 
 
 def check_interrupts(size, *, is_declined):

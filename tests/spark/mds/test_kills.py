@@ -76,7 +76,7 @@ def run_apart(master, *arguments):
         [sys.executable, "-m", "tests.spark.mds.killing", master, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         check=False,
     )

@@ -77,7 +77,7 @@ def test_the_module_that_spark_looks_at_imports_nothing_and_has_no_source_below_
         "import sys, pyspark_mds; print([name for name in sys.modules if name.startswith(('smalti', 'pyspark'))]);"
         "sys.modules['pyspark.sql.datasource'] = None; print(hasattr(pyspark_mds, 'DefaultSource'))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500, check=True)
     assert done.stdout.splitlines() == ["['pyspark_mds']", "False"]
 
 

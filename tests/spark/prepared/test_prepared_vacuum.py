@@ -167,7 +167,7 @@ def test_after_a_real_sigkill_the_parts_stay_until_they_are_old(tmp_path):
         put(tmp_path / "photos" / "daisy" / f"{number}.jpg", photo("daisy", number))
     path = tmp_path / "prepared"
     command = [sys.executable, "-m", "tests.spark.prepared.killed_update", str(tmp_path / "photos"), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     left = files_of(path)
     assert len(left) == 3  # two parts, and whose they are

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.turns import turn_of
 
-WAIT_SECONDS = 150.0
+WAIT_SECONDS = 500.0
 
 
 def connect_turn():

@@ -26,7 +26,7 @@ def run(master, out, write_id, when):
         [sys.executable, "-m", "tests.spark.writing.killed_driver", master, str(out), write_id, when],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         check=False,
     )

@@ -115,5 +115,5 @@ def test_the_certificate_authority_in_the_environment_is_trusted(azurite_https, 
     )
     argv = [sys.executable, "-c", program, f"az://{secure_container}/set", azurite_https.connection_string]
     environment = {**os.environ, "SSL_CERT_FILE": str(certificate.authority)}
-    done = subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=500)
     assert done.stdout == "b'1'\n", done.stderr

@@ -21,7 +21,7 @@ def test_buckets_are_not_probed_over_grpc(gcs_url, gcs_bucket):
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GCSFS_")}
     argv = [sys.executable, "-c", program, f"gs://{gcs_bucket}/set", gcs_url]
-    done = subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(argv, check=False, env=environment, capture_output=True, text=True, timeout=500)
     assert done.stdout == "[] True\n", done.stderr
 
 

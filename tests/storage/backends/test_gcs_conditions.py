@@ -58,7 +58,7 @@ def test_a_server_that_ignores_conditions_is_detected(server, store):
 
 def test_of_sixteen_stores_exactly_one_creates_an_object(server):
     """Sixteen threads with a store each, as writers have, at one key: every loser gets an error."""
-    ends, start = [], threading.Barrier(16, timeout=280)
+    ends, start = [], threading.Barrier(16, timeout=500)
 
     def create(who):
         own = open_store("gs://bucket/set", server.options)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-START_SECONDS = 60
+START_SECONDS = 280
 
 
 def free_port() -> int:

@@ -149,7 +149,7 @@ def test_faults_of_overrides_name_them(written, override, said):
 def test_a_configuration_is_read_without_torch(written):
     code = f"import sys; from smalti.torch.train import read_config; read_config({written(GOOD)!r}); " \
            "raise SystemExit('torch' in sys.modules)"  # fmt: skip
-    assert subprocess.run([sys.executable, "-c", code], timeout=280, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=500, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def options(squares, tmp_path):
-    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "timeout_seconds": 60.0, "device": "cpu"}
+    return {"data": str(squares), "run_dir": str(tmp_path / "run"), "timeout_seconds": 280.0, "device": "cpu"}
 
 
 def test_a_loader_that_does_not_resume_yields_each_sample_once(options):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 class Meeting:
     """A group of two ranks in threads, whose exchanges are counted."""
 
-    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=280))
+    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=500))
     values: dict = field(default_factory=dict)
     exchanges: int = 0
     seen: threading.Condition = field(default_factory=threading.Condition)

@@ -40,7 +40,7 @@ def test_forked_workers_never_destroy_unreachable_objects_of_their_program(tmp_p
     """53 samples in batches of 8; a worker collects before it opens the set, and with each sample."""
     root = write_set(tmp_path / "root", 53)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root)], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-c", PROGRAM, str(root)], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [7, 7]

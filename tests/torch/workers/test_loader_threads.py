@@ -23,7 +23,7 @@ def loader_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("smalti-loader")]
 
 
-def wait_until(true, seconds=120.0):
+def wait_until(true, seconds=280.0):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -222,5 +222,5 @@ def test_an_interpreter_that_ends_during_an_iteration_ends_cleanly():
         "batches = ThreadedIterator(iter(range(10**9)), str, ThreadOptions(3, 8, 10.0))\n"
         "print(next(batches), next(batches))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 1\n", "")

@@ -29,7 +29,7 @@ class Large(StreamingDataset):
 
 if __name__ == "__main__":
     loader = StreamingDataLoader(Large(remote=sys.argv[1]), 8, num_workers=2, worker_kind="process",
-                                 multiprocessing_context=sys.argv[2], timeout=280)
+                                 multiprocessing_context=sys.argv[2], timeout=500)
     try:
         next(iter(loader))
     except Exception as error:
@@ -48,7 +48,7 @@ def test_workers_that_die_before_they_read_their_arguments_are_an_error_and_no_h
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, str(program), root, method], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, str(program), root, method], capture_output=True, text=True, timeout=500, check=False
     )
     kind, message = json.loads(done.stdout.splitlines()[-1])
     assert kind == "TrainingError", done.stderr

@@ -74,7 +74,7 @@ def kill_in_mid_epoch(config: TrainConfig, at_step: int) -> None:
         assert process.poll() is None, "the run ended before it was killed"
     finally:
         process.kill()
-        process.wait(timeout=280)
+        process.wait(timeout=500)
 
 
 def children_of(pid: int) -> set[int]:
@@ -208,7 +208,7 @@ def test_when_the_parent_is_killed_its_ranks_end_and_save(in_processes):
         assert len(ranks) == 2
     finally:
         process.kill()
-        process.wait(timeout=280)
+        process.wait(timeout=500)
     wait_until(lambda: not any(is_alive(pid) for pid in ranks))
     assert list((Path(slow.run_dir) / "checkpoints").glob("step-*"))
 

@@ -66,7 +66,7 @@ def server(tmp_path):
             yield address
         finally:
             os.killpg(process.pid, 9)
-            process.wait(timeout=280)
+            process.wait(timeout=500)
 
 
 def wait_for(address, process):

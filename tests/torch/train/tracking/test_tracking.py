@@ -290,7 +290,7 @@ def fake_mlflow():
         yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
-        thread.join(timeout=280)
+        thread.join(timeout=500)
         server.server_close()
 
 
@@ -359,7 +359,7 @@ def test_a_program_ends_although_its_tracking_server_never_answers(tmp_path):
     with silent_server() as address:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(tmp_path), address],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=500, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "missing: the whole run" in done.stderr
