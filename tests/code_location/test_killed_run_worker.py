@@ -110,6 +110,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
             )
     finally:
         worker.kill()
+        worker.wait(timeout=280)
         for process in processes_with(mark):
             os.kill(process, 9)
 
