@@ -1,5 +1,6 @@
 """A tiny shard set of coloured squares that a small model learns in seconds."""
 
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,14 @@ from smalti.writer import ShardUploader
 
 TRAIN, EVAL = 50, 14
 """Neither number is divisible by the batch size of 8, so the last step of an epoch is padded."""
+
+
+@pytest.fixture(autouse=True)
+def default_sigterm():
+    """Restore the default handler: other libraries in the test process (Dagster) install their own."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def square(number: int) -> bytes:

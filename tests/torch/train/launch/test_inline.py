@@ -135,14 +135,6 @@ def test_a_run_with_another_batch_size_resumes_at_the_same_sample(config, tmp_pa
     assert read_sample_order(config.run_dir) == read_sample_order(whole.run_dir)
 
 
-@pytest.fixture(autouse=True)
-def default_sigterm():
-    """Restore the default handler: other libraries in the test process (Dagster) install their own."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 def test_sigterm_finishes_the_step_and_saves(config):
     def terminate(event):
         if event["event"] == "step" and event["step"] == 4:
