@@ -353,8 +353,8 @@ class Trainer(TrainerResource):
             raise RuntimeError("the training failed")
         last = {"eval_samples": 2, "train_loss": 0.5, "loss": 0.5, "accuracy": 0.5}
         return SimpleNamespace(
-            accuracy=0.5, loss=0.5, history=[last], images_per_second=1.0, seconds=1.0, steps=1, epochs=1,
-            model_dir="model", checkpoint="checkpoint", resumed_from=None,
+            accuracy=0.5, loss=0.5, history=[last], evaluation=last, images_per_second=1.0, data_fraction=0.0,
+            seconds=1.0, steps=1, epochs=1, model_dir="model", checkpoint="checkpoint", resumed_from=None,
         )  # fmt: skip
 
 
