@@ -46,7 +46,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How photos become training batches of 224 x 224."""
+    """The way from photos to training batches of 224 x 224."""
 
     workers: int = 0
     augment: bool = False

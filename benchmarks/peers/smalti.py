@@ -221,7 +221,7 @@ class SparseSmalti(Smalti):
 
 
 class _Mapped:
-    """What a function makes of each item, again in each iteration."""
+    """Results of a function for each item, computed again in each iteration."""
 
     def __init__(self, items: Iterable[Any], function: Callable[[Any], Any]) -> None:
         self._items, self._function = items, function

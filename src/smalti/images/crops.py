@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from smalti.attributes import whole_number
 from smalti.errors import ArgumentError
-from smalti.images.pixels import Pixels
+from smalti.images.pixels import Pixels, scaled_side
 
 _TRIES = 10
 """Shapes that are drawn for a crop until one fits into the image, as torchvision draws them."""
@@ -50,7 +50,7 @@ class Box(NamedTuple):
 
 def _scaled(begin: float, length: int, eighths: int, side: int) -> tuple[int, int]:
     """Return the begin and length of a part of a side that is decoded at a scale, to `side` pixels."""
-    scaled = min(side, -(-length * eighths // 8))
+    scaled = min(side, scaled_side(length, eighths))
     return min(side - scaled, math.ceil(begin * eighths / 8 - 0.5)), scaled
 
 

@@ -91,12 +91,13 @@ def scaled_size(header: ImageHeader, min_size: int) -> tuple[int, int]:
     """
     shorter = min(header.height, header.width)
     for eighths in _FAST_EIGHTHS:
-        if 0 < min_size <= _scaled(shorter, eighths):
-            return _scaled(header.height, eighths), _scaled(header.width, eighths)
+        if 0 < min_size <= scaled_side(shorter, eighths):
+            return scaled_side(header.height, eighths), scaled_side(header.width, eighths)
     return header.height, header.width
 
 
-def _scaled(side: int, eighths: int) -> int:
+def scaled_side(side: int, eighths: int) -> int:
+    """Return the pixels of a side that libjpeg-turbo decodes at a scale, which rounds up."""
     return -(-side * eighths // 8)
 
 
@@ -200,17 +201,12 @@ def resize_square(pixels: Pixels, size: int) -> Pixels:
     height, width = pixels.shape[:2]
     side = min(height, width)
     if side == size:
-        return centre_square(pixels, size)
+        top, left = (height - size) // 2, (width - size) // 2
+        return pixels[top : top + size, left : left + size]
     left, top = (width - side) / 2, (height - side) / 2
     image = Image.fromarray(np.ascontiguousarray(pixels))
     box = (left, top, left + side, top + side)
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box))
-
-
-def centre_square(pixels: Pixels, size: int) -> Pixels:
-    """Return the middle `size` x `size` of (height, width, 3) pixels; a view."""
-    top, left = (pixels.shape[0] - size) // 2, (pixels.shape[1] - size) // 2
-    return pixels[top : top + size, left : left + size]
 
 
 class Resizer:

@@ -91,8 +91,8 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
         return builder.getOrCreate()
 
 
-def forget_ended_java() -> int | None:
-    """Return the exit status of this process's JVM if it has ended, and have PySpark start another; None otherwise.
+def forget_ended_java() -> None:
+    """Have PySpark start another JVM if that of this process has ended.
 
     PySpark connects to the first JVM of a process only, and when that was killed, even `session.stop()` fails with
     `ConnectionRefusedError`.
@@ -101,13 +101,11 @@ def forget_ended_java() -> int | None:
     from pyspark.sql import SparkSession
 
     process: Any = getattr(SparkContext._gateway, "proc", None)
-    status: int | None = None if process is None else process.poll()
-    if status is not None:
+    if process is not None and process.poll() is not None:
         process.stdin.close()
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
         SparkSession._activeSession = None
-    return status
 
 
 def _session_type() -> "type[SparkSession]":

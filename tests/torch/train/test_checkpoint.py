@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from smalti.errors import CheckpointError
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.config import TrainConfig
+from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
 from smalti.torch.train.run.store import begin_life, write_result
 from smalti.torch.train.trainer.models import save_model

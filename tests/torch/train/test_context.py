@@ -14,7 +14,7 @@ from smalti.storage import open_store
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from smalti.torch.loader import timed
 from smalti.torch.train import launch, read_sample_order
-from smalti.torch.train.context import EvaluationLoader
+from smalti.torch.train.data import EvaluationLoader
 from smalti.torch.train.life import DONE, StopSignal
 from smalti.torch.train.ranks import pace_figures
 from smalti.world import World

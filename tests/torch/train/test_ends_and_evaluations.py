@@ -1,4 +1,4 @@
-"""When the built-in trainer evaluates, when it ends, and which weights become the model; all of it resumes exactly."""
+"""Evaluations and ends of the built-in trainer, and the weights that become the model; all of it resumes exactly."""
 
 import json
 import os

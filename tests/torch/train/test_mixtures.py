@@ -12,6 +12,8 @@ from smalti.format import Schema, ShardBuilder, ShardOptions
 from smalti.storage import open_store
 from smalti.stream import Stream
 from smalti.torch.train import launch, read_sample_order, train
+from smalti.torch.train.config import RunConfig
+from smalti.torch.train.data import PinnedData
 from smalti.torch.train.tasks.images import ImageClassification
 from smalti.writer import ShardUploader
 from tests.torch.train.conftest import publish_squares, square
@@ -140,6 +142,33 @@ def test_a_wrong_mixture_is_explained(tmp_path, arguments, message):
     publish_squares(tmp_path / "one", train=10)
     with pytest.raises(TrainingError, match=message):
         launch(mixes, data=str(tmp_path / "one"), run_dir=str(tmp_path / "run"), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "has_login"),
+    [
+        ("s3://lake/one", "s3://other/two", True),
+        ("s3://lake/one", "gs://lake/two", False),
+        ("https://one.example/set", "https://one.example/more", True),
+        ("https://one.example/set", "https://two.example/set", False),
+        ("sftp://me@one/set", "sftp://me@two/set", False),
+        ("/data/one", "s3://lake/two", False),
+    ],
+)
+def test_a_stream_gets_the_login_of_the_data_on_their_service_and_no_other_server_does(own, other, has_login):
+    login = {"token": "secret"}
+    run = PinnedData(RunConfig(run_dir="run", data=own, storage_options=login), ranks=None)
+    assert run._pinned(Stream(remote=other), {}).storage_options == (login if has_login else {})
+    assert run._pinned(Stream(remote=other, storage_options={"token": "its"}), {}).storage_options == {"token": "its"}
+
+
+def test_other_data_of_a_loader_get_the_options_that_the_loader_is_given_and_no_others():
+    login, its = {"key": "secret"}, {"key": "its"}
+    run = PinnedData(RunConfig(run_dir="run", data="s3://lake/one", storage_options=login), ranks=None)
+    assert run._pinned(run.single(None, None), {}).storage_options == login
+    assert run._pinned(run.single("s3://lake/two", None), {}).storage_options == {}
+    assert run._pinned(run.single("s3://lake/two", its), {}).storage_options == its
+    assert run._pinned(run.single(None, its), {}).storage_options == its
 
 
 @pytest.mark.parametrize(

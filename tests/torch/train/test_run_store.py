@@ -9,8 +9,9 @@ import torch
 
 from smalti.errors import CheckpointError, StoreError, StoreExists, TrainingError
 from smalti.storage import Store
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.launchers.preflight import _check_here
+from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot
 from smalti.torch.train.run.files import Parts, copy_files
 from smalti.torch.train.run.store import StoreRun

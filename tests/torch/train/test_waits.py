@@ -1,4 +1,4 @@
-"""What a step waits for: the device and the other ranks. Counted, not timed; exchanges also in `test_context`."""
+"""Waits of a step, for the device and the other ranks. Counted, not timed; exchanges also in `test_context`."""
 
 from collections import Counter
 from dataclasses import replace

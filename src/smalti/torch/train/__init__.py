@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
-    from smalti.torch.train.config import RunConfig, TrainConfig, TrainResult
+    from smalti.torch.train.config import RunConfig, TrainConfig
     from smalti.torch.train.config_file import read_config
     from smalti.torch.train.context import Checkpoint, Context
     from smalti.torch.train.evaluation import Evaluation, evaluate_model
     from smalti.torch.train.launchers.start import launch, train
     from smalti.torch.train.predictor import Predictor
+    from smalti.torch.train.result import TrainResult
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.run.events import EventTail
     from smalti.torch.train.run.store import read_sample_order
@@ -36,7 +37,7 @@ _HOMES = {
     "Snapshot": "run.checkpoint",
     "Task": "trainer.task",
     "TrainConfig": "config",
-    "TrainResult": "config",
+    "TrainResult": "result",
     "build_model": "trainer.models",
     "evaluate_model": "evaluation",
     "launch": "launchers.start",

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from smalti.errors import HELP_PAGE, SmaltiError, StoreError, TrainingError, WorldMismatch
 from smalti.storage.errors import is_transient
-from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, TrainResult, find_named
+from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, find_named
 from smalti.torch.train.launchers.preflight import check_places
 from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, Program
+from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.events import OnEvent
 from smalti.torch.train.run.store import newest_checkpoint
 from smalti.torch.train.tracking.tracked import tracked

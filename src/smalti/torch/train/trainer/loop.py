@@ -12,11 +12,13 @@ from typing import Any
 
 from smalti.dataset import OrderOptions
 from smalti.errors import CheckpointError, SchemaError
+from smalti.stream import Stream
 from smalti.torch.loader import StreamingDataLoader
-from smalti.torch.train.config import TrainConfig, TrainResult
+from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.context import Context
 from smalti.torch.train.life import Life
 from smalti.torch.train.ranks import memory_figures
+from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.store import MODEL_FOLDER
@@ -346,7 +348,8 @@ def open_held_out(context: Context, config: TrainConfig, task: Task) -> Streamin
     """
     if config.eval_split is None and config.eval_data is None:
         return None
-    return open_split(context, config, task, config.eval_split, training=False, data=config.eval_data)
+    streams = None if config.eval_data is None else (Stream(remote=config.eval_data),)
+    return open_split(context, config, task, config.eval_split, training=False, streams=streams)
 
 
 def open_split(
@@ -377,9 +380,9 @@ def open_split(
         **options,
     )
     if loader.streaming_dataset.size == 0:
+        places = ", ".join(dict.fromkeys(str(stream.remote) for stream in loader.streaming_dataset.streams))
         raise SchemaError(
-            f"split {split!r} of {options.get('data') or config.data} has no samples; train on another split or write "
-            "the data again."
+            f"split {split!r} of {places} has no samples; train on another split or write the data again."
         )
     return loader
 

@@ -9,7 +9,8 @@ import torch
 
 from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
-from smalti.torch.train.context import Context, Pins, cursor_name
+from smalti.torch.train.context import Context
+from smalti.torch.train.data import Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
 
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
