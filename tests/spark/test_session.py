@@ -22,6 +22,10 @@ def test_the_session_is_bound_to_this_machine_and_shows_no_ui(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+def test_an_executor_in_the_drivers_process_does_not_end_it(spark):
+    assert spark.conf.get("spark.executor.heartbeat.maxFailures") == "2147483647"
+
+
 def test_executors_run_the_python_of_the_driver(spark):
     def interpreter(batches):
         import pyarrow as pa

@@ -83,6 +83,14 @@ def test_bytes_after_the_deadline_raise(clock):
     assert (caught.value.key, caught.value.received) == ("key", 0)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.01, 1000.0])
+def test_the_error_names_the_rule_whose_time_came_first_however_late_it_is_noticed(clock, late):
+    stalled, slow = TransferDeadline(60.0, 10, clock), TransferDeadline(60.0, None, clock)
+    clock.now += 60.0 + late
+    assert "less than 64 KiB arrived within 60 s" in str(stalled.error()), "rule 2 gives 10 bytes 0.2 ms more"
+    assert "not complete within 60 s" in str(slow.error())
+
+
 def test_less_than_64_kib_is_no_progress_in_any_number_of_pieces(clock):
     deadline = TransferDeadline(60.0, MIB, clock)
     clock.now += 30.0

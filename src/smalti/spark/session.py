@@ -131,6 +131,10 @@ def _quiet_conf(options: SparkOptions) -> dict[str, str]:
     }
     if options.is_local:
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if options.master == "local" or options.master.startswith("local["):
+        # The executor is a thread of the driver: one whose heartbeats stay unanswered, after a machine was suspended
+        # for example, would end the whole JVM (exit status 56) ten minutes later, in the middle of another job.
+        conf["spark.executor.heartbeat.maxFailures"] = str(2**31 - 1)
     return conf
 
 

@@ -172,7 +172,7 @@ class TransferDeadline:
 
     def remaining(self) -> float:
         """Return the seconds until the transfer fails if nothing more arrives, never negative: for socket timeouts."""
-        return max(0.0, min(self._marked_at + self.timeout, self._begin + self.total_seconds) - self._clock())
+        return max(0.0, min(self._stalled_at, self._ends_at) - self._clock())
 
     def passed(self) -> bool:
         """Return whether the deadline has passed."""
@@ -183,14 +183,27 @@ class TransferDeadline:
         self._marked_at, self._since_mark = self._clock(), 0
 
     @property
+    def _stalled_at(self) -> float:
+        """Time at which rule 1 ends the transfer."""
+        return self._marked_at + self.timeout
+
+    @property
+    def _ends_at(self) -> float:
+        """Time at which rule 2 ends the transfer."""
+        return self._begin + self.total_seconds
+
+    @property
     def total_seconds(self) -> float:
         """Total time limit of the transfer, seconds."""
         return most_seconds(self.timeout, self.received if self.size is None else self.size)
 
     def error(self) -> StoreTimeout:
-        """Return the error for a passed deadline; its message names the rule that ended the transfer."""
+        """Return the error for a passed deadline; its message names the rule that ended the transfer.
+
+        That is the rule whose time came first, however late this is called.
+        """
         of_all = "" if self.size is None else f" of {self.size}"
-        if self._clock() >= self._begin + self.total_seconds:
+        if self._ends_at <= self._stalled_at:
             why = f"not complete within {self.total_seconds:.0f} s"
         else:
             why = f"less than 64 KiB arrived within {self.timeout:.0f} s"
