@@ -49,7 +49,15 @@ HELP_PAGE = "https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md"
 
 
 class SmaltiError(Exception):
-    """Base of all errors that Smalti raises; keyword facts become attributes. Secrets in addresses are masked."""
+    """Base of all errors that Smalti raises; keyword facts become attributes. Secrets in addresses are masked.
+
+    Examples:
+        >>> try:
+        ...     smalti.open_dataset("s3://bucket/users", version=7)
+        ... except SmaltiError as error:
+        ...     print(type(error).__name__, error.version)
+        VersionNotFound 7
+    """
 
     def __init__(self, message: str = "", /, **facts: Any) -> None:
         super().__init__(message)

@@ -41,8 +41,16 @@ class Java:
 def detect_java(places: Sequence[str] = JAVA_PROGRAMS) -> Java:
     """Return the Java to run Spark on: that of JAVA_HOME, else of PATH, else of `places`; blocks below a second.
 
+    Args:
+        places: Paths of `java`, or patterns of them, that are tried last.
+
     Raises:
         MissingDependency: None is new enough; the message explains how to install one on this machine.
+
+    Examples:
+        >>> java = detect_java()
+        >>> java.version >= 17
+        True
     """
     seen: list[str] = []
     for program in _candidates(os.environ.get("JAVA_HOME"), shutil.which("java"), places):

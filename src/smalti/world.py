@@ -28,6 +28,12 @@ class World:
     """The processes that read: `num_ranks` training processes, spread evenly over `num_hosts` hosts.
 
     The order of an epoch does not depend on it, only its division does.
+
+    Examples:
+        >>> world = World.flat(rank=1, num_ranks=3)
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", world=world)
+        >>> len(dataset)  # samples of this rank
+        5
     """
 
     rank: int = 0

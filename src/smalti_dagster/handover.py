@@ -133,8 +133,9 @@ def open_images(context: dg.AssetExecutionContext, data_set: Declaration) -> Ima
 
     Examples:
         ```python
-        images = open_images(context, photos)
-        small = [file for file in images.files if file.num_bytes < 100_000]
+        @dg.asset(deps=[photos.key("raw")])
+        def num_small(context: dg.AssetExecutionContext) -> int:
+            return sum(file.num_bytes < 100_000 for file in open_images(context, photos).files)
         ```
     """
     facts = upstream(context, data_set.key("raw"))

@@ -37,6 +37,10 @@ class CacheOptions:
 
     Raises:
         ValueError: a field is out of range.
+
+    Examples:
+        >>> cache = CacheOptions(local="/data/cache", cache_limit="100gb")
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", cache=cache)
     """
 
     local: str | None = None

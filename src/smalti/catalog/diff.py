@@ -68,11 +68,19 @@ class VersionDiff:
 def diff(place: Place, a: int | str, b: int | str | None = None) -> VersionDiff:
     """Compare two versions.
 
-    `a` and `b` are numbers or tags; without `b`, the newest.
+    Args:
+        place: Root of the set: a URL, folder or store.
+        a: Number or tag of a version.
+        b: Number or tag of the other one; by default the newest.
 
     Raises:
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version or tag.
+
+    Examples:
+        >>> changes = diff("s3://bucket/users", 1, 2)
+        >>> changes.rows, len(changes.added), len(changes.removed)
+        ((10, 15), 1, 0)
     """
     store = open_store(place)
     return compare(_load(store, a), _load(store, b))

@@ -75,6 +75,14 @@ def merge_index(
         IndexFileError: An index file cannot be trusted.
         StoreError: The store failed.
         TypeError: The arguments are of neither form.
+
+    Examples:
+        >>> for part in range(2):  # in as many processes
+        ...     with MDSWriter(out=f"s3://bucket/set/{part}", columns={"id": "int"}) as writer:
+        ...         writer.write({"id": part})
+        >>> merge_index("s3://bucket/set")
+        >>> smalti.open_dataset("s3://bucket/set").size
+        2
     """
     urls, target, keep_local, timeout = _parse_arguments(args, index_file_urls, out, keep_local, download_timeout)
     local, root = _open_roots(target, storage_options)

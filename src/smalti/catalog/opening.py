@@ -276,15 +276,24 @@ NEWEST = WantedVersion()
 
 
 def load_manifest(place: Place, *, version: int | None = None) -> Manifest:
-    """Load a version of the set at this place (a URL, folder or store), the newest by default.
+    """Load a version of a set.
 
     A plain MDS set, as MosaicML's writer leaves it, opens as version 0 with a digest of its index; so do `index.json`
     and the shards of a version that were copied without `_versions/`.
+
+    Args:
+        place: Root of the set: a URL, folder or store.
+        version: Its number; by default the newest.
 
     Raises:
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version.
         IndexFileError: a manifest or index file cannot be trusted.
+
+    Examples:
+        >>> manifest = load_manifest("s3://bucket/users", version=1)
+        >>> manifest.rows, manifest.schema.columns()
+        (10, {'text': 'str', 'user_id': 'int'})
     """
     return open_version(open_store(place), WantedVersion(version))
 
@@ -355,13 +364,20 @@ def header_of(store: Store, version: int) -> Header:
 
 
 def history(place: Place) -> list[VersionInfo]:
-    """Return all versions at this place (a URL, folder or store), oldest first, with expired ones.
+    """Return all versions of a set, oldest first, with expired ones.
 
     Empty for a plain MDS set. A version whose header cannot be read has a `problem`.
+
+    Args:
+        place: Root of the set: a URL, folder or store.
 
     Raises:
         StoreNotFound: there is no set.
         IndexFileError: the index file of a set without versions cannot be read.
+
+    Examples:
+        >>> [(version.version, version.operation, version.rows) for version in history("s3://bucket/users")]
+        [(1, 'create', 10), (2, 'append', 15)]
     """
     store = open_store(place)
     newest = find_newest(store, lenient=True, skips_unreadable=True)

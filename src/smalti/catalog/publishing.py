@@ -56,9 +56,15 @@ REBASES = 30
 
 
 def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: PublishingClock = SYSTEM) -> Manifest:
-    """Publish the draft's shards as a new version: alone (`create`, `overwrite`) or after the present ones (`append`).
+    """Publish the shards of a draft, which are in the store already, as a new version.
 
     Blocks. Idempotent: it can be called again with the same draft after any failure.
+
+    Args:
+        place: Root of the set: a URL, folder or store.
+        draft: The shards, and what is known of them.
+        mode: `create` or `overwrite`: these shards alone; `append`: after the present ones.
+        clock: The time of this machine; simulations have their own.
 
     Raises:
         DatasetExists: `create`, and there is a set; or the place holds a set that Smalti did not write.
@@ -69,6 +75,11 @@ def publish(place: Place, draft: Draft, *, mode: Mode = "create", clock: Publish
         CatalogError: a shard of the draft is not in the store, or not with its declared size; or a vacuum is removing
             the shards of this write.
         StoreError: the store failed before anything was visible.
+
+    Examples:
+        >>> draft = smalti.load_manifest("s3://bucket/users").redraft(new_write_id(), metadata={"licence": "CC0"})
+        >>> publish("s3://bucket/users", draft, mode="overwrite").metadata["licence"]
+        'CC0'
     """
     store = open_store(place)
     for attempt in range(REBASES):
@@ -150,14 +161,25 @@ def publish_copy(store: Store, draft: Draft, step: VersionStep) -> Manifest:
 def rollback(place: Place, version: int, *, write_id: str | None = None, clock: PublishingClock = SYSTEM) -> Manifest:
     """Publish the content of an earlier version, with its digest, as the newest; a no-op if it is the newest already.
 
-    `write_id` makes a repeated call idempotent: if it is published already, its version is returned. It also works if
-    the newest versions cannot be read; what they recorded is not known then, which is a `DeletedSamplesWarning`.
+    It also works if the newest versions cannot be read; what they recorded is not known then, which is a
+    `DeletedSamplesWarning`.
+
+    Args:
+        place: Root of the set: a URL, folder or store.
+        version: The earlier version.
+        write_id: Makes a repeated call idempotent: if it is published already, its version is returned.
+        clock: The time of this machine; simulations have their own.
 
     Raises:
         VersionNotFound: there is no such version, or a vacuum removed its shards.
         CatalogError: a shard of it is missing.
         CommitConflict: another writer published during the call; nothing was rolled back.
         CommitUnknown: as for `publish`.
+
+    Examples:
+        >>> version = rollback("s3://bucket/users", 1)
+        >>> version.version, version.rows
+        (3, 10)
     """
     store, version = open_store(place), whole_number("version", version)
     found = find_newest(store, skips_unreadable=True)
@@ -205,9 +227,16 @@ def write_index(place: Place) -> Manifest:
     Publishers do that themselves for up to `MAX_LISTED_SHARDS` shards. The next version replaces a longer list: call
     this again after it.
 
+    Args:
+        place: Root of the set: a URL, folder or store.
+
     Raises:
         VersionNotFound: there are no versions.
         CommitUnknown: the store failed; call again.
+
+    Examples:
+        >>> write_index("s3://bucket/users").version
+        2
     """
     store = open_store(place)
     newest = find_newest(store).header

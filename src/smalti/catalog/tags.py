@@ -38,9 +38,13 @@ def tag(
 ) -> int:
     """Tag a version, the newest by default, and return its number. Idempotent.
 
-    A name has 1 to 128 letters, digits and . _ -, not digits alone. With `move`, which needs a store with conditional
-    puts, the tag is moved if another version has it; a `Tag` that was read is moved only if it still is what was read.
-    `metadata` are values that JSON holds, at most 64 kB; without it, a tag that is not moved keeps its own.
+    Args:
+        place: Root of the set: a URL, folder or store.
+        name: 1 to 128 letters, digits and . _ -, not digits alone.
+        version: Number of the version; by default the newest.
+        move: Whether the tag is moved if another version has it, which needs a store with conditional puts; a `Tag`
+            that was read is moved only if it still is what was read.
+        metadata: Values that JSON holds, at most 64 kB; without it, a tag that is not moved keeps its own.
 
     Raises:
         CatalogError: the name is invalid, or another version has it (or other metadata) and `move` is not given.
@@ -48,6 +52,12 @@ def tag(
         StoreNotFound: there is no set.
         VersionNotFound: there is no such version, or a vacuum has removed it.
         CommitConflict: another process moved the tag during the call, or it is not the tag of the version to replace.
+
+    Examples:
+        >>> tag("s3://bucket/users", "stable", 1)
+        1
+        >>> StreamingDataset(remote="s3://bucket/users", tag="stable").size
+        10
     """
     store, key = open_store(place), tag_key(name)
     number = _usable_version(store, whole_or_none("version", version))
@@ -79,9 +89,19 @@ def tag(
 def untag(place: Place, name: str) -> None:
     """Remove a tag; its version may then be removed by a vacuum.
 
+    Args:
+        place: Root of the set: a URL, folder or store.
+        name: The tag.
+
     Raises:
         VersionNotFound: there is no such tag.
         StoreNotFound: there is no set.
+
+    Examples:
+        >>> _ = tag("s3://bucket/users", "stable", 1)
+        >>> untag("s3://bucket/users", "stable")
+        >>> tags("s3://bucket/users")
+        {}
     """
     store = open_store(place)
     read_tag(store, name)
@@ -91,8 +111,16 @@ def untag(place: Place, name: str) -> None:
 def tags(place: Place) -> dict[str, int]:
     """Return all tags: name to version, sorted by name.
 
+    Args:
+        place: Root of the set: a URL, folder or store.
+
     Raises:
         IndexFileError: a tag cannot be read.
+
+    Examples:
+        >>> _ = tag("s3://bucket/users", "stable", 1)
+        >>> tags("s3://bucket/users")
+        {'stable': 1}
     """
     return {name: each.version for name, each in read_tags(place).items()}
 

@@ -156,6 +156,11 @@ def verify(
         IndexFileError: the manifest itself cannot be trusted.
         StoreAuthError: the credentials were refused, so that there is no result.
         StoreTimeout: the store does not answer, so that there is no result.
+
+    Examples:
+        >>> report = verify("s3://bucket/users")
+        >>> report.ok, report.rows, report.problems
+        (True, 15, ())
     """
     store = open_store(place)
     manifest = open_version(store, WantedVersion(version, tag, by_index=False))

@@ -43,7 +43,14 @@ from smalti.writer.tables.versions import begun, derive_write_id, identify, opti
 
 @dataclass(frozen=True)
 class ConversionProgress:
-    """The state of a conversion."""
+    """The state of a conversion.
+
+    Examples:
+        >>> seen = []
+        >>> version = convert("more.csv", "s3://bucket/table", on_progress=seen.append)
+        >>> seen[-1].rows, seen[-1].parts_done == seen[-1].parts
+        (3, True)
+    """
 
     parts_done: int
     parts: int
@@ -133,6 +140,13 @@ def convert(  # noqa: PLR0913  these names are the documented interface
     Warns:
         SourceWarning: Files of the source are left out that may have been meant. The manifest has their number and
             first names, and those of hidden files, as `left_out` of its source in `lineage`.
+
+    Examples:
+        >>> version = convert("photos", "s3://bucket/set", columns={"image": "jpeg", "label": "int"})
+        >>> version.version, version.rows
+        (1, 12)
+        >>> convert("more.csv", "s3://bucket/table", mode="append").rows
+        3
     """
     options = WriteOptions(
         columns=columns,

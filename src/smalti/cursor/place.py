@@ -184,7 +184,15 @@ def _weight(state: Any) -> Weight:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the global order of one epoch, and everything that determines that order."""
+    """A place in the global order of one epoch, and everything that determines that order.
+
+    Examples:
+        >>> cursor = StreamingDataset(remote="s3://bucket/users").cursor()
+        >>> cursor.epoch, cursor.samples
+        (0, 0)
+        >>> cursor.advanced(5).to_state()["sample_in_epoch"]
+        5
+    """
 
     epoch: int
     """Epoch, counting from 0."""

@@ -122,6 +122,11 @@ def forecast_epoch(
 
     Raises:
         SmaltiError: the version or split cannot be opened.
+
+    Examples:
+        >>> forecast = forecast_epoch("s3://bucket/users", ReaderSetup(hosts=2, ranks_on_host=1, batch_size=4))
+        >>> len(forecast.hosts)
+        2
     """
     world = World.of_blocks(0, reader.hosts * reader.ranks_on_host, reader.hosts)
     with closing(
@@ -136,6 +141,18 @@ def run_cost(found: Forecast, reader: ReaderSetup, rates: Rates, *, epochs: int 
 
     A lower bound: fetching, reading and computing are taken to overlap completely, and every host to run as long as the
     slowest one.
+
+    Args:
+        found: Result of `forecast_epoch`.
+        reader: The hosts, ranks and workers of the forecast.
+        rates: Speeds and prices.
+        epochs: Epochs of the run, of which only the first one has an empty cache.
+
+    Examples:
+        >>> reader = ReaderSetup(hosts=2, ranks_on_host=1, batch_size=4)
+        >>> cost = run_cost(forecast_epoch("s3://bucket/users", reader), reader, Rates(), epochs=10)
+        >>> cost.epochs
+        10
     """
     if epochs < 1:
         raise ArgumentError(f"`epochs`: expected 1 or more, found {epochs}")

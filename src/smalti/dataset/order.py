@@ -52,6 +52,12 @@ class OrderOptions:
 
     Raises:
         ValueError: a field is out of range, or none of its choices.
+
+    Examples:
+        >>> order = OrderOptions(tail="drop")  # leave out an incomplete last step
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True, batch_size=4, order=order)
+        >>> len(list(dataset))
+        12
     """
 
     num_canonical_nodes: int | None = None

@@ -353,6 +353,13 @@ def open_dataset(
         StoreNotFound: there is no data set.
         VersionNotFound: there is no such version, tag or split.
         ValueError: both version and tag are given.
+
+    Examples:
+        >>> dataset = open_dataset("s3://bucket/users", version=1)
+        >>> dataset.size
+        10
+        >>> dataset[-1]
+        {'text': 'user 9', 'user_id': 9}
     """
     dataset = StreamingDataset(remote=url, version=version, tag=tag, split=split, **options)
     _ = dataset.stream

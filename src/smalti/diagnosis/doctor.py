@@ -119,6 +119,10 @@ def diagnose(
         write: Also try to create, replace and delete a small object at the place, which is removed again.
         seconds: Time limit of each check; they run side by side.
         on_check: Called with (done, total) after each check that may wait.
+
+    Examples:
+        >>> diagnosis = diagnose("s3://bucket/users")
+        >>> to_do = [finding.to_do for finding in diagnosis.findings if finding.state is State.FAULT]
     """
     begun = time.monotonic()
     folder = detect_cache_folder() if local is None else Path(local).expanduser()

@@ -151,6 +151,11 @@ def measure_reading(
     Raises:
         SmaltiError: the set cannot be opened or read.
         ValueError: `seconds` or one of `threads` is not positive.
+
+    Examples:
+        >>> speeds = measure_reading("s3://bucket/users", seconds=0.1, threads=[1])
+        >>> speeds.samples, speeds.shards
+        (15, 2)
     """
     if seconds <= 0 or not threads or min(threads) < 1:
         raise ArgumentError(f"expected seconds > 0 and threads >= 1, found {seconds} and {tuple(threads)}")

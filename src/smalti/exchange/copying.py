@@ -154,6 +154,11 @@ def copy_version(  # noqa: PLR0913 -- keywords of one operation
         CatalogError: a vacuum at the target removes objects of the same write; or samples were deleted at the target
             that the version may hold, and `restore_erased` is not given.
         StoreError: a store failed; calling again continues.
+
+    Examples:
+        >>> report = copy_version("s3://bucket/users", "/data/copy", version=1)
+        >>> smalti.open_dataset("/data/copy").size
+        10
     """
     if mode not in {"create", "overwrite"}:
         raise ArgumentError(f"`mode` is {mode!r}, expected 'create' or 'overwrite'")

@@ -48,6 +48,11 @@ def sync(
         DatasetExists: the target has versions that the source does not have.
         CatalogError: samples were purged at the target that a version of the source may hold.
         Otherwise: as for `copy_version`.
+
+    Examples:
+        >>> report = sync("s3://bucket/users", "/data/mirror", history=True)
+        >>> [version.source for version in report.versions]
+        [1, 2]
     """
     sides = Sides.open(source, target, options, on_progress, dry_run=dry_run)
     newest = find_newest(sides.source, lenient=True)

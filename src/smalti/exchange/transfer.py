@@ -39,7 +39,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """Limits and checks of a copy."""
+    """Limits and checks of a copy.
+
+    Examples:
+        >>> options = CopyOptions(max_workers=16, read_back=True)
+        >>> report = copy_version("s3://bucket/users", "/data/copy", options=options)
+    """
 
     max_workers: int = 8
     """Objects that are copied at the same time."""

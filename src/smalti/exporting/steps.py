@@ -120,6 +120,11 @@ def export(  # noqa: PLR0913 -- the options of one call
         ChecksumMismatch, FormatError: A shard is damaged.
         StoreError: A store failed; the same call continues.
         ValueError: An option cannot be used.
+
+    Examples:
+        >>> report = export("s3://bucket/users", "s3://bucket/users-parquet", format="parquet")
+        >>> report.num_samples, report.num_files
+        (15, 1)
     """
     _check_options(format, names, compression, workers)
     limit = parse_byte_count(size_limit, what="`size_limit`")

@@ -14,7 +14,12 @@ MAX_COLUMNS = 100_000
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns in stored order: code-point order of their names, unless another writer wrote the shard."""
+    """Columns in stored order: code-point order of their names, unless another writer wrote the shard.
+
+    Examples:
+        >>> Schema.from_columns({"text": "str", "label": "int"}).sizes  # in the order of the names
+        (8, None)
+    """
 
     names: tuple[str, ...]
     encodings: tuple[str, ...]

@@ -94,6 +94,11 @@ def decode_batch(
     Raises:
         ArgumentError: A random crop without `epoch`, or without an id for each image.
         BadImageError: With `index`, the place of the first bad image in the batch.
+
+    Examples:
+        >>> photos = [Path(f"photos/cat/{number}.jpg").read_bytes() for number in range(3)]
+        >>> decode_batch(photos, size=32, crop="center").shape
+        (3, 32, 32, 3)
     """
     options = DecodeOptions(size, crop, layout, interpolation)
     draws = _draws(crop, epoch, sample_ids, len(images))
@@ -195,10 +200,14 @@ def _unaligned(shape: tuple[int, ...]) -> Pixels:
 class DecodeImages:
     """A transform that decodes columns of encoded images into uint8 arrays; other columns stay as they are.
 
-        StreamingDataset(remote=..., transform=DecodeImages(size=224, crop="center"))
-
     Images are decoded by libjpeg-turbo, at its fastest settings, and by Pillow where that cannot read them; see
     `decode_batch`.
+
+    Examples:
+        >>> decode = DecodeImages(size=24, crop="center")
+        >>> dataset = StreamingDataset(remote="s3://bucket/photos", split="train", transform=decode)
+        >>> next(iter(StreamingDataLoader(dataset, batch_size=8)))["image"].shape
+        torch.Size([8, 24, 24, 3])
     """
 
     size: int

@@ -66,10 +66,12 @@ def centre_box(height: int, width: int, size: int | None = None) -> Box:
 class RandomResizedCrop:
     """A random part of each image, mirrored or not, as torchvision's transform of this name draws it.
 
-        DecodeImages(size=224, crop=RandomResizedCrop(seed=7))
-
     It is drawn from (seed, epoch, sample id) and depends on nothing else: neither on the batch nor on the worker, the
     rank or the world. A run that continues from a saved state sees what it would have seen.
+
+    Examples:
+        >>> decode = DecodeImages(size=24, crop=RandomResizedCrop(seed=7))
+        >>> dataset = StreamingDataset(remote="s3://bucket/photos", split="train", transform=decode, shuffle=True)
     """
 
     seed: int = 0

@@ -47,9 +47,17 @@ class ImageHeader:
 def probe_image(data: bytes) -> ImageHeader:
     """Parse the header of an encoded image, without decoding a pixel.
 
+    Args:
+        data: An encoded image, or its beginning with the whole header.
+
     Raises:
         BadImageError: no bytes, none of the five formats, a broken header, or more pixels than `MAX_PIXELS` (half as
             many for formats other than JPEG).
+
+    Examples:
+        >>> header = probe_image(Path("photos/cat/0.jpg").read_bytes())
+        >>> header.width, header.height
+        (64, 48)
     """
     kind = sniff_format(data)
     try:

@@ -65,6 +65,10 @@ def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:
 
     Raises:
         BadImageError: not a whole image; see `probe_image` for what is refused before decoding.
+
+    Examples:
+        >>> decode_rgb(Path("photos/cat/0.jpg").read_bytes()).shape
+        (48, 64, 3)
     """
     return decode_probed(data, probe_image(data), min_size)
 
@@ -194,9 +198,17 @@ def turn_upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def resize_square(pixels: Pixels, size: int) -> Pixels:
-    """Return the centre square of (height, width, 3) pixels as (size, size, 3), bicubic with anti-aliasing.
+    """Return the centre square of an image, resized: bicubic with anti-aliasing.
 
     If the shorter side has `size` pixels already, the square is cut out, as a view.
+
+    Args:
+        pixels: (height, width, 3).
+        size: Side of the square, pixels.
+
+    Examples:
+        >>> resize_square(np.zeros((48, 64, 3), np.uint8), 32).shape
+        (32, 32, 3)
     """
     height, width = pixels.shape[:2]
     side = min(height, width)
@@ -265,7 +277,17 @@ def _fast_torch() -> Any | None:
 
 
 def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Encode pixels, uint8 (height, width, 3), as a baseline 4:2:0 JPEG of that quality (1 to 100)."""
+    """Encode pixels as a baseline 4:2:0 JPEG.
+
+    Args:
+        pixels: uint8 (height, width, 3).
+        quality: 1 to 100.
+
+    Examples:
+        >>> data = encode_jpeg(np.zeros((48, 64, 3), np.uint8), 90)
+        >>> decode_rgb(data).shape
+        (48, 64, 3)
+    """
     if not 1 <= quality <= 100:
         raise ArgumentError(f"`quality` of a JPEG must lie in 1..100, found {quality}")
     data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420", fastdct=False)
@@ -275,8 +297,18 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
     """Return the centre square of an encoded image, upright, `size` pixels on a side, as a JPEG.
 
+    Args:
+        data: An encoded image.
+        size: Side of the square, pixels.
+        quality: Quality of the JPEG, 1 to 100.
+
     Raises:
         BadImageError: not a whole image.
+
+    Examples:
+        >>> image = prepare_jpeg(Path("photos/cat/0.jpg").read_bytes(), size=32, quality=90)
+        >>> (image.width, image.height), (image.source_width, image.source_height)
+        ((32, 32), (64, 48))
     """
     header, orientation = probe_image(data), exif_orientation(data)
     pixels = turn_upright(decode_probed(data, header, size), orientation)
@@ -285,7 +317,16 @@ def prepare_jpeg(data: bytes, *, size: int, quality: int) -> PreparedImage:
 
 
 def thumbnail(data: bytes, size: int) -> Pixels:
-    """Return the centre square of an encoded image, upright, `size` pixels on a side; grey if it does not decode."""
+    """Return the centre square of an encoded image, upright; grey if it does not decode.
+
+    Args:
+        data: An encoded image.
+        size: Side of the square, pixels.
+
+    Examples:
+        >>> thumbnail(Path("photos/cat/0.jpg").read_bytes(), 24).shape
+        (24, 24, 3)
+    """
     try:
         return resize_square(turn_upright(decode_rgb(data, min_size=size), exif_orientation(data)), size)
     except BadImageError:  # one bad file must not prevent an overview
@@ -293,7 +334,17 @@ def thumbnail(data: bytes, size: int) -> Pixels:
 
 
 def contact_sheet(thumbnails: Sequence[Pixels], *, columns: int) -> Pixels:
-    """Return square images of one size row by row, with gaps between them; at least one."""
+    """Return square images row by row, with gaps of `GAP` pixels between them and around.
+
+    Args:
+        thumbnails: Images of one size, at least one.
+        columns: Images in a row.
+
+    Examples:
+        >>> small = thumbnail(Path("photos/cat/0.jpg").read_bytes(), 24)
+        >>> contact_sheet([small] * 4, columns=2).shape[0] == 2 * 24 + 3 * GAP
+        True
+    """
     size = len(thumbnails[0])
     columns = min(columns, len(thumbnails))
     rows, step = -(-len(thumbnails) // columns), size + GAP
@@ -307,7 +358,14 @@ def contact_sheet(thumbnails: Sequence[Pixels], *, columns: int) -> Pixels:
 def thumbnail_grid(images: Sequence[bytes], *, columns: int = 8, size: int = 96) -> bytes:
     """Return a JPEG that shows the images, upright, row by row; one that does not decode is a grey square.
 
-    At least one image is needed, nothing limits their number; `size` is the side of each in pixels.
+    Args:
+        images: Encoded images, at least one.
+        columns: Images in a row.
+        size: Side of each image, pixels.
+
+    Examples:
+        >>> photos = [path.read_bytes() for path in sorted(Path("photos/cat").iterdir())]
+        >>> _ = Path("cats.jpg").write_bytes(thumbnail_grid(photos, columns=3))
     """
     if not images or columns < 1 or size < 1:
         raise ArgumentError(

@@ -76,6 +76,12 @@ def export(
             nothing is left.
         BadImageError: one of the images cannot be decoded.
         FileExistsError: the folder exists.
+
+    Examples:
+        >>> exported = export("s3://bucket/runs/7/model", "exported")
+        >>> program = torch.export.load("exported/program.pt2").module()
+        >>> program(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)).shape
+        torch.Size([1, 2])
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model, model_options)
     target = Path(folder)

@@ -81,6 +81,12 @@ def predict(
         SchemaError: a column does not exist or has no images, or a column exists already.
         TrainingError: there is no such model, its task predicts nothing, or it cannot predict for such a source.
         StoreError: model or source cannot be read.
+
+    Examples:
+        >>> predict("s3://bucket/runs/7/model", "s3://bucket/photos", column="image").version
+        2
+        >>> smalti.open_dataset("s3://bucket/photos", split="train")[0]["predicted_name"] in ("cat", "dog")
+        True
     """
     predictor = model if isinstance(model, Predictor) else Predictor(model, model_options, task=task)
     if column is not None or isinstance(predictor.task, ImageClassification):

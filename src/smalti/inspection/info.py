@@ -128,6 +128,11 @@ def info(place: Place, *, version: int | None = None, tag: str | None = None, sp
         VersionNotFound: there is no such version or tag.
         CatalogError: there is no such split.
         IndexFileError: the manifest cannot be trusted.
+
+    Examples:
+        >>> facts = info("s3://bucket/users")
+        >>> facts.version, facts.rows, [column.name for column in facts.columns]
+        (2, 15, ['text', 'user_id'])
     """
     store = open_store(place)
     try:
@@ -312,6 +317,10 @@ def head(  # noqa: PLR0913
         SchemaError: there is no such column.
         FormatError: a row is damaged.
         ValueError: a number is out of range, or both `version` and `tag` are given.
+
+    Examples:
+        >>> head("s3://bucket/users", rows=2, columns=["user_id"]).rows
+        ({'user_id': 0}, {'user_id': 1})
     """
     count, begin = whole_number("`rows`", rows, 0, MAX_ROWS), whole_number("`offset`", offset, 0)
     found = VersionRows(place, version=version, tag=tag, split=split)

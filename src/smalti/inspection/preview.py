@@ -119,6 +119,11 @@ def preview(  # noqa: PLR0913
     Raises:
         SmaltiError: the classes that `stats` names, and `StoreError` if the file cannot be written.
         ValueError: a number is out of range.
+
+    Examples:
+        >>> page = preview("s3://bucket/photos", "photos.html", rows=4, split="train")
+        >>> page.rows, Path("photos.html").stat().st_size == page.num_bytes
+        (4, True)
     """
     count = whole_number("`rows`", rows, 0, MAX_ROWS)
     limit = parse_byte_count(max_bytes, what="`max_bytes`")

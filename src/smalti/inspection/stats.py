@@ -118,6 +118,11 @@ def stats(  # noqa: PLR0913
         ChecksumMismatch: a shard is not what its manifest says.
         FormatError: a shard or a value is damaged.
         ValueError: `samples` is no number of rows, or both `version` and `tag` are given.
+
+    Examples:
+        >>> columns = {column.name: column for column in stats("s3://bucket/users").columns}
+        >>> columns["user_id"].values.max
+        14
     """
     limit = None if samples is None else whole_number("`samples`", samples, 0)
     rows = VersionRows(place, version=version, tag=tag, split=split)

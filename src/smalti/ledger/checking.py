@@ -53,12 +53,22 @@ class Plan(Protocol):
 def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = None) -> LedgerReport:
     """Check the ledger in `folder`, and return a report of what it proves and what contradicts it.
 
-    `plan` returns the order of a cursor's epoch; with it, every sample id is compared with the plan.
+    Args:
+        folder: Folder of the ledger.
+        plan: Returns the order of a cursor's epoch, with which every sample id is then compared.
 
     Raises:
         StoreNotFound: there is no ledger.
         StoreError: the ledger cannot be read.
         CursorError: `plan` returns the order of other data.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True)
+        >>> loader = StreamingDataLoader(dataset, batch_size=5, ledger="runs/7/ledger")
+        >>> steps = len(list(loader))
+        >>> report = check_ledger("runs/7/ledger")
+        >>> report.ok, report.epochs[0].taken
+        (True, 15)
     """
     report = LedgerReport(str(folder))
     check_folder(folder)

@@ -541,10 +541,21 @@ def read_sample_order(folder: str | Path) -> dict[int, list[int]]:
     The ledger must hold steps (not sums) of an order whose positions do not depend on the world, read without
     replication.
 
+    Args:
+        folder: Folder of the ledger.
+
     Raises:
         StoreNotFound: there is no ledger.
         StoreError: the ledger cannot be read.
         TrainingError: a position was taken twice or never, or the ledger is damaged.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True)
+        >>> loader = StreamingDataLoader(dataset, batch_size=5, ledger="runs/7/ledger")
+        >>> steps = len(list(loader))
+        >>> order = read_sample_order("runs/7/ledger")
+        >>> sorted(order[0]) == list(range(15))
+        True
     """
     report = LedgerReport(str(folder))
     files = read_files(Path(folder), report)

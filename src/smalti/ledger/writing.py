@@ -37,8 +37,15 @@ def claim_life(folder: str | Path) -> int:
 
     One process of a run claims the number and shares it with the other ranks.
 
+    Args:
+        folder: Folder of the ledger.
+
     Raises:
         StoreError: the folder cannot be written.
+
+    Examples:
+        >>> claim_life("runs/7/ledger"), claim_life("runs/7/ledger")
+        (1, 2)
     """
     check_folder(folder)
     folder = Path(folder)
@@ -83,6 +90,13 @@ class LedgerWriter:
     Raises:
         StoreExists: this rank's file of that life exists.
         StoreError: the file cannot be written.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True)
+        >>> with LedgerWriter("runs/7/ledger", life=claim_life("runs/7/ledger"), world=World()) as ledger:
+        ...     steps = len(list(StreamingDataLoader(dataset, batch_size=5, ledger=ledger)))
+        >>> check_ledger("runs/7/ledger").ok
+        True
     """
 
     def __init__(self, folder: str | Path, *, life: int, world: World, mode: str = "steps") -> None:

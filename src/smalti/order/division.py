@@ -38,7 +38,13 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class Division:
-    """The part of an epoch that one rank reads, from a cursor to the epoch's end. Pure."""
+    """The part of an epoch that one rank reads, from a cursor to the epoch's end. Pure.
+
+    Examples:
+        >>> division = Division(epoch_size=100, start=0, batch_size=8, world=World.flat(rank=0, num_ranks=4))
+        >>> division.num_steps, division.num_repeats
+        (4, 28)
+    """
 
     epoch_size: int
     """Samples of the epoch, N."""

@@ -119,11 +119,24 @@ def plan_epoch(
 ) -> "EpochPlan":
     """Return the global order of one epoch over shards of the given sizes (samples, in stored order). Pure.
 
-    With `shuffle=False` the order is the stored one. `affinity` is the part of its shards that a run keeps from each
-    epoch to the next.
+    Args:
+        shard_sizes: Samples of each shard, in stored order.
+        seed: Seed of the run.
+        epoch: Number of the epoch, from 0.
+        canonical_nodes: Parts of equal size in which the samples are mixed.
+        shuffle_block_size: Samples of the window that are mixed with each other; by default as for `OrderOptions`.
+        shuffle: False for the stored order.
+        affinity: Part of its shards that a run keeps from each epoch to the next, in [0, 1].
 
     Raises:
         ValueError: a size, seed, epoch, block size, affinity or number of canonical nodes is out of range.
+
+    Examples:
+        >>> plan = plan_epoch([100, 100, 50], seed=7, epoch=0, canonical_nodes=1)
+        >>> len(plan)
+        250
+        >>> sorted(plan.sample_ids(0, 250)) == list(range(250))
+        True
     """
     sizes = np.asarray(shard_sizes)
     if sizes.ndim != 1 or not (sizes.size == 0 or np.issubdtype(sizes.dtype, np.integer)):

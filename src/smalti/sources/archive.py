@@ -51,15 +51,30 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|dbfs:|/Volumes/")
 
 
 def is_archive(source: str) -> bool:
-    """Return whether a path or URL names an archive that `fetch_archive` unpacks."""
+    """Return whether a path or URL names an archive that `fetch_archive` unpacks.
+
+    Args:
+        source: Path or URL.
+
+    Examples:
+        >>> is_archive("s3://bucket/photos.tar.gz"), is_archive("s3://bucket/photos")
+        (True, False)
+    """
     return _path_of(source).lower().endswith(SUFFIXES)
 
 
 def describe_archive(source: str) -> str:
     """Return the address of an archive without secrets; equal for addresses of the same archive.
 
+    Args:
+        source: Path or URL.
+
     Raises:
         SmaltiError: the address is not one of an archive, or it is refused.
+
+    Examples:
+        >>> describe_archive("https://example.com/photos.zip?X-Amz-Signature=abc")
+        'https://example.com/photos.zip'
     """
     archive = ArchiveSource.parse(source)
     if not _is_web(source):
@@ -265,9 +280,12 @@ class ArchiveLimits:
 def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = None) -> Path:
     """Unpack an archive below `into` and return the folder with the class folders.
 
-    The source is a local path, an http(s) URL, which may be signed, or any URL that `smalti.storage.open_store` takes.
-    Each source gets its own sub-folder of `into`, which a later call reuses. The signature of an address is not part of
-    its identity.
+    The signature of an address is not part of its identity.
+
+    Args:
+        source: Local path, http(s) URL, which may be signed, or any URL that `smalti.open_store` takes.
+        into: Folder in which the archive gets a sub-folder, which a later call reuses.
+        limits: Sizes above which an archive is refused, and the time limit.
 
     Raises:
         StoreNotFound: no such file or URL.
@@ -276,6 +294,12 @@ def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = Non
         StoreError: the source cannot be read, or the folder cannot be written.
         FormatError: not an archive, damaged, encrypted, too large, or a member that would be written outside the
             folder.
+
+    Examples:
+        >>> _ = shutil.make_archive("flowers", "zip", "photos")
+        >>> folder = fetch_archive("flowers.zip", Path("unpacked"), limits=ArchiveLimits(max_files=1000))
+        >>> list_images(str(folder)).classes
+        ('cat', 'dog')
     """
     limits = limits or ArchiveLimits()
     archive = ArchiveSource.parse(source)

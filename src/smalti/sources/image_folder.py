@@ -105,6 +105,10 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
     counted in `left_out`, are hidden files and those of systems, files whose names show that they are no images, those
     outside of the class folders, and what `smalti.sources.listing` leaves out of every source.
 
+    Args:
+        source: Folder or URL with a sub-folder for each class.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         StoreNotFound: there is no such folder, or it is empty.
         StoreError: the source cannot be listed; `StoreAuthError` when credentials are missing or refused, or a folder
@@ -113,6 +117,11 @@ def list_images(source: str, *, storage_options: Mapping[str, Any] | None = None
 
     Warns:
         SourceWarning: images or links are left out, or the first folders seem to be splits.
+
+    Examples:
+        >>> folder = list_images("photos")
+        >>> folder.classes, folder.counts
+        (('cat', 'dog'), {'cat': 6, 'dog': 6})
     """
     folder = inventory_of(source, storage_options)
     shown = redact_address(folder.source)

@@ -282,6 +282,14 @@ def add_columns(
         SchemaError: A column exists already or cannot be stored, a sample has no values, or has them twice.
         TypeError: `values` is neither a function nor a DataFrame of Spark.
         CommitConflict: Another writer published in between; this call published nothing.
+
+    Examples:
+        >>> def lengths(batch):
+        ...     return {"length": [len(text) for text in batch["text"]]}
+        >>> add_columns("s3://bucket/users", {"length": "int32"}, lengths).version
+        3
+        >>> int(smalti.open_dataset("s3://bucket/users")[0]["length"])
+        6
     """
     if not callable(values):
         require_frame(values, "`values`, where it is no function,")
@@ -313,10 +321,20 @@ def drop_columns(
 ) -> Manifest:
     """Publish a version without `names`, columns that `add_columns` added; earlier versions keep them. Blocks.
 
+    Args:
+        out: Root of the set: a URL, folder or store.
+        names: Columns that `add_columns` added.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         StoreNotFound: There is no version.
         SchemaError: A column was not added by `add_columns`, or only together with others that are not named.
         CommitConflict: Another writer published in between.
+
+    Examples:
+        >>> _ = add_columns("s3://bucket/users", {"even": "uint8"}, lambda batch: {"even": batch["user_id"] % 2 == 0})
+        >>> drop_columns("s3://bucket/users", ["even"]).version
+        4
     """
     store = open_store(out, storage_options)
     base = _newest(store)

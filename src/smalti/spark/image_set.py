@@ -56,6 +56,11 @@ def reshard_images(  # noqa: PLR0913  these names are the documented interface
     Raises:
         BadImageError: The policy is `fail`, and a new or changed file is no image.
         Otherwise: As for `reshard_files`.
+
+    Examples:
+        >>> version = reshard_images(spark, list_images("photos"), "s3://bucket/set")
+        >>> version.rows
+        12
     """
     chosen = options or PrepareOptions()
     require_size(chosen)

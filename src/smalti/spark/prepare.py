@@ -124,14 +124,23 @@ def prepare_images(
 ) -> "DataFrame":
     """Return the images of a folder as rows of a DataFrame; lazy.
 
-    With `only`, the rows of the files with these paths, equal to their rows in the whole folder.
-
     Columns: image (binary: a square RGB JPEG, upright; the file's own bytes if `size` is None), label (int: index into
     `folder.classes`), class_name (string), width and height (int, of the image as stored), split (string: `train`,
     `validation` or `test`), path (string, relative to the source), error (string, null for an image that is usable;
     carries the policy `on_bad_image`).
 
     Rows are mixed over classes; the same folder and options give the same rows in the same partitions everywhere.
+
+    Args:
+        spark: The session.
+        folder: Result of `list_images`.
+        options: Size, quality, splits and bad images.
+        only: Paths of files whose rows are wanted alone; they equal those of the whole folder.
+
+    Examples:
+        >>> rows = prepare_images(spark, list_images("photos"), PrepareOptions(size=32))
+        >>> rows.where("label = 0").count()
+        6
     """
     frame = prepare_with_sizes(spark, folder, options or PrepareOptions(), only=only)
     return select_columns(frame, [(name, name) for name in frame.columns if name not in SOURCE_SIZE])

@@ -193,6 +193,14 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
         SchemaError: A column cannot be stored, there are no rows at all, or the set has columns of `add_columns`.
         CommitConflict: Another writer published in between; this call published nothing.
         Otherwise: As for `dataframe_to_mds`.
+
+    Examples:
+        >>> def prepare(spark, paths):  # rows of these files alone, each with its file in column `path`
+        ...     rows = [(path, Path(path).stat().st_size) for path in paths]
+        ...     return spark.createDataFrame(rows, "path string, num_bytes long")
+        >>> files = [SourceFile(f"photos/cat/{number}.jpg", fingerprint="1") for number in range(3)]
+        >>> reshard_files(spark, files, "s3://bucket/set", prepare=prepare, recipe="v1").rows
+        3
     """
     options = WriteOptions(
         columns=columns,

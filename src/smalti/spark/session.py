@@ -67,8 +67,16 @@ def build_session(options: SparkOptions | None = None) -> "SparkSession":
     Blocks until the JVM is up, some 3 to 10 seconds. The caller stops the session with `session.stop()`. A session
     whose JVM has ended, for lack of memory for example, is replaced by a new one.
 
+    Args:
+        options: Where Spark runs, and its resources; by default this machine.
+
     Raises:
         MissingDependency: PySpark is not installed, or no Java that Spark runs on.
+
+    Examples:
+        >>> spark = build_session(SparkOptions(master="local[4]", driver_memory="8g"))
+        >>> spark.range(3).count()
+        3
     """
     options = options or SparkOptions()
     builder_type = _session_type().builder
@@ -200,10 +208,9 @@ def hadoop_settings(url: str, storage_options: Mapping[str, Any]) -> dict[str, s
         url: Address of the store: s3://, gs:// or abfs://; others need no settings.
         storage_options: What `open_store` gets: keyword arguments of s3fs, gcsfs or adlfs.
 
-    Example:
+    Examples:
         >>> for name, value in hadoop_settings("s3://lake/photos", {"key": "me", "secret": "..."}).items():
         ...     spark.conf.set(name, value)
-        >>> spark.read.csv("s3://lake/labels.csv")
     """
     build = _SETTINGS.get(service_of(url))
     settings = {} if build is None else build(url, storage_options)

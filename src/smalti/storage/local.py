@@ -55,7 +55,14 @@ _SYNC_FILE_RANGE_WRITE = 2  # of linux/fs.h: start to write dirty pages, without
 
 
 class LocalStore(Store):
-    """The store of one folder, which the first put creates."""
+    """The store of one folder, which the first put creates.
+
+    Examples:
+        >>> store = LocalStore("/data/notes")
+        >>> store.put("first.txt", b"hello")
+        >>> store.get("first.txt")
+        b'hello'
+    """
 
     replaces_conditionally = True
 

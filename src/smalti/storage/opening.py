@@ -39,6 +39,11 @@ def open_store(url: Place, options: Mapping[str, Any] | None = None) -> Store:
     Raises:
         StoreError: the address is empty, has an unknown scheme, a password, a signature, or no bucket.
         TypeError: it is neither text nor a path nor a store.
+
+    Examples:
+        >>> store = open_store("s3://bucket/users")
+        >>> store.exists("index.json")
+        True
     """
     if isinstance(url, Store):
         return url

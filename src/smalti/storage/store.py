@@ -162,6 +162,14 @@ class Store(ABC):
     Keys are relative to the root URL and '/'-separated. Every method is thread-safe, has a deadline, and raises only
     `StoreError` and its subclasses. Puts are atomic: readers see an object whole or not at all. Stores can be pickled;
     each process makes its own connections.
+
+    Examples:
+        >>> store = smalti.open_store("s3://bucket/notes")
+        >>> store.put("a/first.txt", b"hello")
+        >>> store.get_range("a/first.txt", 1, 3)
+        b'el'
+        >>> [(info.key, info.num_bytes) for info in store.list("a/")]
+        [('a/first.txt', 5)]
     """
 
     url: str

@@ -76,6 +76,12 @@ class Stream:
         ValueError: `remote` is not given, or both `version` and `tag` are; or weights contradict each other or are
             out of range; or `columns` is empty.
         TypeError: `columns` is not a list of names, or an argument is given that is elsewhere since an earlier release.
+
+    Examples:
+        >>> mostly = Stream(remote="s3://bucket/users", proportion=0.9)
+        >>> seldom = Stream(remote="s3://bucket/more-users", proportion=0.1)
+        >>> StreamingDataset(streams=[mostly, seldom], shuffle=True).num_streams
+        2
     """
 
     remote: str | Store | None = None

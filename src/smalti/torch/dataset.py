@@ -107,10 +107,19 @@ class LoaderReader(EpochReader):
 
 
 class StreamingDataset(CoreDataset, IterableDataset[Any]):
-    """A `smalti.dataset.StreamingDataset` that torch's loaders accept; give it to a `StreamingDataLoader`.
+    """Samples of a shard set or of a mixture of several, for a `StreamingDataLoader`, by id, or iterated one by one.
 
     A rank's t-th batch is read by worker t mod W, so the batches do not depend on the number of workers. Torch's own
     DataLoader, with the same `batch_size` as the dataset, reads the same samples one by one: see docs/frameworks.md.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/photos", split="train", shuffle=True, batch_size=8)
+        >>> dataset.size
+        32
+        >>> dataset[0]["class_name"]
+        'cat'
+        >>> len([sample["label"] for sample in dataset])  # one epoch
+        32
     """
 
     _smalti_reader = LoaderReader
@@ -153,7 +162,14 @@ def view_for_loader(
 
 
 class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):
-    """A `smalti.dataset.local.LocalDataset` for `torch.utils.data.DataLoader` with any sampler."""
+    """The samples of a complete shard set in a local folder, for torch's `DataLoader` with any sampler.
+
+    Examples:
+        >>> from torch.utils.data import DataLoader
+        >>> dataset = LocalDataset("/data/users", columns=["user_id"])
+        >>> next(iter(DataLoader(dataset, batch_size=3)))
+        {'user_id': tensor([0, 1, 2])}
+    """
 
     def __getitems__(self, sample_ids: list[int]) -> list[dict[str, Any]]:
         """Return the samples of one batch; torch's loader calls this instead of `__getitem__` for each sample."""

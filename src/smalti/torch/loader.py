@@ -73,6 +73,16 @@ class StreamingDataLoader(DataLoader[Any]):
             folder for each loader of a run. The first iteration begins a new life there, which is collective where a
             process group runs. Or this rank's own `LedgerWriter`.
         kwargs: DataLoader's other arguments. `shuffle`, `sampler` and `batch_sampler` belong to the dataset.
+
+    Examples:
+        >>> dataset = StreamingDataset(remote="s3://bucket/users", shuffle=True)
+        >>> loader = StreamingDataLoader(dataset, batch_size=5)
+        >>> for batch in loader:
+        ...     state = loader.state_dict()  # save it with the model
+        ...     break
+        >>> loader.load_state_dict(state)
+        >>> sum(len(batch["user_id"]) for batch in loader)  # the other 10 of 15
+        10
     """
 
     def __init__(

@@ -24,6 +24,10 @@ def gather_world() -> World:
 
     LOCAL_WORLD_SIZE is not used: TorchDistributor sets it to 1 for every process of a machine. Without a process group
     this is `detect_world()`; no group is created.
+
+    Examples:
+        >>> gather_world().num_ranks  # without a process group
+        1
     """
     if not group_runs():
         return detect_world()

@@ -207,6 +207,12 @@ def compact(
         CommitConflict: another writer replaced the content during the call; nothing of this compaction is visible.
         CommitUnknown: the store stopped answering while publishing; nothing was removed.
         StoreError: the store failed; nothing was published.
+
+    Examples:
+        >>> len(smalti.load_manifest("s3://bucket/users").shards)
+        2
+        >>> len(compact("s3://bucket/users").shards)
+        1
     """
     store = open_store(place)
     base = _BaseVersion.of(store, load_manifest(store))

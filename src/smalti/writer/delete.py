@@ -103,6 +103,13 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
         CommitConflict: others kept publishing; nothing of this deletion is visible. Call again.
         CommitUnknown: the store stopped answering while publishing; call again.
         StoreError: the store failed; calling again continues.
+
+    Examples:
+        >>> report = delete("s3://bucket/users", [("user_id", "in", [3, 17])])
+        >>> report.num_deleted, report.version
+        (1, 3)
+        >>> smalti.open_dataset("s3://bucket/users").size
+        14
     """
     store = open_store(place)
     options = (purge if isinstance(purge, PurgeOptions) else PurgeOptions()) if purge else None

@@ -43,7 +43,13 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class PurgeOptions:
-    """Options of a purge, beside the retirement of versions that hold chosen samples."""
+    """Options of a purge, beside the retirement of versions that hold chosen samples.
+
+    Examples:
+        >>> report = delete("s3://bucket/users", [("user_id", "==", 3)], purge=PurgeOptions(tags="move"))
+        >>> [version.version for version in report.purge.retired]
+        [1, 2]
+    """
 
     tags: Literal["refuse", "remove", "move"] = "refuse"
     """The treatment of tags of versions that have to go: refuse the call, remove them, or move them to the newest."""

@@ -115,6 +115,11 @@ def vacuum(
         CommitConflict: other writers kept publishing; nothing was removed.
         CommitUnknown: the store stopped answering; nothing was removed.
         StoreError: the store failed; calling again continues.
+
+    Examples:
+        >>> vacuum("s3://bucket/users", older_than="30d").expired  # what it would remove
+        ()
+        >>> report = vacuum("s3://bucket/users", older_than="30d", dry_run=False)
     """
     store, limit = open_store(place), checked_limit(older_than, whose="writer or reader", unsafe_ttl=unsafe_ttl)
     check_set(store)

@@ -20,7 +20,14 @@ class PredicateBase(ABC):
 
 
 class in_set(PredicateBase):  # noqa: N801 -- Petastorm's name
-    """Rows whose value is in a set."""
+    """Rows whose value is in a set.
+
+    Examples:
+        >>> chosen = in_set({1}, "label")
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, predicate=chosen) as reader:
+        ...     sorted(next(reader).id.tolist())
+        [1, 3, 5, 7, 9]
+    """
 
     def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
         self._values, self._field = list(inclusion_values), predicate_field
@@ -35,7 +42,11 @@ class in_set(PredicateBase):  # noqa: N801 -- Petastorm's name
 
 
 class in_intersection(PredicateBase):  # noqa: N801
-    """Rows whose list contains at least one value of a set."""
+    """Rows whose list contains at least one value of a set.
+
+    Examples:
+        >>> tagged = in_intersection({"cat", "dog"}, "tags")
+    """
 
     def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
         self._values, self._field = set(inclusion_values), _predicate_field
@@ -50,7 +61,14 @@ class in_intersection(PredicateBase):  # noqa: N801
 
 
 class in_lambda(PredicateBase):  # noqa: N801
-    """Rows selected by a function, called with a Series for each column, and with `state_arg` if that is not None."""
+    """Rows selected by a function, called with a Series for each column, and with `state_arg` if that is not None.
+
+    Examples:
+        >>> chosen = in_lambda(["label"], lambda label: label == 1)
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, predicate=chosen) as reader:
+        ...     sorted(next(reader).id.tolist())
+        [1, 3, 5, 7, 9]
+    """
 
     def __init__(
         self, predicate_fields: Sequence[str], predicate_func: Callable[..., Any], state_arg: Any = None
@@ -70,7 +88,14 @@ class in_lambda(PredicateBase):  # noqa: N801
 
 
 class in_negate(PredicateBase):  # noqa: N801
-    """Rows that another predicate rejects."""
+    """Rows that another predicate rejects.
+
+    Examples:
+        >>> chosen = in_negate(in_set({0}, "label"))
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, predicate=chosen) as reader:
+        ...     sorted(next(reader).id.tolist())
+        [1, 3, 5, 7, 9]
+    """
 
     def __init__(self, predicate: PredicateBase) -> None:
         self._predicate = predicate
@@ -85,7 +110,14 @@ class in_negate(PredicateBase):  # noqa: N801
 
 
 class in_reduce(PredicateBase):  # noqa: N801
-    """Rows for which `reduce_func` (`all`, `any`, or your own) of the results of several predicates is true."""
+    """Rows for which `reduce_func` (`all`, `any`, or your own) of the results of several predicates is true.
+
+    Examples:
+        >>> chosen = in_reduce([in_set({1}, "label"), in_set(range(20), "id")], all)
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, predicate=chosen) as reader:
+        ...     sorted(next(reader).id.tolist())
+        [1, 3, 5, 7, 9]
+    """
 
     def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[Sequence[bool]], bool]) -> None:
         self._predicates, self._reduce = list(predicate_list), reduce_func
@@ -105,6 +137,10 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801
     """Rows of one part of a split by the hash of a column; each value is in the same part as in Petastorm.
 
     `fraction_list` has the sizes of the parts, such as [0.8, 0.2]; `subset_index` counts from 0.
+
+    Examples:
+        >>> training = in_pseudorandom_split([0.8, 0.2], 0, "id")
+        >>> validation = in_pseudorandom_split([0.8, 0.2], 1, "id")
     """
 
     def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:

@@ -199,6 +199,12 @@ class DataLoader(LoaderBase):
         batch_size: rows per rank and step.
         collate_fn: makes a batch from a list of rows; with the default, columns become tensors directly.
         shuffling_queue_capacity: minimal number of rows to mix; there is no queue.
+
+    Examples:
+        >>> reader = make_batch_reader("file:///data/rows.parquet", num_epochs=1)
+        >>> with DataLoader(reader, batch_size=5) as loader:
+        ...     [len(batch["id"]) for batch in loader]
+        [5, 5]
     """
 
     def __init__(
@@ -231,6 +237,12 @@ class BatchedDataLoader(LoaderBase):
 
     Args:
         transform_fn: makes a tensor from an array; by default `torch.as_tensor`.
+
+    Examples:
+        >>> reader = make_batch_reader("file:///data/rows.parquet", num_epochs=1)
+        >>> with BatchedDataLoader(reader, batch_size=5) as loader:
+        ...     [len(batch["id"]) for batch in loader]
+        [5, 5]
     """
 
     def __init__(
@@ -263,6 +275,12 @@ class InMemBatchedDataLoader:
 
     Raises:
         TypeError: a column is not numeric.
+
+    Examples:
+        >>> reader = make_batch_reader("file:///data/rows.parquet", num_epochs=1)
+        >>> with InMemBatchedDataLoader(reader, batch_size=5) as loader:
+        ...     [len(batch["id"]) for batch in loader]
+        [5, 5]
     """
 
     def __init__(

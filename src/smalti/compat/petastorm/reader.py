@@ -143,6 +143,11 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
         FormatError: a file is not a Parquet file, or is damaged.
         SchemaError: files have different columns, or a requested column does not exist.
         NoDataAvailableError: there are no rows.
+
+    Examples:
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, batch_size=5) as reader:
+        ...     sum(len(batch.id) for batch in reader)
+        10
     """
     _check(reader_pool_type, cache_type, shuffle_rows, shuffle_row_groups, rowgroup_selector)
     workers_count = whole_number("workers_count", workers_count, 1, 1024)

@@ -13,7 +13,17 @@ EditField = tuple[str, Any, Sequence[int | None], bool]
 
 
 def edit_field(name: str, numpy_dtype: Any, shape: Sequence[int | None], nullable: bool = False) -> EditField:  # noqa: FBT001, FBT002 -- Petastorm's signature
-    """Return an entry of `edit_fields`."""
+    """Return an entry of `edit_fields`.
+
+    Args:
+        name: Name of the column.
+        numpy_dtype: Type of its values, or of their elements.
+        shape: Shape of a value; None for a varying side.
+        nullable: Whether values may be missing.
+
+    Examples:
+        >>> spec = TransformSpec(edit_fields=[edit_field("features", np.uint8, (32, 32, 3))])
+    """
     return name, numpy_dtype, shape, nullable
 
 
@@ -41,6 +51,12 @@ class TransformSpec:
     Raises:
         ValueError: `removed_fields` and `selected_fields` are both given, or an entry of `edit_fields` is neither a
             tuple of four nor a UnischemaField.
+
+    Examples:
+        >>> spec = TransformSpec(lambda rows: rows.assign(id=rows["id"] + 100), selected_fields=["id"])
+        >>> with make_batch_reader("file:///data/rows.parquet", num_epochs=1, transform_spec=spec) as reader:
+        ...     sorted(next(reader).id.tolist())[:2]
+        [100, 101]
     """
 
     def __init__(

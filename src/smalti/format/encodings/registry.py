@@ -72,6 +72,21 @@ def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) 
         SchemaError: The name is one of MDS's own or malformed, or another factory has it. Registering the same factory
             again, as a module that is imported twice or a notebook cell that is run twice does, is allowed: the newest
             definition counts.
+
+    Examples:
+        >>> class Words(Encoding):
+        ...     def __init__(self, name, parameters):
+        ...         super().__init__(name)
+        ...     def encode(self, value):
+        ...         return " ".join(value).encode()
+        ...     def decode(self, data):
+        ...         return data.decode().split(" ")
+        >>> register_encoding("words", Words)
+        >>> with MDSWriter(out="s3://bucket/set", columns={"tokens": "words"}) as writer:
+        ...     writer.write({"tokens": ["a", "cat"]})
+        >>> smalti.open_dataset("s3://bucket/set")[0]
+        {'tokens': ['a', 'cat']}
+        >>> unregister_encoding("words")
     """
     if override:
         _override(name, make)
@@ -98,7 +113,11 @@ def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) 
 
 
 def unregister_encoding(name: str) -> None:
-    """Remove the factory of `name`; an encoding of MDS itself takes its place again. A no-op without a factory."""
+    """Remove the factory of `name`; an encoding of MDS itself takes its place again. A no-op without a factory.
+
+    Args:
+        name: Name that was registered.
+    """
     if _overrides.pop(name, None) is not None or _registered.pop(name, None) is not None:
         _count_replacement(name)
 

@@ -20,8 +20,16 @@ def register(spark: "SparkSession") -> None:
     Spark finds it by itself where smalti is installed for the Python of the driver, or of the server of Spark Connect.
     Limits that the session has are kept; a source cannot set them, and Spark's own make writes of pictures slower.
 
+    Args:
+        spark: The session.
+
     Raises:
         MissingDependency: PySpark is older than 4.0, which has no data sources in Python.
+
+    Examples:
+        >>> register(spark)
+        >>> spark.read.format("mds").load("s3://bucket/users").count()
+        15
     """
     source = _source_class() if hasattr(spark, "dataSource") else None
     if source is None:

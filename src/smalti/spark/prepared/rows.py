@@ -53,9 +53,21 @@ def read_prepared(
     Columns are those of `prepare_images` except `error`. Parquet files are read in partitions of about 16 MB, and
     rows have the same order everywhere. Files are read through Smalti's stores, so that Spark needs no connector.
 
+    Args:
+        spark: The session.
+        path: Path or URL of `update_prepared`.
+        version: A version; by default the newest.
+        tag: A tag in place of a version.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         StoreNotFound: Nothing was prepared there. When evaluated: a vacuum has removed a file of the version.
         Otherwise: As for `load_prepared`.
+
+    Examples:
+        >>> update = update_prepared(spark, list_images("photos"), "s3://bucket/prepared")
+        >>> read_prepared(spark, "s3://bucket/prepared").count()
+        12
     """
     return read_rows(spark, load_prepared(path, version=version, tag=tag, storage_options=storage_options))
 

@@ -129,8 +129,19 @@ def prepared_files(
 ) -> PreparedFiles:
     """Return the files of a version of prepared images, the newest by default. Needs no Spark.
 
+    Args:
+        path: Path or URL of `update_prepared`.
+        version: A version; by default the newest.
+        tag: A tag in place of a version.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         Otherwise: As for `load_prepared`.
+
+    Examples:
+        >>> update = update_prepared(spark, list_images("photos"), "s3://bucket/prepared")
+        >>> len(prepared_files("s3://bucket/prepared").images)
+        1
     """
     store = open_store(path, storage_options)
     manifest = _manifest(store, version, tag)
@@ -147,10 +158,21 @@ def load_prepared(
 ) -> PreparedTable:
     """Return a version of the prepared images at a path of `update_prepared`, the newest by default. Needs no Spark.
 
+    Args:
+        path: Path or URL of `update_prepared`.
+        version: A version; by default the newest.
+        tag: A tag in place of a version.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         StoreNotFound: Nothing was prepared there.
         VersionNotFound: There is no such version or tag, or a vacuum has removed it.
         FormatError: The version holds no prepared images, or its files are damaged.
+
+    Examples:
+        >>> update = update_prepared(spark, list_images("photos"), "s3://bucket/prepared")
+        >>> load_prepared("s3://bucket/prepared").rows
+        12
     """
     store = open_store(path, storage_options)
     return table_in(store, _manifest(store, version, tag))

@@ -111,6 +111,11 @@ def update_prepared(
         CommitConflict: Another update published in between; this one published nothing.
         StoreError: An image cannot be read, or the result cannot be written.
         Otherwise: As for `catalog.publish`.
+
+    Examples:
+        >>> update = update_prepared(spark, list_images("photos"), "s3://bucket/prepared")
+        >>> update.prepared, update.kept
+        (12, 0)
     """
     options, store = options or PrepareOptions(), open_store(path, storage_options)
     require_size(options)
@@ -139,8 +144,19 @@ def find_prepared(
 ) -> PreparedUpdate | None:
     """Return what `update_prepared` would, if there is nothing to do for it, else None. Needs no Spark.
 
+    Args:
+        folder: Result of `list_images`.
+        path: Path or URL of `update_prepared`.
+        options: Those of `update_prepared`.
+        storage_options: Options of the store's client, such as credentials.
+
     Raises:
         Otherwise: As for `update_prepared`.
+
+    Examples:
+        >>> update = update_prepared(spark, list_images("photos"), "s3://bucket/prepared")
+        >>> find_prepared(list_images("photos"), "s3://bucket/prepared").kept  # nothing to do
+        12
     """
     options = options or PrepareOptions()
     require_size(options)

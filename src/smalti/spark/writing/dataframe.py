@@ -107,6 +107,12 @@ def dataframe_to_mds(  # noqa: PLR0913  these names are the documented interface
         StoreError: The store failed for longer than its retries.
         ValueError: An option has an unusable value.
         TypeError: `dataframe` is no DataFrame of Spark; the message has the call that makes one of it.
+
+    Examples:
+        >>> frame = spark.createDataFrame([(1, "one"), (2, "two")], "id int, text string")
+        >>> version = dataframe_to_mds(frame, "s3://bucket/set", compression="zstd")
+        >>> version.rows, version.schema.columns()
+        (2, {'id': 'int32', 'text': 'str'})
     """
     require_frame(dataframe, "`dataframe`", is_set=True)
     options = WriteOptions(

@@ -115,7 +115,12 @@ class TaskOptions:
 
 @configuration
 class ImageOptions(TaskOptions):
-    """The options of image classification."""
+    """The options of image classification.
+
+    Examples:
+        >>> options = {"image_size": 128, "label_smoothing": 0.0, "augment": False}
+        >>> config = TrainConfig(data="s3://bucket/photos", run_dir="s3://bucket/runs/8", task_options=options)
+    """
 
     factory = "smalti.torch.train.tasks.images:ImageClassification"
 
@@ -143,7 +148,16 @@ class ImageOptions(TaskOptions):
 
 @configuration
 class LanguageOptions(TaskOptions):
-    """The options of language models: of the next token of blocks of tokens."""
+    """The options of language models: of the next token of blocks of tokens.
+
+    Examples:
+        >>> config = TrainConfig(
+        ...     data="s3://bucket/tokens",
+        ...     run_dir="s3://bucket/runs/8",
+        ...     task="language-model",
+        ...     task_options={"vocabulary": 32_000, "block": 512},
+        ... )
+    """
 
     factory = "smalti.torch.train.tasks.rows:LanguageModel"
     data_options = ("column", "vocabulary", "ignore")
@@ -165,7 +179,16 @@ class LanguageOptions(TaskOptions):
 
 @configuration
 class TabularOptions(TaskOptions):
-    """The options of regressions on tables: of a number from the numbers of a row."""
+    """The options of regressions on tables: of a number from the numbers of a row.
+
+    Examples:
+        >>> config = TrainConfig(
+        ...     data="s3://bucket/houses",
+        ...     run_dir="s3://bucket/runs/8",
+        ...     task="tabular-regression",
+        ...     task_options={"features": ["rooms", "built"], "target": "price"},
+        ... )
+    """
 
     factory = "smalti.torch.train.tasks.rows:TabularRegression"
     data_options = ("target",)
@@ -278,7 +301,13 @@ def check_tracking_address(address: str) -> str:
 
 @configuration
 class RunConfig:
-    """The place of a run, its data, and the processes that are its ranks."""
+    """The place of a run, its data, and the processes that are its ranks.
+
+    Examples:
+        >>> run = RunConfig(run_dir="s3://bucket/runs/8", launcher="processes", num_processes=2)
+        >>> run.keep_checkpoints
+        2
+    """
 
     data: MaybeEmpty = ""
     """URL or path of the shard set."""
@@ -418,7 +447,19 @@ class RunConfig:
 
 @configuration
 class TrainConfig(RunConfig):
-    """The settings of a training run. Equal configurations on equal data give the same sample order."""
+    """The settings of a training run. Equal configurations on equal data give the same sample order.
+
+    Examples:
+        >>> config = TrainConfig(
+        ...     data="s3://bucket/photos",
+        ...     run_dir="s3://bucket/runs/8",
+        ...     task_options={"image_size": 32},
+        ...     keep_best="max accuracy",
+        ...     keep="best",
+        ... )
+        >>> config.batch_size
+        32
+    """
 
     data: Text = field()  # required: without a value here, the default of `RunConfig` would be inherited
     """URL or path of the shard set."""

@@ -40,6 +40,11 @@ def read_config(
     Raises:
         SchemaError: the file is not YAML, or a key or value is wrong; the message names the line and near names.
         OSError: the file cannot be read.
+
+    Examples:
+        >>> _ = Path("run.yaml").write_text("{data: s3://bucket/photos, run_dir: s3://bucket/runs/8}")
+        >>> read_config("run.yaml", ["epochs=3"]).epochs
+        3
     """
     entries = _Entries(redact_address(str(path)))
     entries.read(_text_of(path, entries.file))

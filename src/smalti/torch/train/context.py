@@ -46,7 +46,22 @@ class Checkpoint:
 
 
 class Context:
-    """The argument of a training function, on each rank."""
+    """The argument of a training function, on each rank.
+
+    Examples:
+        >>> def fit(context):
+        ...     model = torch.nn.Linear(1, 1).to(context.device)
+        ...     checkpoint = context.latest()  # None at the first start
+        ...     step = 0 if checkpoint is None else checkpoint.step
+        ...     for batch in context.dataloader(batch_size=5):
+        ...         loss = model(batch["user_id"][:, None].float()).mean()
+        ...         step += 1
+        ...         context.report({"loss": loss}, step=step)
+        ...     context.save(step, {"model": model.state_dict()})
+        ...     return step
+        >>> launch(fit, data="s3://bucket/users", run_dir="s3://bucket/runs/8")
+        3
+    """
 
     def __init__(self, life: Life, run: RunConfig, config: Any) -> None:
         self.config = config
@@ -275,7 +290,7 @@ class Context:
             A float, or a tensor of the shape and device of `value`, computed in double precision. Its dtype is that of
             `value`; for integers and booleans, sums are int64 and means float64.
 
-        Example:
+        Examples:
             >>> loss = context.reduce(loss_sum, "sum") / context.reduce(num_samples, "sum")
         """
         if how not in ("mean", "sum"):
@@ -315,7 +330,7 @@ class Context:
 
         What the function returns then is the result of the run, and the event `end` has the reason.
 
-        Example:
+        Examples:
             >>> if loss > best:
             ...     context.stop("the loss rises")
         """

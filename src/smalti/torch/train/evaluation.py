@@ -85,6 +85,11 @@ def evaluate_model(
         SchemaError: the split has no samples, the data lack a column that the task reads, or the task cannot be
             imported.
         SmaltiError: model or data cannot be read; see the classes.
+
+    Examples:
+        >>> evaluation = evaluate_model("s3://bucket/runs/7/model", "s3://bucket/photos")
+        >>> evaluation.samples, evaluation.classes
+        (8, ('cat', 'dog'))
     """
     predictor = Predictor(model, model_options, task=task)
     manifest = load_manifest(open_store(data, options.get("storage_options")), version=version)

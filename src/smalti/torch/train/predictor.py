@@ -53,6 +53,13 @@ class Predictor:
         TrainingError: there is no such model.
         SchemaError: its task cannot be imported.
         StoreError: it cannot be read.
+
+    Examples:
+        >>> predictor = Predictor("s3://bucket/runs/7/model")
+        >>> predictor.class_names
+        ('cat', 'dog')
+        >>> predictor.probabilities([Path("photos/cat/0.jpg").read_bytes()]).shape
+        torch.Size([1, 2])
     """
 
     def __init__(

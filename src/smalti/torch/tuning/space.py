@@ -83,8 +83,16 @@ def _dimension(name: str, entry: Any) -> Dimension:
 def with_params(config: C, params: Mapping[str, Any]) -> C:
     """Return a configuration, a dataclass or a mapping, with the values of a trial.
 
+    Args:
+        config: A dataclass or a mapping.
+        params: Values by name.
+
     Raises:
         SchemaError: the configuration has no such field, or the value is not allowed.
+
+    Examples:
+        >>> with_params({"rate": 0.1, "layers": 2}, {"rate": 0.3})
+        {'rate': 0.3, 'layers': 2}
     """
     nested: dict[str, Any] = {}
     for name, value in params.items():

@@ -93,6 +93,15 @@ def hyperparameter_study(
         TrainingError: too many trials failed, or another process conducts the study.
         SchemaError: the space or the options are not valid, or those of an earlier call in the same folder were others.
         MissingDependency: Optuna is not installed.
+
+    Examples:
+        >>> def fit(context):
+        ...     context.report({"loss": abs(context.config["rate"] - 0.3)}, step=1)
+        ...     return {"loss": abs(context.config["rate"] - 0.3)}
+        >>> options = StudyOptions(study_dir="s3://bucket/studies/1", metric="loss", direction="minimize", trials=2)
+        >>> result = hyperparameter_study(fit, {"rate": [0.1, 0.3]}, options, {"rate": 0.1}, data="s3://bucket/users")
+        >>> len(result.trials)
+        2
     """
     base = _base_program(trained, config, options, run)
     dimensions = parse_space(space)

@@ -32,7 +32,16 @@ _ITERATORS = re.compile(r"(?:typing\.|collections\.abc\.)?(?:Iterator|Iterable|G
 
 @dataclass(frozen=True)
 class Transform:
-    """A function over batches of rows, and its form; both travel to the executors."""
+    """A function over batches of rows, and its form; both travel to the executors.
+
+    Examples:
+        >>> def doubled(rows):
+        ...     return rows.assign(id=rows["id"] * 2)
+        >>> frame = spark.createDataFrame([(1, "one"), (2, "two")], "id int, text string")
+        >>> version = dataframe_to_mds(frame, "s3://bucket/set", transform=Transform(doubled, form="pandas"))
+        >>> [row["id"] for row in smalti.head("s3://bucket/set").rows]
+        [2, 4]
+    """
 
     function: TransformFunction
     """Called on executors, where everything that it imports must be installed."""

@@ -366,6 +366,15 @@ def make_spark_converter(
         RuntimeError: an unknown codec, or called in a Spark task.
         TypeError: `df` is neither a Spark DataFrame nor an address.
         StoreError, FormatError: the written files cannot be read in this process.
+
+    Examples:
+        >>> spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, "file:///data/converted")
+        >>> frame = spark.createDataFrame([(1, "one"), (2, "two")], "id int, text string")
+        >>> converter = make_spark_converter(frame.select("id"))
+        >>> with converter.make_torch_dataloader(batch_size=2, num_epochs=1) as loader:
+        ...     sum(len(batch["id"]) for batch in loader)
+        2
+        >>> converter.delete()
     """
     group_bytes = whole_number("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1, (1 << 31) - 1)
     if isinstance(df, str):

@@ -212,7 +212,15 @@ _at_exit: dict[str, tuple[int, Mapping[str, Any] | None]] = {}
 
 
 def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
-    """Use `handler(url)` to remove the folders of converters from now on; None restores the default."""
+    """Remove the folders of converters by a function of your own from now on.
+
+    Args:
+        handler: Called with the URL of a folder; None restores the default.
+
+    Examples:
+        >>> register_delete_dir_handler(lambda url: print("would remove", url))
+        >>> register_delete_dir_handler(None)
+    """
     _handlers[:] = [] if handler is None else [handler]
 
 

@@ -46,19 +46,26 @@ _log = logging.getLogger("smalti.train")
 def train(config: TrainConfig, *, task: "Task | None" = None, on_event: OnEvent | None = None) -> TrainResult:
     """Train a model on a shard set and return the result; blocks until the run is over.
 
-    The task is that of the configuration, by default image classification, or the one that is given; it must pickle.
-
     A run resumes from the newest checkpoint in `run_dir` that verifies, on any number of processes. A run that is
     finished returns its result again. Call it from the main thread: in other threads SIGTERM cannot stop the run.
 
-    `on_event` is called with each event of the run (see `events`), as it happens, and with the output lines of child
-    processes. An exception that it raises ends the run.
+    Args:
+        config: The settings of the run.
+        task: A task in place of that of the configuration; it must pickle.
+        on_event: Called with each event of the run (see docs/training.md), as it happens, and with the output lines of
+            child processes. An exception that it raises ends the run.
 
     Raises:
         TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped; then a
             checkpoint was saved.
         WorldMismatch: the batch does not divide over the processes.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
+
+    Examples:
+        >>> config = TrainConfig(data="s3://bucket/photos", run_dir="s3://bucket/runs/8", epochs=1, batch_size=16)
+        >>> result = train(config)
+        >>> result.steps
+        2
     """
     if task is not None:
         from smalti.torch.train.trainer.task import name_of
@@ -93,6 +100,13 @@ def launch(
         TrainingError: a rank failed; the message names it and holds its last lines. Or the run was stopped, or the
             function returned a value that JSON cannot hold.
         SchemaError: an option is unknown or has a value that is not allowed.
+
+    Examples:
+        >>> def count(context):
+        ...     loader = context.dataloader("train", batch_size=8)
+        ...     return sum(len(batch["label"]) for batch in loader)
+        >>> launch(count, data="s3://bucket/photos", run_dir="s3://bucket/runs/8")
+        32
     """
     return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)[
         "value"

@@ -380,11 +380,20 @@ def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any]
     """Return the sample ids that each epoch was trained on, in the epoch's order, over all lives of the run.
 
     The last epoch may be unfinished; it then ends at the last position that was trained on, or, in a store, at the last
-    checkpoint. `storage_options` are those of the store.
+    checkpoint.
+
+    Args:
+        run_dir: Folder or URL of the run.
+        storage_options: Options of the store's client, such as credentials.
 
     Raises:
         TrainingError: a position was taken twice, or one is missing; the ledger is damaged, or there is none.
         StoreError: the ledger cannot be read.
+
+    Examples:
+        >>> order = read_sample_order("s3://bucket/runs/7")  # of a run with `log_samples=True`
+        >>> len(order[0])
+        32
     """
     try:
         with local_files(open_store(run_dir, storage_options).child(SAMPLES_FOLDER)) as folder:

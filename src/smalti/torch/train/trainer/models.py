@@ -23,10 +23,19 @@ def build_model(config: TrainConfig) -> nn.Module:
     `config.model` is `mobilenet_v2`, or `module:function`, called with the configuration. With `weights`, it is the
     image classifier of transformers that they are of.
 
+    Args:
+        config: Settings of which `model`, `weights` and `task_options` count.
+
     Raises:
         SchemaError: the name is unknown, or its function does not return an nn.Module.
         MissingDependency: transformers is not installed.
         TrainingError: the weights cannot be loaded.
+
+    Examples:
+        >>> options = {"num_classes": 5}
+        >>> config = TrainConfig(data="s3://bucket/photos", run_dir="s3://bucket/runs/8", task_options=options)
+        >>> build_model(config)(torch.zeros(1, 3, 96, 96)).logits.shape
+        torch.Size([1, 5])
     """
     if ":" in config.model:
         return model_from_function(config)

@@ -91,6 +91,19 @@ class Task:
     """The base of tasks. A task has `build_model` and `loss`; everything else may be replaced.
 
     It is made in every process, and has no state that changes: a run resumes from its checkpoints alone.
+
+    Examples:
+        >>> class Regression(Task):
+        ...     def build_model(self, config):
+        ...         return torch.nn.Linear(1, 1)
+        ...     def loss(self, model, batch, config):
+        ...         number = batch.values["user_id"][:, None].float()
+        ...         return Outcome(losses=(model(number) - number).square().mean(1))
+        >>> config = TrainConfig(
+        ...     data="s3://bucket/users", run_dir="s3://bucket/runs/8", train_split=None, eval_split=None, batch_size=5
+        ... )
+        >>> train(config, task=Regression()).steps  # of 5 epochs
+        15
     """
 
     main_metric = "loss"
