@@ -26,7 +26,10 @@ SYSTEMD = REPOSITORY / "deploy" / "systemd"
 SRUN = """#!/bin/bash
 # Starts the command as one task on each node, as Slurm does; once there is a checkpoint, a job that is to be preempted
 # gets SIGTERM.
-while [[ $1 == --* ]]; do shift; done
+while [[ $1 == --* ]]; do
+  if [[ $1 == --output=* ]]; then exec > "${1#*=}" 2>&1; fi
+  shift
+done
 for _ in $(seq "$SLURM_JOB_NUM_NODES"); do "$@" & done
 if [ -n "$PREEMPT" ]; then
   until compgen -G "run-$SLURM_JOB_ID/checkpoints/step-*" > /dev/null; do sleep 0.05; done
@@ -46,9 +49,12 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> scontrol.log; fi
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The files of the page, and programs in place of Slurm's."""
+    """The files of the page, and programs in place of Slurm's; the training lasts until it is preempted."""
     guide = Guide("slurm.md", **{"/local/$USER": "local", ":29500": f":{20000 + os.getpid() % 20000}"})
     guide.write_files(tmp_path)
+    training = Guide("training.md")
+    for name, mark in {"write_digits.py": "MDSWriter(", "train.py": "def train_digits("}.items():
+        (tmp_path / name).write_text(training.block("python", mark))
     (tmp_path / ".venv").symlink_to(TOOLS.parent)
     (tmp_path / "bin").mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
@@ -80,17 +86,19 @@ def run(command, folder, **variables):
 @pytest.mark.parametrize("num_nodes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_job_that_is_preempted_is_queued_again_and_ends_on_one_node(cluster, monkeypatch, capsys, num_nodes):
     """On another number of ranks by default: tests/torch/train has it for every launcher."""
-    script = ["bash", "train.sbatch", "--epochs", "1000"]
-    status, output = run(script, cluster, SLURM_JOB_NUM_NODES=str(num_nodes), PREEMPT="1")
-    assert status == 1
-    assert "stopped by SIGTERM" in output
+    program = (cluster / "train.py").read_text()
+    assert '"epochs": 5' in program
+    (cluster / "train.py").write_text(program.replace('"epochs": 5', '"epochs": 1000'))
+    status, output = run(["bash", "train.sbatch"], cluster, SLURM_JOB_NUM_NODES=str(num_nodes), PREEMPT="1")
+    assert status == 1, output
+    assert "stopped by SIGTERM" in (cluster / "digits-4711-0.log").read_text()
     assert (cluster / "scontrol.log").read_text() == "requeue 4711\n"
     reports = [line for line in read_lines(cluster / "run-4711" / "metrics.jsonl") if line["event"] == "report"]
     monkeypatch.chdir(cluster)
     names = {"__name__": "train"}
-    exec((cluster / "train.py").read_text(), names)
-    options = {"data": "set", "run_dir": "run-4711", "log_samples": True, "device": "cpu"}
-    launch(names["train_digits"], {"epochs": reports[-1]["step"] // 21 + 1}, **options)
+    exec(program, names)
+    options = {"data": "digits", "run_dir": "run-4711", "log_samples": True, "device": "cpu"}
+    launch(names["train_digits"], {"learning_rate": 1e-3, "epochs": reports[-1]["step"] // 21 + 1}, **options)
     starts = [line for line in read_lines(cluster / "run-4711" / "metrics.jsonl") if line["event"] == "start"]
     assert [start["num_ranks"] for start in starts] == [num_nodes, 1]
     assert starts[1]["step"] >= 20
@@ -105,8 +113,23 @@ def test_a_job_that_is_preempted_is_queued_again_and_ends_on_one_node(cluster, m
 @pytest.mark.process
 def test_a_job_that_ends_by_itself_is_not_queued_again(cluster):
     status, output = run(["bash", "train.sbatch"], cluster, SLURM_JOB_NUM_NODES="1")
-    assert (status, output.count("{'steps': 105}")) == (0, 1), output
+    log = (cluster / "digits-4711-0.log").read_text()
+    assert (status, log.count("{'steps': 105}")) == (0, 1), output + log
     assert not (cluster / "scontrol.log").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+@pytest.mark.process
+def test_slurm_starts_the_ranks_itself_with_the_variables_of_the_page(cluster):
+    script = Guide("slurm.md").block("bash", "RANK=$SLURM_PROCID").replace("29500", str(20000 + os.getpid() % 20000))
+    tasks = '#!/bin/bash\nfor rank in 0 1; do SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & done\nwait -n && wait -n\n'
+    (cluster / "bin" / "srun").write_text(tasks)
+    path = os.pathsep.join([str(cluster / "bin"), str(TOOLS), os.environ["PATH"]])  # as in an activated environment
+    status, output = run(["bash", "-c", script], cluster, SLURM_NTASKS="2", SLURM_NTASKS_PER_NODE="2", PATH=path)
+    assert (status, output.count("{'steps': 105}")) == (0, 2), output
+    [start] = [line for line in read_lines(cluster / "run-slurm" / "metrics.jsonl") if line["event"] == "start"]
+    assert start["num_ranks"] == 2
 
 
 def test_the_job_script_of_slurm_gives_torchrun_options_that_it_has():
