@@ -210,12 +210,11 @@ def production():
 
 def test_the_settings_for_a_managed_postgresql_pass_dagster_s_schema(production, tmp_path):
     shipped = yaml.safe_load((REPOSITORY / "deploy" / "postgres" / "dagster.yaml").read_text())
-    changed = yaml.safe_load(production.block("yaml", "# dagster.yaml"))
-    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({**shipped, **changed}))
+    [added] = re.findall(r"add `(params: .*?)` to `postgres_db` in `dagster.yaml`", production.text)
+    shipped["storage"]["postgres"]["postgres_db"].update(yaml.safe_load(added))
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(shipped))
     dagster_instance_config(str(tmp_path))
-    login = changed["storage"]["postgres"]["postgres_db"]
-    assert login.pop("params") == {"sslmode": "require"}
-    assert login == shipped["storage"]["postgres"]["postgres_db"]
+    assert shipped["storage"]["postgres"]["postgres_db"]["params"] == {"sslmode": "require"}
 
 
 def test_the_override_of_the_containers_passes_the_schema_of_compose(production):
@@ -226,13 +225,15 @@ def test_the_override_of_the_containers_passes_the_schema_of_compose(production)
     assert override["services"].keys() <= shipped["services"].keys()
 
 
-def test_the_declared_example_has_the_schedule_and_sensors_of_the_table(production, monkeypatch):
+def test_the_declared_example_has_the_schedule_and_sensors_that_the_commands_start(production, monkeypatch):
     declared = yaml.safe_load(production.block("yaml", "# pipelines/defs/scans/defs.yaml"))
     assert declared["type"] == "smalti_dagster.DataSet"
     monkeypatch.setenv("VISION_SLACK", "https://hooks.slack.com/services/x")
     found = build_definitions(DataSet.resolve_from_yaml(yaml.safe_dump(declared["attributes"])))
     names = {each.name for each in [*found.schedules, *found.sensors]}
-    assert set(re.findall(r"^\| `(scans_\w+)`", production.text, re.MULTILINE)) <= names
+    started = re.findall(r"^dagster (schedule|sensor) start \S+ \S+ (scans_\w+)$", production.text, re.MULTILINE)
+    assert len(started) == 3
+    assert all(name in names and name.endswith(kind) for kind, name in started)
     [schedule] = found.schedules
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 3 * * *", "Europe/Berlin")
