@@ -173,26 +173,6 @@ def test_the_pods_of_a_job_find_the_first_one_and_have_time_room_and_memory():
     assert "/cache" in mounts
 
 
-def test_a_jobset_names_its_first_pod_and_starts_all_of_them_again():
-    [jobset] = documents("JobSet")
-    [replicated] = jobset["spec"]["replicatedJobs"]
-    inner = replicated["template"]["spec"]
-    given = torchrun_options(inner["template"]["spec"]["containers"][0]["args"])
-    name = jobset["metadata"]["name"]
-    assert given.rdzv_endpoint == f"{name}-{replicated['name']}-0-0.{name}:29500"
-    assert (inner["backoffLimit"], jobset["spec"]["failurePolicy"]) == (0, {"maxRestarts": 20})
-    assert int(given.nnodes) == inner["completions"] == 4
-
-
-def test_a_pytorchjob_starts_one_rank_in_each_pod():
-    [job] = documents("PyTorchJob")
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert {role: each["replicas"] for role, each in replicas.items()} == {"Master": 1, "Worker": 3}
-    for each in replicas.values():
-        [container] = each["template"]["spec"]["containers"]
-        assert (container["name"], container["command"]) == ("pytorch", ["python", "train.py"])
-
-
 def test_the_training_program_has_the_arguments_that_the_manifests_give():
     program = Guide("training.md").block("python", "def train_digits(")
     options = set(re.findall(r'add_argument\("(--[\w-]+)"', program))
