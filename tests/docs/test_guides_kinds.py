@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_commands_about_tables_print_what_the_page_shows(folder, capsys):
     guide = Guide("tabular.md")
     files, printed = guide.write_files(folder), guide.run_commands(capsys)
-    assert [each for each in files if f"python {each}" not in printed] == ["prepare_houses.py", "delta_source.py"]
+    assert [each for each in files if f"python {each}" not in printed] == ["prepare_houses.py"]
     error, naive = numbers(printed["python train_houses.py"])
     assert 8_000 < error < 20_000
     assert naive > 100_000
