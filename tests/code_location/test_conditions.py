@@ -1,6 +1,5 @@
 """Automation conditions in the declaration, by Dagster's own evaluation of them."""
 
-import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
-from pipelines.home import REPOSITORY
 from smalti_dagster import DataSet, build_definitions
 from smalti_dagster.automation.watch import build_watch_sensor
 from smalti_dagster.declaration import Automation, Declaration, Partitions, Source, Watch
@@ -170,16 +168,35 @@ def test_automation_that_cannot_be_is_refused_with_a_message(text: str, message:
         DataSet.resolve_from_yaml(text)
 
 
+EVERY_NIGHT = """
+type: smalti_dagster.DataSet
+template_vars_module: .conditions
+attributes:
+  name: slides
+  source: {folder: "s3://clinic/slides"}
+  automation: {reshard: null, watch: null}
+post_processing:
+  assets:
+    - target: "key:slides/raw or key:slides/prepared or key:slides/shards"
+      attributes:
+        automation_condition: "{{ every_night }}"
+"""
+CONDITIONS = """
+import dagster as dg
+
+@dg.template_var
+def every_night() -> dg.AutomationCondition:
+    return dg.AutomationCondition.cron_tick_passed("0 3 * * *") & ~dg.AutomationCondition.in_progress()
+"""
+
+
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
-def test_the_condition_of_the_page_is_attached_by_post_processing_and_requests_the_data_every_night(
+def test_any_condition_is_attached_by_post_processing_and_requests_the_data_every_night(
     instance: dg.DagsterInstance,
 ) -> None:
-    page = (REPOSITORY / "docs" / "dagster.md").read_text()
-    [declared] = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "post_processing" in text]
-    [module] = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "template_var" in text]
     with create_defs_folder_sandbox() as sandbox:
-        folder = sandbox.scaffold_component(component_cls=DataSet, defs_yaml_contents=yaml.safe_load(declared))
-        (folder / "conditions.py").write_text(module)
+        folder = sandbox.scaffold_component(component_cls=DataSet, defs_yaml_contents=yaml.safe_load(EVERY_NIGHT))
+        (folder / "conditions.py").write_text(CONDITIONS)
         with sandbox.load_component_and_build_defs(defs_path=folder) as (_, defs):
             selection, cursor, requested = dg.AssetSelection.groups("slides"), None, []
             for hour in (2, 4, 5):

@@ -1,4 +1,4 @@
-"""Clips, sounds and masks: declared and trained as docs/multimodal.md shows, then evaluated and predicted."""
+"""Clips, sounds and masks, these as docs/multimodal.md shows: declared and trained, then evaluated and predicted."""
 
 import io
 import sys
@@ -26,7 +26,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.torch]
 
 SPLITS = ["train"] * 12 + ["validation"] * 4
 
-Declare = Callable[[str, dict[str, Any]], Rows]
+CLIPS = {
+    "name": "clips",
+    "source": {"table": "/data/clips", "format": "parquet"},
+    "split": {"column": "split"},
+    "train": {"task": "clips_task:Clips", "epochs": 1, "batch_size": 4, "options": {"learning_rate": 0.1}},
+}
+Declare = Callable[[dict[str, Any], str, dict[str, Any]], Rows]
 
 
 @pytest.fixture
@@ -37,19 +43,19 @@ def declare(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Declare:
-    """A function that declares a set of the page, with its task, from a table with these columns."""
+    """A function that declares a set, with the code of its task, from a table with these columns."""
 
-    def of_page(name: str, columns: dict[str, Any]) -> Rows:
-        guide = Guide("multimodal.md", **{f"/data/{name}": str(tmp_path / "table")})
+    def declared(attributes: dict[str, Any], code: str, columns: dict[str, Any]) -> Rows:
+        name = attributes["name"]
         pq.write_table(pa.table({**columns, "split": SPLITS}), tmp_path / "table")
-        (tmp_path / f"{name}_task.py").write_text(guide.block("python", f"class {name.title()}(Task)"))
+        (tmp_path / f"{name}_task.py").write_text(code)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, f"{name}_task", raising=False)
-        attributes = yaml.safe_load(guide.block("yaml", f"name: {name}"))["attributes"]
         assert DataSet.resolve_from_yaml(yaml.safe_dump(attributes)).name == name
-        return Rows(instance, storage, **{key: value for key, value in attributes.items() if key != "name"})
+        fields = {key: value for key, value in attributes.items() if key != "name"}
+        return Rows(instance, storage, **{**fields, "source": {**fields["source"], "table": str(tmp_path / "table")}})
 
-    return of_page
+    return declared
 
 
 def trained(rows: Rows, folder: Path) -> tuple[dict[str, Any], str, str]:
@@ -105,7 +111,7 @@ def test_clips_and_sounds_are_declared_trained_evaluated_and_predicted(declare: 
         "sound": [sound(1000 + 500 * number, 400 + 40 * number) for number in range(16)],
         "kind": kinds,
     }
-    rows = declare("clips", columns)
+    rows = declare(CLIPS, Path(__file__).with_name("clips_task.py").read_text(), columns)
     facts, model, data = trained(rows, tmp_path)
     figures = evaluate_model(model, data)
     assert (figures.samples, figures.accuracy, figures.classes) == (4, pytest.approx(facts["accuracy"]), ())
@@ -140,7 +146,9 @@ def test_masks_are_declared_trained_evaluated_and_predicted_as_the_page_says(
         "image": [encoded(pixels, "JPEG") for pixels in photos],
         "mask": [encoded(mask, "PNG") for mask in masks],
     }
-    rows = declare("leaves", columns)
+    guide = Guide("multimodal.md")
+    attributes = yaml.safe_load(guide.block("yaml", "name: leaves"))["attributes"]
+    rows = declare(attributes, guide.block("python", "class Leaves(Task)"), columns)
     facts, model, data = trained(rows, tmp_path)
     assert facts["main_value"] == facts["iou"]
 

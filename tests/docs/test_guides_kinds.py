@@ -22,9 +22,7 @@ def folder(tmp_path, monkeypatch):
 def test_the_commands_about_tables_print_what_the_page_shows(folder, capsys):
     guide = Guide("tabular.md")
     files, printed = guide.write_files(folder), guide.run_commands(capsys)
-    assert [each for each in files if f"python {each}" not in printed] == [
-        "prepare_houses.py", "delta_source.py", "spark_houses.py",
-    ]  # fmt: skip
+    assert [each for each in files if f"python {each}" not in printed] == ["prepare_houses.py"]
     error, naive = numbers(printed["python train_houses.py"])
     assert 8_000 < error < 20_000
     assert naive > 100_000
@@ -33,12 +31,8 @@ def test_the_commands_about_tables_print_what_the_page_shows(folder, capsys):
 def test_the_commands_about_several_kinds_print_what_the_page_shows(folder, capsys):
     guide = Guide("multimodal.md")
     files, printed = guide.write_files(folder), guide.run_commands(capsys)
-    # The tasks train in `code_location/test_kinds.py`.
-    assert [each for each in files if f"python {each}" not in printed] == [
-        "collate_items.py", "clips_task.py", "leaves_task.py",
-    ]  # fmt: skip
-    first, last = re.findall(r"error (\d+\.\d)", printed["python train_items.py"])
-    assert float(last) < float(first) / 4
+    # The task trains in `code_location/test_kinds.py`.
+    assert [each for each in files if f"python {each}" not in printed] == ["collate_items.py", "leaves_task.py"]
     assert Path("items.html").stat().st_size > 10_000
     old, new = (load_manifest("items", version=number) for number in (1, 2))
     assert [each.raw.basename for each in new.shards] == [each.raw.basename for each in old.shards]

@@ -12,11 +12,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 SETS = Path(__file__).with_name("sets")
 MOVING = {
     "from-webdataset.md": (None, "prepare_tars.py", 2),
-    "from-litdata.md": ("chunks", "squares.py", 3),
-    "from-huggingface.md": ("saved", None, 3),
+    "from-litdata.md": ("chunks", None, 2),
+    "from-huggingface.md": ("saved", None, 2),
 }
-"""By page: the set that the first program of the other library writes, the file that others import, and the number of
-programs of the other library."""
+"""By page: the set with which it begins, the file that others import, and the number of programs of the other
+library."""
 
 
 @pytest.mark.parametrize("name", MOVING)

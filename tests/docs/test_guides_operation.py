@@ -26,7 +26,10 @@ SYSTEMD = REPOSITORY / "deploy" / "systemd"
 SRUN = """#!/bin/bash
 # Starts the command as one task on each node, as Slurm does; once there is a checkpoint, a job that is to be preempted
 # gets SIGTERM.
-while [[ $1 == --* ]]; do shift; done
+while [[ $1 == --* ]]; do
+  if [[ $1 == --output=* ]]; then exec > "${1#*=}" 2>&1; fi
+  shift
+done
 for _ in $(seq "$SLURM_JOB_NUM_NODES"); do "$@" & done
 if [ -n "$PREEMPT" ]; then
   until compgen -G "run-$SLURM_JOB_ID/checkpoints/step-*" > /dev/null; do sleep 0.05; done
@@ -46,9 +49,12 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> scontrol.log; fi
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The files of the page, and programs in place of Slurm's."""
+    """The files of the page, and programs in place of Slurm's; the training lasts until it is preempted."""
     guide = Guide("slurm.md", **{"/local/$USER": "local", ":29500": f":{20000 + os.getpid() % 20000}"})
     guide.write_files(tmp_path)
+    training = Guide("training.md")
+    for name, mark in {"write_digits.py": "MDSWriter(", "train.py": "def train_digits("}.items():
+        (tmp_path / name).write_text(training.block("python", mark))
     (tmp_path / ".venv").symlink_to(TOOLS.parent)
     (tmp_path / "bin").mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
@@ -80,17 +86,19 @@ def run(command, folder, **variables):
 @pytest.mark.parametrize("num_nodes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_job_that_is_preempted_is_queued_again_and_ends_on_one_node(cluster, monkeypatch, capsys, num_nodes):
     """On another number of ranks by default: tests/torch/train has it for every launcher."""
-    script = ["bash", "train.sbatch", "--epochs", "1000"]
-    status, output = run(script, cluster, SLURM_JOB_NUM_NODES=str(num_nodes), PREEMPT="1")
-    assert status == 1
-    assert "stopped by SIGTERM" in output
+    program = (cluster / "train.py").read_text()
+    assert '"epochs": 5' in program
+    (cluster / "train.py").write_text(program.replace('"epochs": 5', '"epochs": 1000'))
+    status, output = run(["bash", "train.sbatch"], cluster, SLURM_JOB_NUM_NODES=str(num_nodes), PREEMPT="1")
+    assert status == 1, output
+    assert "stopped by SIGTERM" in (cluster / "digits-4711-0.log").read_text()
     assert (cluster / "scontrol.log").read_text() == "requeue 4711\n"
     reports = [line for line in read_lines(cluster / "run-4711" / "metrics.jsonl") if line["event"] == "report"]
     monkeypatch.chdir(cluster)
     names = {"__name__": "train"}
-    exec((cluster / "train.py").read_text(), names)
-    options = {"data": "set", "run_dir": "run-4711", "log_samples": True, "device": "cpu"}
-    launch(names["train_digits"], {"epochs": reports[-1]["step"] // 21 + 1}, **options)
+    exec(program, names)
+    options = {"data": "digits", "run_dir": "run-4711", "log_samples": True, "device": "cpu"}
+    launch(names["train_digits"], {"learning_rate": 1e-3, "epochs": reports[-1]["step"] // 21 + 1}, **options)
     starts = [line for line in read_lines(cluster / "run-4711" / "metrics.jsonl") if line["event"] == "start"]
     assert [start["num_ranks"] for start in starts] == [num_nodes, 1]
     assert starts[1]["step"] >= 20
@@ -105,8 +113,23 @@ def test_a_job_that_is_preempted_is_queued_again_and_ends_on_one_node(cluster, m
 @pytest.mark.process
 def test_a_job_that_ends_by_itself_is_not_queued_again(cluster):
     status, output = run(["bash", "train.sbatch"], cluster, SLURM_JOB_NUM_NODES="1")
-    assert (status, output.count("{'steps': 105}")) == (0, 1), output
+    log = (cluster / "digits-4711-0.log").read_text()
+    assert (status, log.count("{'steps': 105}")) == (0, 1), output + log
     assert not (cluster / "scontrol.log").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+@pytest.mark.process
+def test_slurm_starts_the_ranks_itself_with_the_variables_of_the_page(cluster):
+    script = Guide("slurm.md").block("bash", "RANK=$SLURM_PROCID").replace("29500", str(20000 + os.getpid() % 20000))
+    tasks = '#!/bin/bash\nfor rank in 0 1; do SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & done\nwait -n && wait -n\n'
+    (cluster / "bin" / "srun").write_text(tasks)
+    path = os.pathsep.join([str(cluster / "bin"), str(TOOLS), os.environ["PATH"]])  # as in an activated environment
+    status, output = run(["bash", "-c", script], cluster, SLURM_NTASKS="2", SLURM_NTASKS_PER_NODE="2", PATH=path)
+    assert (status, output.count("{'steps': 105}")) == (0, 2), output
+    [start] = [line for line in read_lines(cluster / "run-slurm" / "metrics.jsonl") if line["event"] == "start"]
+    assert start["num_ranks"] == 2
 
 
 def test_the_job_script_of_slurm_gives_torchrun_options_that_it_has():
@@ -150,26 +173,6 @@ def test_the_pods_of_a_job_find_the_first_one_and_have_time_room_and_memory():
     assert "/cache" in mounts
 
 
-def test_a_jobset_names_its_first_pod_and_starts_all_of_them_again():
-    [jobset] = documents("JobSet")
-    [replicated] = jobset["spec"]["replicatedJobs"]
-    inner = replicated["template"]["spec"]
-    given = torchrun_options(inner["template"]["spec"]["containers"][0]["args"])
-    name = jobset["metadata"]["name"]
-    assert given.rdzv_endpoint == f"{name}-{replicated['name']}-0-0.{name}:29500"
-    assert (inner["backoffLimit"], jobset["spec"]["failurePolicy"]) == (0, {"maxRestarts": 20})
-    assert int(given.nnodes) == inner["completions"] == 4
-
-
-def test_a_pytorchjob_starts_one_rank_in_each_pod():
-    [job] = documents("PyTorchJob")
-    replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert {role: each["replicas"] for role, each in replicas.items()} == {"Master": 1, "Worker": 3}
-    for each in replicas.values():
-        [container] = each["template"]["spec"]["containers"]
-        assert (container["name"], container["command"]) == ("pytorch", ["python", "train.py"])
-
-
 def test_the_training_program_has_the_arguments_that_the_manifests_give():
     program = Guide("training.md").block("python", "def train_digits(")
     options = set(re.findall(r'add_argument\("(--[\w-]+)"', program))
@@ -187,12 +190,11 @@ def production():
 
 def test_the_settings_for_a_managed_postgresql_pass_dagster_s_schema(production, tmp_path):
     shipped = yaml.safe_load((REPOSITORY / "deploy" / "postgres" / "dagster.yaml").read_text())
-    changed = yaml.safe_load(production.block("yaml", "# dagster.yaml"))
-    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump({**shipped, **changed}))
+    [added] = re.findall(r"add `(params: .*?)` to `postgres_db` in `dagster.yaml`", production.text)
+    shipped["storage"]["postgres"]["postgres_db"].update(yaml.safe_load(added))
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(shipped))
     dagster_instance_config(str(tmp_path))
-    login = changed["storage"]["postgres"]["postgres_db"]
-    assert login.pop("params") == {"sslmode": "require"}
-    assert login == shipped["storage"]["postgres"]["postgres_db"]
+    assert shipped["storage"]["postgres"]["postgres_db"]["params"] == {"sslmode": "require"}
 
 
 def test_the_override_of_the_containers_passes_the_schema_of_compose(production):
@@ -203,13 +205,15 @@ def test_the_override_of_the_containers_passes_the_schema_of_compose(production)
     assert override["services"].keys() <= shipped["services"].keys()
 
 
-def test_the_declared_example_has_the_schedule_and_sensors_of_the_table(production, monkeypatch):
+def test_the_declared_example_has_the_schedule_and_sensors_that_the_commands_start(production, monkeypatch):
     declared = yaml.safe_load(production.block("yaml", "# pipelines/defs/scans/defs.yaml"))
     assert declared["type"] == "smalti_dagster.DataSet"
     monkeypatch.setenv("VISION_SLACK", "https://hooks.slack.com/services/x")
     found = build_definitions(DataSet.resolve_from_yaml(yaml.safe_dump(declared["attributes"])))
     names = {each.name for each in [*found.schedules, *found.sensors]}
-    assert set(re.findall(r"^\| `(scans_\w+)`", production.text, re.MULTILINE)) <= names
+    started = re.findall(r"^dagster (schedule|sensor) start \S+ \S+ (scans_\w+)$", production.text, re.MULTILINE)
+    assert len(started) == 3
+    assert all(name in names and name.endswith(kind) for kind, name in started)
     [schedule] = found.schedules
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 3 * * *", "Europe/Berlin")

@@ -11,7 +11,7 @@ from tests.docs.guide import Guide
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.process]
 
 
-@pytest.mark.parametrize(("name", "num_commands"), [("text.md", 11), ("own-loop.md", 8)])
+@pytest.mark.parametrize(("name", "num_commands"), [("text.md", 8), ("own-loop.md", 5)])
 def test_every_command_prints_what_the_page_shows(name, num_commands, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")

@@ -1,10 +1,11 @@
-"""The documentation site: it builds without a warning, and has every public name and every error message."""
+"""The documentation site: it builds without a warning, has every public name, and its search finds what is asked."""
 
 import html
 import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from smalti import errors
 from tests.docs.reference import ENTRIES
 from tests.docs.test_links import anchors_of, text_of
+from tests.storage.servers.process import fail_or_skip
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = REPOSITORY / "tools" / "site"
@@ -26,6 +28,49 @@ PACKAGES = (
 ERRORS = sorted(
     name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == "smalti.errors"
 )
+QUESTIONS = {
+    "delete samples": "deletion/",
+    "aws credentials": "s3/",
+    "checkpoint": "resume/",
+    "resume on other machines": "resume/",
+    "petastorm": "petastorm/",
+    "convert images": "convert/",
+    "mixture of datasets": "mixtures/",
+    "cache size": "concepts/cache/",
+    "dagster": "dagster/",
+    "spark": "spark/",
+    "split": "concepts/versions/",
+    "slurm": "slurm/",
+}
+"""What is typed into the search, and the page that it is to find first."""
+MESSAGES = {
+    "ArgumentError": "`batch_size` is needed, on the loader or on the dataset: samples per rank and step.",
+    "BadImageError": "photo.jpg header declares 40000x40000 = 1600000000 pixels, above the limit of 178956970: a "
+    "decompression bomb, or a scan that should be scaled down first",
+    "CacheLimitError": "`cache_limit` is 1,000 bytes, and shard.00000.mds alone takes 67,108,864: give at least that; "
+    "better, what a few batches need and what is fetched at the same time.",
+    "CheckpointError": "the checkpoint was not written within 30 s after the life ended by an exception, and nothing "
+    "of it is kept. Raise `grace_seconds`.",
+    "ChecksumMismatch": "shard.00003.mds: checksum c0d29a60eefb93ad expected, found 1b25a7a1c70b1f04; the upload is "
+    "incomplete or the file was changed. Fetch it again, or run the writer again.",
+    "CommitUnknown": "/data/set: it is unknown whether version 4 was published (write id 7f3a), because the store "
+    "stopped answering. Nothing was removed; publish again with the same write id",
+    "MissingDependency": "smalti.errors.MissingDependency: StreamingDataLoader needs the package torch, which is not "
+    "installed: pip install 'smalti[torch]'",
+    "SampleIndexError": "sample 200 of 100: expected a number from 0 to 99; indexing the dataset counts negative "
+    "numbers from the end.",
+    "SchemaError": "a null cannot be stored; fill it or drop the row before writing",
+    "SharedDatasetWarning": "two StreamingDataLoaders read /data/flowers through one dataset at the same time. A "
+    "dataset has one sequence of epochs, so each loader gets every other epoch.",
+    "SkipLimitExceeded": "101 samples of 1200 could not be read in this iteration, and `max_skipped` allows 100.",
+    "StoreAuthError": "the storage option `role_arn` names arn:aws:iam::1:role/x, and there are no credentials to "
+    "assume it with; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "StoreTimeout": "/data/set: no answer for 60 s; check the store and the network, and open the set again.",
+    "TrainingError": "the gradient of step 17 is not finite (learning rate 0.1); this rank's samples were 3, 4.",
+    "WorldMismatch": "`batch_size` 10 cannot be divided over 4 ranks; it counts the samples of a step over all ranks: "
+    "choose a multiple.",
+}
+"""Messages as they are pasted into the search, by class."""
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +117,33 @@ def test_the_search_finds_every_error_message(site, indexed):
     assert len(texts["StoreTimeout"]) > 5
     assert "`cache_limit` is … bytes, and … alone takes …" in texts["CacheLimitError"][0]
     assert [text for each in texts.values() for text in each if plain(html.escape(text)) not in indexed] == []
+
+
+@pytest.fixture(scope="module")
+def first_results(site):
+    """The place that each question and message finds first, by the search that the site has in a browser."""
+    if not shutil.which("node"):
+        fail_or_skip("node is not installed")
+    [worker] = (site / "assets/javascripts/workers").glob("search.*.min.js")
+    queries = [*QUESTIONS, *MESSAGES.values()]
+    done = subprocess.run(
+        ["node", REPOSITORY / "tests/docs/search.js", worker, site / "search/search_index.json"],
+        input=json.dumps(queries), capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {query: results[0][0] for query, results in zip(queries, json.loads(done.stdout), strict=True)}
+
+
+def test_a_question_finds_its_page_first(first_results):
+    assert {query: first_results[query].partition("#")[0] for query in QUESTIONS} == QUESTIONS
+
+
+def test_a_pasted_message_finds_itself_first(site, first_results):
+    page = (site / "troubleshooting/index.html").read_text()
+    for name, message in MESSAGES.items():
+        place = first_results[message]
+        assert re.fullmatch(rf"troubleshooting/#{name.lower()}-\d+", place), (message, place)
+        assert f'id="{place.partition("#")[2]}"' in page
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -25,13 +25,13 @@ class ServerThread:
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="faultstore", daemon=True)
         self._thread.start()
-        self._ready.wait(10)
+        self._ready.wait(60)
 
     def close(self) -> None:
         """End it, and every connection."""
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
         self._listening.close()
 
     async def _main(self) -> None:

@@ -5,7 +5,6 @@ import pytest
 pytest.importorskip("composer", reason="needs composer (pip install mosaicml), which pins older versions of torch")
 
 from examples import composer_resume as example
-from tests.frameworks.page import run_section
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -26,8 +25,3 @@ def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(tmp_path, sto
 def test_the_example_runs(capsys):
     example.main()
     assert "18 + 21 steps, 50 of 50 samples in the second epoch" in capsys.readouterr().out
-
-
-def test_the_page_runs_as_it_is_printed(tmp_path):
-    run_section("Composer", tmp_path)
-    assert (tmp_path / "composer" / "latest-rank0.pt").exists()

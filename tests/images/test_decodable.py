@@ -11,11 +11,12 @@ import zlib
 
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
 from smalti import MDSWriter, convert
 from smalti.errors import BadImageError, SchemaError, SmaltiError
-from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Png, check_image_file, has_good_head
+from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Png, check_image_file, check_jpeg, has_good_head
 from smalti.images.header import probe_image
 from smalti.images.pixels import decode_rgb
 from tests.seeds import seed_of
@@ -181,6 +182,39 @@ def with_frame(place, value):
 def test_a_file_that_readers_do_not_open_is_refused(data, reason):
     assert not loads(data)
     assert reason in fault_of(data)
+
+
+SEGMENTS = (
+    b"JFIF\0\1", b"Exif\0\0II*\0\x08\0\0\0", b"http://ns.adobe.com/xap/1.0/\0<x/>", b"ICC_PROFILE\0\1\1abc", b"FPXR\0",
+    b"MPF\0MM", b"Photoshop 3.0\0" + b"8BIM\3\xed\0\0\0\0\0\4abcd", b"Adobe\0d\0\0\0\0\1", b"any comment",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("marker", [0xC4, *range(0xDB, 0xDE), *range(0xE0, 0xF0), 0xFE])
+def test_a_segment_before_the_pixels_is_judged_as_pillow_judges_it_whatever_its_length(marker):
+    whole = VARIANTS["jpeg"]
+    for content in SEGMENTS:
+        for end in range(len(content) + 1):
+            segment = bytes([0xFF, marker]) + (end + 2).to_bytes(2, "big") + content[:end]
+            data = whole[:2] + segment + whole[2:]
+            assert (check_jpeg(data) is None) == opens(data), content[:end]
+
+
+def opens(data):
+    """Return whether Pillow's class accepts the header of a JPEG file."""
+    try:
+        JpegImageFile(io.BytesIO(data))
+    except Exception:
+        return False
+    return True
+
+
+def test_a_scan_header_that_ends_behind_the_file_is_refused():
+    data = bytearray(VARIANTS["grey"])
+    data[data.index(b"\xff\xda") + 2] = 0xF0  # the high byte of its length
+    assert not opens(bytes(data))
+    assert check_jpeg(bytes(data)) is not None
+    assert not has_good_head(bytes(data[:HEAD_BYTES]))
 
 
 @pytest.mark.parametrize("name", ["jpeg", "grey", "cmyk"])

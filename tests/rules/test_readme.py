@@ -2,11 +2,13 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -24,6 +26,24 @@ def fresh_shell(tmp_path):
     ours = {"VIRTUAL_ENV", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return {**kept, "PATH": os.pathsep.join(path)}
+
+
+@pytest.mark.slow
+def test_the_commands_after_the_installation_lead_from_photos_to_a_batch(tmp_path):
+    for name in ("daisy", "rose"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.jpg")
+    install, *commands = README.split("## Quick start")[1].split("```")[1].splitlines()[1:]
+    assert install.startswith("pip install")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in commands:
+        done = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+            timeout=500, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"tensor\(\[([01], ){7}[01]\]\)\n", done.stdout)
 
 
 @pytest.mark.slow

@@ -1,9 +1,17 @@
 """Hooks of the documentation site.
 
 Links from pages to files of the repository become links to its web pages. The marks `<!-- messages: CLASS -->` of the
-page about troubleshooting become the texts of all errors of a class, so that the search finds each of them. The marks
-`<!-- results: NAME -->` become the table of a chart, made from benchmarks/results. The mark `<!-- file: NAME -->`
-becomes a page of the repository's root, without its title.
+page about troubleshooting become the texts of all errors of a class. The marks `<!-- results: NAME -->` become the
+table of a chart, made from benchmarks/results. The mark `<!-- file: NAME -->` becomes a page of the repository's root,
+without its title.
+
+The search of the theme adds up, for each entry of its index, the words of a query that the entry has. Words of titles
+count a thousand times as much as others, and entries of pages up to five times as much as those of sections. A question
+is to find the page that it is the title of, and a message that is pasted, the message. So the index has
+
+1. the short title of a page, as in the navigation, before the title that stands on the page,
+2. an entry for each message, with the text of the message as its title: a list of hundreds of messages would have some
+   words of every query. Long ones count less, because they have words of many queries.
 """
 
 import json
@@ -21,13 +29,22 @@ _MESSAGES = re.compile(r"<!-- messages: (\w+) -->")
 _FILE = re.compile(r"<!-- file: ([\w.]+) -->")
 _RESULTS = re.compile(r"<!-- results: ([\w-]+) -->")
 _log = logging.getLogger("mkdocs.hooks.smalti")
+_BOOSTS = {
+    "adr/": 0.3, "api/": 0.3, "notebooks/": 0.5, "concepts/versions.md": 0.75, "dagster-reference.md": 0.7,
+    "from-": 0.8, "install.md": 0.6, "sources.md": 0.7, "spark.md": 1.6,
+}  # fmt: skip
+"""Weights of pages in the search, by the start of their path; other pages have 1."""
+_titles: dict[str, str] = {}
+"""The titles of pages in the navigation, by address."""
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the page with its marks replaced, and links that leave `docs/` as addresses of the repository."""
     folder = Path(page.file.abs_src_path).parent
-    if page.file.src_uri == "troubleshooting.md":
-        page.meta["search"] = {"boost": 5}  # before other pages that have the words of a message
+    _titles[page.url] = page.title
+    for start, boost in _BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
 
     def replaced(match: "re.Match[str]") -> str:
         target = (folder / match["path"]).resolve()
@@ -44,14 +61,27 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_build(*, config: Any, **_: Any) -> None:
-    """Let words of titles count eight times in the search, not a thousand times.
-
-    Otherwise a pasted error message finds all pages with one of its words in their title before the message itself.
-    """
+    """Give pages their short titles in the index of the search, and add an entry for each message."""
     path = Path(config.site_dir, "search", "search_index.json")
     index = json.loads(path.read_text(encoding="utf-8"))
-    index["config"]["fields"]["title"]["boost"] = 8.0
+    for entry in index["docs"]:
+        if (title := _titles.get(entry["location"], entry["title"])) != entry["title"]:
+            entry["title"], entry["text"] = escape(title), f"{entry['title']} {entry['text']}"
+    index["docs"] += [
+        {
+            "location": f"troubleshooting/#{_anchor(name, number)}",
+            "title": escape(text, quote=False),
+            "text": name,
+            "boost": round(0.8 * min(1.0, 12 / len(text.split())) ** 0.7, 3),
+        }
+        for name, texts in _messages().items()
+        for number, text in enumerate(texts)
+    ]
     path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
+
+
+def _anchor(name: str, number: int) -> str:
+    return f"{name.lower()}-{number + 1}"
 
 
 def _root_page(name: str) -> str:
@@ -81,6 +111,6 @@ def _list_messages(name: str) -> str:
     texts = _messages()[name]
     if not texts:
         return ""
-    items = "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+    items = "\n".join(f'<li id="{_anchor(name, number)}">{escape(text)}</li>' for number, text in enumerate(texts))
     count = f"All {len(texts)} messages" if len(texts) > 1 else "The message"
-    return f"<details><summary>{count}</summary>\n<ul>\n{items}\n</ul>\n</details>"
+    return f"<details data-search-exclude><summary>{count}</summary>\n<ul>\n{items}\n</ul>\n</details>"

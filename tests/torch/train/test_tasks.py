@@ -387,7 +387,7 @@ def test_the_table_of_shipped_tasks_names_classes_that_have_its_options():
 
 def test_the_example_of_the_documentation_trains(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page.partition("## A task of your own")[2], re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", page.partition("## A task of your own")[2], re.DOTALL)  # and a study
     publish_splits(
         tmp_path / "digits",
         {"pixels": "ndarray:float32:64", "label": "int"},

@@ -5,8 +5,8 @@
 
 Values decode to PIL images; fast decoding for training stands in `smalti.images`. Files are checked by their markers
 and sizes, no pixel is decoded. MosaicML's writer does not check files, so WebP, GIF and BMP files in `jpeg` and `png`
-columns can be read, too; they are not written. Files of one camera or program share their headers, byte for byte, so
-the result of the JPEG check is cached by header.
+columns can be read, too; they are not written. Files of one camera or program share their headers, byte for byte, or
+but for sizes, comments and Huffman tables, so the results of the JPEG check are cached by both.
 """
 
 import os
@@ -56,6 +56,11 @@ HEAD_BYTES = 1024
 END_MARK = b"\xff\xd9"
 _SCAN_MARK = bytes([0xFF, START_OF_SCAN])
 _EMPTY_SCAN = b"\0\2"  # the length of a scan header without content
+_APP1 = 0xE1
+_UNPARSED = frozenset({0xC4, 0xCC, 0xDC, 0xDD, *range(0xE3, 0xED), 0xEF, 0xFE})
+"""Markers of the JPEG segments that Pillow skips, or stores as they are; so it does with an `_APP1` without EXIF."""
+_ANY_SIZE = b"\0\1\0\1"
+_LONG_HEAD = 8192  # bytes
 # Bits per pixel of the modes whose raw bytes are the whole image; the palette of P and PA would be lost. MosaicML's
 # writer stores those as well, masks for example, so they can be read: the palette indices are there.
 _MODE_BITS = {
@@ -101,16 +106,16 @@ def check_jpeg(data: bytes) -> str | None:
     """Return what is wrong with a JPEG file, or None: start mark, a frame with a size, a scan, and an end mark."""
     if not data.startswith(b"\xff\xd8\xff"):
         return _other_format(data) or ("the start mark is missing" if data else "the bytes are empty")
-    has_size = False
-    for marker, begin, _ in jpeg_segments(data):
+    has_size, parsed = False, [data[:2]]
+    for marker, begin, end in jpeg_segments(data):
         if marker == UNKNOWN_MARKER:
             return f"a segment has the mark 0x{data[begin + 1]:02x}, which no decoder takes"
         if marker == START_OF_SCAN:
             if not has_size:
                 return "pixels come before the header with their size"
-            if data.rfind(END_MARK) < begin - 3:
+            if data.rfind(END_MARK) < begin - 3 or end > len(data):
                 return "the end mark is missing: it was cut short"
-            return _refusal("JPEG", data)
+            return _refused_head(b"".join([*parsed, _SCAN_MARK, _EMPTY_SCAN]))
         if marker in FRAME_MARKERS:
             width, height = frame_size(data, begin) if len(data) >= begin + 5 else (0, 0)
             if not width:  # a height of 0 is allowed: it follows the first scan
@@ -118,7 +123,20 @@ def check_jpeg(data: bytes) -> str | None:
             if fault := too_many_pixels(width, height):
                 return fault
             has_size = True
+            parsed += data[begin - 4 : begin + 1], _ANY_SIZE, data[begin + 5 : end]
+        elif marker not in _UNPARSED and (marker != _APP1 or data.startswith(b"Exif\0\0", begin)):
+            parsed.append(data[begin - 4 : end])
     return "it ends before any pixels"
+
+
+def _refused_head(head: bytes) -> str | None:
+    """Return why Pillow refuses a JPEG file with this header, from which is left out what it does not parse."""
+    return _refusal("JPEG", head) if len(head) > _LONG_HEAD else _cached_refusal(head)
+
+
+@lru_cache(maxsize=1024)
+def _cached_refusal(head: bytes) -> str | None:
+    return _refusal("JPEG", head)
 
 
 def _refusal(kind: str, data: bytes) -> str | None:
@@ -161,8 +179,9 @@ def has_good_head(head: bytes) -> bool:
 
     `head` is the first `HEAD_BYTES` of the file, or all of it; the end mark is not among the bytes up to the scan.
     """
-    scan = head.find(_SCAN_MARK)
-    return scan >= 0 and _is_good(head[: scan + 2])
+    begin = head.find(_SCAN_MARK) + 2
+    end = begin + int.from_bytes(head[begin : begin + 2], "big")
+    return begin + 2 <= end <= len(head) and _is_good(head[:begin])
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ import numpy as np
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Jpeg, has_good_head
+from smalti.format.encodings.images import END_MARK, HEAD_BYTES, Jpeg, check_jpeg, has_good_head
 from smalti.format.encodings.numbers import DTYPE_CODES, STRUCT_CODES, Int, NdArray, Scalar, shape_header
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.schema import Schema, refused_value
@@ -99,7 +99,7 @@ def _narrow_float(codec: Scalar, code: str) -> Callable[[Any], float]:
 
 
 def _jpeg(value: bytes) -> bytes:
-    if not value.endswith(END_MARK) or not has_good_head(value[:HEAD_BYTES]):
+    if not (value.endswith(END_MARK) and has_good_head(value[:HEAD_BYTES])) and check_jpeg(value):
         raise ValueError
     return value
 
