@@ -34,6 +34,9 @@ _BOOSTS = {
     "from-": 0.8, "install.md": 0.6, "sources.md": 0.7, "spark.md": 1.6,
 }  # fmt: skip
 """Weights of pages in the search, by the start of their path; other pages have 1."""
+_NODE_KEY = "e=e+s+o.id"
+"""The place where lunr adds an edge to the key of a node: label and number, without a mark before the next edge. Some
+nodes of words with digits have equal keys then, and a query with such a word finds nothing at all."""
 _titles: dict[str, str] = {}
 """The titles of pages in the navigation, by address."""
 
@@ -78,6 +81,11 @@ def on_post_build(*, config: Any, **_: Any) -> None:
         for number, text in enumerate(texts)
     ]
     path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
+    for worker in Path(config.site_dir, "assets", "javascripts", "workers").glob("search.*.min.js"):
+        script = worker.read_text(encoding="utf-8")
+        if script.count(_NODE_KEY) != 1:
+            _log.warning("the script of the search has changed: see whether lunr's keys of nodes are unique now")
+        worker.write_text(script.replace(_NODE_KEY, f'{_NODE_KEY}+","'), encoding="utf-8")
 
 
 def _anchor(name: str, number: int) -> str:

@@ -36,7 +36,7 @@ class Rates:
     host_hour: float = 0.0
     """Price of one host for an hour."""
     egress_gb: float = 0.0
-    """Price of 10**9 bytes that leave the store."""
+    """Price of 10^9 bytes that leave the store."""
     thousand_gets: float = 0.0
     """Price of 1000 requests for shards."""
 
