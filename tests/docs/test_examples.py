@@ -1,34 +1,21 @@
 """Every class and function of the API reference has an example, and each example gives what it shows.
 
-In the examples `s3://bucket` and `/data` are a folder of the test with the sets `photos`, `users` and `more-users`, a
-trained model in `runs/7` and `rows.parquet`; the folder `photos` has images. Names of the reference need no import.
+Those that need Spark run in test_examples_spark.py.
 """
 
-import ast
-import doctest
 import inspect
 import re
-import shutil
 from collections import defaultdict
-from pathlib import Path
 
 import dagster as dg
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import torch
-import yaml
 
-import smalti
-from assets.drawing import draw_flower
 from smalti.torch.train import TrainConfig, train
 from smalti_dagster import DataSet
 from smalti_dagster.declaration import Automation, Image, Notify, Prepare, Source, Split, Train, Watch
+from tests.docs.examples import EXAMPLES, is_described, prepared, run, used_in, workplace  # noqa: F401 - fixtures
 from tests.docs.reference import ENTRIES, documented
-from tests.spark.own_session import own_session
 
-MODULES = {"np": np, "torch": torch, "smalti": smalti, "shutil": shutil, "Path": Path}
 EXEMPT = {
     "smalti.compat.petastorm.make_reader": "it always raises an error",
     "smalti.conversion.SourceOptions": "`convert` makes it for a source",
@@ -48,32 +35,6 @@ EXEMPT = {
 """By name: why neither it nor what takes or returns it has an example."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
-
-
-def is_described(thing):
-    """Return whether an object is a class or a function, not a number or the name of a type."""
-    return isinstance(thing, type) or inspect.isroutine(thing)
-
-
-def example_of(thing):
-    """Return the section of examples of a docstring, or an empty text."""
-    text = inspect.cleandoc(thing.__doc__ or "") if is_described(thing) else ""
-    return inspect.cleandoc(text.partition("\nExamples:\n")[2])
-
-
-EXAMPLES = {name: text for path, name, _ in ENTRIES if (text := example_of(documented(path)))}
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def parts_of(text):
-    """Return the code of an example: lines with prompts, or blocks."""
-    return BLOCK.findall(text) or [part.source for part in doctest.DocTestParser().get_examples(text)]
-
-
-def used_in(text):
-    """Return the names that an example uses."""
-    nodes = [node for part in parts_of(text) for node in ast.walk(ast.parse(part))]
-    return {getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes}
 
 
 def returned_by(thing):
@@ -116,47 +77,14 @@ def test_every_class_and_function_is_in_an_example():
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Return a folder with what the examples read."""
-    folder = tmp_path_factory.mktemp("examples")
-    for part, count in (("train", 16), ("validation", 4)):
-        for name in ("cat", "dog"):
-            for number in range(count):
-                data = draw_flower("daisy" if name == "cat" else "roses", number=number, size=(64, 48))
-                places = [folder / "split" / part / name] + [folder / "photos" / name] * (
-                    number < 6 and part == "train"
-                )
-                for place in places:
-                    place.mkdir(parents=True, exist_ok=True)
-                    (place / f"{number}.jpg").write_bytes(data)
-    smalti.convert(folder / "split", folder / "bucket/photos", partition_by="split", processes=1)
-    for name, numbers in (("users", range(10)), ("users", range(10, 15)), ("more-users", range(15, 20))):
-        columns = {"user_id": "int", "text": "str"}
-        mode = "append" if numbers.start == 10 else "create"
-        with smalti.MDSWriter(out=folder / "bucket" / name, columns=columns, mode=mode) as writer:
-            for number in numbers:
-                writer.write({"user_id": number, "text": f"user {number}"})
-    rows = pa.table({"id": range(10), "label": [0, 1] * 5})
-    pq.write_table(rows, folder / "bucket/rows.parquet")
-    (folder / "more.csv").write_text("a,b\n1,x\n2,y\n3,z\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(prepared):
+def trained(prepared, tmp_path_factory):  # noqa: F811
     """Return the folder of a run, which kept a ledger."""
     config = TrainConfig(
-        data=str(prepared / "bucket/photos"), run_dir=str(prepared / "runs/7"), epochs=1, batch_size=16,
-        task_options={"image_size": 32}, log_samples=True,
+        data=str(prepared / "bucket/photos"), run_dir=str(tmp_path_factory.mktemp("runs") / "7"), epochs=1,
+        batch_size=16, task_options={"image_size": 32}, log_samples=True,
     )  # fmt: skip
     train(config)
-    return Path(config.run_dir)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    with own_session() as session:
-        yield session
+    return config.run_dir
 
 
 def of_dagster():
@@ -172,33 +100,9 @@ def of_dagster():
     return {"dg": dg, "Source": Source, "Split": Split, "photos": photos, "sales": sales, **own}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_gives_what_it_shows(name, prepared, tmp_path, monkeypatch, request):
+@pytest.mark.parametrize("name", [name for name, text in EXAMPLES.items() if "spark" not in used_in(text)])
+def test_an_example_gives_what_it_shows(name, workplace, request):  # noqa: F811
     text = EXAMPLES[name]
-    names = MODULES | {each.rpartition(".")[2]: documented(path) for path, each, _ in reversed(ENTRIES)}
-    names[name.rpartition(".")[2]] = documented(next(path for path, each, _ in ENTRIES if each == name))
-    names |= of_dagster() if name.startswith("smalti_dagster") else {}
-    if "spark" in re.findall(r"\w+", text):
-        names["spark"] = request.getfixturevalue("spark")
-    if "runs/7" in text and "s3://" in text:
-        text = text.replace("s3://bucket/runs/7", str(request.getfixturevalue("trained")))
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    text = re.sub(r"s3://bucket|(?<![\w.])/data\b", f"{tmp_path}/bucket", text)
-    run(name, text, names)
-
-
-def run(name, text, names):
-    """Run an example, and compare what it prints if it has prompts."""
-    if block := re.search(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        names[name.rpartition(".")[2]].resolve_from_yaml(yaml.safe_dump(yaml.safe_load(block[1])["attributes"]))
-        return
-    if BLOCK.search(text):
-        for block in BLOCK.findall(text):
-            exec(compile(block, name, "exec"), names)
-        return
-    printed = []
-    example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
-    assert example.examples
-    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=printed.append)
-    assert not failed, "".join(printed)
+    if "s3://bucket/runs/7" in text:
+        text = text.replace("s3://bucket/runs/7", request.getfixturevalue("trained"))
+    run(name, text, workplace, **(of_dagster() if name.startswith("smalti_dagster") else {}))
