@@ -174,6 +174,23 @@ def test_a_class_has_the_public_members_of_its_private_bases(site):
     assert num_inherited > 10
 
 
+@pytest.mark.parametrize(
+    ("page", "row"),
+    [
+        pytest.param("reading/StreamingDataset", ["split", "str | None", "None"], id="of a base class"),
+        pytest.param("reading/CacheOptions", ["download_retry", "int", "2"], id="a field"),
+        pytest.param("training/TrainConfig", ["batch_size", "int", "32"], id="a checked field"),
+        pytest.param("versions/rollback", ["version", "int", "required"], id="of a function"),
+    ],
+)
+def test_an_argument_has_its_type_description_and_default_in_one_row(site, page, row):
+    text = (site / "api" / page / "index.html").read_text()
+    rows = [re.findall(r"<td>(.*?)</td>", each, re.DOTALL) for each in re.findall(r"<tr.*?</tr>", text, re.DOTALL)]
+    found = [[html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells] for cells in rows]
+    [cells] = [cells for cells in found if len(cells) == 4 and [*cells[:2], cells[3]] == row]
+    assert cells[2]
+
+
 def has_docstring(kind, name):
     """Return whether a name of a class is a public method or property with a description."""
     value = vars(kind)[name]
