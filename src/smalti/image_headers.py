@@ -15,6 +15,8 @@ START_OF_SCAN = 0xDA
 """Marker of the JPEG segment that the compressed pixels follow."""
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the JPEG segments that hold the size in pixels, one for each coding process."""
+EXIF_MARKER = 0xE1
+"""Marker of the JPEG segment that holds EXIF, or other data: see `is_exif`."""
 UNKNOWN_MARKER = -1
 """Yielded in place of a marker that decoders refuse before the pixels; it is the last item."""
 _SEGMENT_MARKERS = FRAME_MARKERS | {0xC4, 0xCC, *range(0xDA, 0xDE), *range(0xE0, 0xF0), 0xFE}
@@ -65,6 +67,11 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         yield marker, begin, at
         if marker == START_OF_SCAN:
             return
+
+
+def is_exif(data: bytes, marker: int, begin: int) -> bool:
+    """Return whether the JPEG segment with this marker, whose payload starts at byte `begin`, holds EXIF."""
+    return marker == EXIF_MARKER and data.startswith(b"Exif\0\0", begin)
 
 
 def frame_size(data: bytes, begin: int) -> tuple[int, int]:

@@ -42,7 +42,7 @@ QUESTIONS = {
     "split": "concepts/versions/",
     "slurm": "slurm/",
 }
-"""What is typed into the search, and the page that it is to find first."""
+"""Questions that are typed into the search, and the page that each is to find first."""
 MESSAGES = {
     "ArgumentError": "`batch_size` is needed, on the loader or on the dataset: samples per rank and step.",
     "BadImageError": "photo.jpg header declares 40000x40000 = 1600000000 pixels, above the limit of 178956970: a "

@@ -18,6 +18,7 @@ from smalti.image_headers import (
     format_of,
     frame_size,
     gif_size,
+    is_exif,
     jpeg_segments,
     png_size,
     webp_size,
@@ -27,7 +28,6 @@ _MAX_SIDE = 1 << 17  # pixels; far above any camera, and keeps width * height a 
 _SIGNATURE_STARTS = frozenset({b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"})
 _ORIENTATION_TAG = 0x0112
 _SHORT = 3  # EXIF's code of the type uint16
-_APP1 = 0xE1  # marker of the JPEG segment that holds EXIF
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _tiff_block(data: bytes) -> bytes | None:
         if data.find(b"Exif\0\0", 0, 1 << 16) < 0:  # fast pre-check: most files have no EXIF
             return None
         for marker, begin, end in jpeg_segments(data):
-            if marker == _APP1 and end <= len(data) and data[begin : begin + 6] == b"Exif\0\0":
+            if is_exif(data, marker, begin) and end <= len(data):
                 return data[begin + 6 : end]
         return None
     if data[:4] == b"\x89PNG":

@@ -33,6 +33,7 @@ from smalti.errors import BadImageError, SchemaError
 from smalti.format.encodings.encoding import Encoding, kind_of
 from smalti.image_headers import (
     CUT_SHORT,
+    EXIF_MARKER,
     FRAME_MARKERS,
     MAX_PIXELS,
     START_OF_SCAN,
@@ -42,6 +43,7 @@ from smalti.image_headers import (
     format_of,
     frame_size,
     gif_size,
+    is_exif,
     jpeg_segments,
     png_size,
     webp_size,
@@ -56,9 +58,8 @@ HEAD_BYTES = 1024
 END_MARK = b"\xff\xd9"
 _SCAN_MARK = bytes([0xFF, START_OF_SCAN])
 _EMPTY_SCAN = b"\0\2"  # the length of a scan header without content
-_APP1 = 0xE1
-_UNPARSED = frozenset({0xC4, 0xCC, 0xDC, 0xDD, *range(0xE3, 0xED), 0xEF, 0xFE})
-"""Markers of the JPEG segments that Pillow skips, or stores as they are; so it does with an `_APP1` without EXIF."""
+_UNPARSED = frozenset({0xC4, 0xCC, 0xDC, 0xDD, EXIF_MARKER, *range(0xE3, 0xED), 0xEF, 0xFE})
+"""Markers of the JPEG segments that Pillow skips, or stores as they are, unless they hold EXIF."""
 _ANY_SIZE = b"\0\1\0\1"
 _LONG_HEAD = 8192  # bytes
 # Bits per pixel of the modes whose raw bytes are the whole image; the palette of P and PA would be lost. MosaicML's
@@ -124,7 +125,7 @@ def check_jpeg(data: bytes) -> str | None:
                 return fault
             has_size = True
             parsed += data[begin - 4 : begin + 1], _ANY_SIZE, data[begin + 5 : end]
-        elif marker not in _UNPARSED and (marker != _APP1 or data.startswith(b"Exif\0\0", begin)):
+        elif marker not in _UNPARSED or is_exif(data, marker, begin):
             parsed.append(data[begin - 4 : end])
     return "it ends before any pixels"
 
@@ -179,9 +180,10 @@ def has_good_head(head: bytes) -> bool:
 
     `head` is the first `HEAD_BYTES` of the file, or all of it; the end mark is not among the bytes up to the scan.
     """
-    begin = head.find(_SCAN_MARK) + 2
+    scan = head.find(_SCAN_MARK)
+    begin = scan + len(_SCAN_MARK)
     end = begin + int.from_bytes(head[begin : begin + 2], "big")
-    return begin + 2 <= end <= len(head) and _is_good(head[:begin])
+    return scan >= 0 and begin + 2 <= end <= len(head) and _is_good(head[:begin])
 
 
 @lru_cache(maxsize=1024)
