@@ -68,6 +68,24 @@ print(json.dumps(found))
 """
 
 
+DISK_OF_DELETED_FILES = """
+import json, os, subprocess, sys, threading
+from pathlib import Path
+from tests.faults.cached_sets import read_all, reader
+remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+local.mkdir()
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
+with open(local / "evicted", "wb") as held:
+    os.posix_fallocate(held.fileno(), 0, size)
+    (local / "evicted").unlink()
+    threading.Timer(1.0, held.close).start()
+    dataset = reader(remote, local)
+    found = read_all(dataset)
+print(json.dumps([found, dataset.stats().retries > 0]))
+dataset.close()
+"""
+
+
 def on_small_disk(remote, local, size):
     """Read an epoch in a mount namespace whose cache disk has this size; return samples or error, and leftovers."""
     return in_namespace(ON_SMALL_DISK, str(remote), str(local), size)
@@ -103,6 +121,14 @@ def test_f1_epochs_on_a_disk_that_holds_six_shards_are_complete(tmp_path):
             writer.write({"id": number, "b": random.Random(number).randbytes(20_000)})
     found = in_namespace(EPOCHS_ON_SMALL_DISK, str(remote), str(tmp_path / "cache"), str(6 << 19))
     assert found == [400] * 4
+
+
+@pytest.mark.process
+def test_f1_a_disk_full_of_deleted_files_that_some_process_has_open_is_waited_for(tmp_path):
+    """Evicted copies take space as long as any process has them mapped, and nothing is left then to evict."""
+    remote = remote_set(tmp_path / "set")
+    found = in_namespace(DISK_OF_DELETED_FILES, str(remote), str(tmp_path / "cache"), str(1 << 20))
+    assert found == [ALL, True]
 
 
 @pytest.mark.process

@@ -6,7 +6,6 @@ The same for `smalti.torch.train`: tests/torch/train/launch/test_processes.py.
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from smalti.torch import StreamingDataLoader, StreamingDataset
 from tests.faults.preempted_loop import STATE
 from tests.shard_sets import write_set
+from tests.worker_messages import without_harmless
 
 pytestmark = [pytest.mark.torch, pytest.mark.process, pytest.mark.slow]
 
@@ -24,11 +24,6 @@ GRACE_SECONDS = 30.0  # Kubernetes's default
 THREADS = {"num_workers": 2, "worker_kind": "thread"}
 PROCESSES = {"num_workers": 2, "worker_kind": "process", "multiprocessing_context": "fork"}
 ALONE: dict[str, object] = {}
-_SHARER = re.compile(
-    r"Traceback \(most recent call last\):\n  File .*resource_sharer.*\n(?: .*\n)+"
-    r"ConnectionResetError: .*\n"
-)
-"""A message of CPython in a worker whose parent ends while it takes a batch from it; it is harmless."""
 
 
 def run_life(root, folder, way, saves, step):
@@ -47,7 +42,7 @@ def run_life(root, folder, way, saves, step):
         process.terminate()
         _, said = process.communicate(timeout=GRACE_SECONDS)
     if way == PROCESSES:
-        said = _SHARER.sub("", said)
+        said = without_harmless(said)
     assert (said, process.returncode) == ("", 143)
 
 

@@ -98,6 +98,11 @@ def free_disk_bytes(folder: Path) -> int:
     return usage.free if usage.total else sys.maxsize
 
 
+def disk_bytes(folder: Path) -> int:
+    """Return the size of the disk of a folder, in bytes; `sys.maxsize` where it reports none."""
+    return shutil.disk_usage(folder).total or sys.maxsize
+
+
 def eviction_order(next_uses: Ints, shards: Ints, last_used: Ints) -> Ints:
     """Return the places of copies in the order in which they are evicted: what is needed last comes first.
 
@@ -224,14 +229,15 @@ class SpaceManager:
     def free_disk(self, shard: int, num_bytes: int, deadline: Deadline) -> int | None:
         """Evict so many bytes on a full disk, for a shard that is needed now; return how many were evicted.
 
-        None if there are no copies of other shards; 0 if all of them are needed as soon as this one.
+        None if the disk holds fewer bytes than that when it is empty; 0 if there are no copies of other shards, or all
+        of them are needed as soon as this one.
         """
         self.is_disk_tight = True
         step, current = self._step_of(shard)
         with self._locked(deadline, f"space for shard {shard}"):
-            candidates = self._candidates(self._scan(), current, -1, but=shard)
-            if not candidates:
+            if all(disk_bytes(root) < num_bytes for root in self._sources.roots()):
                 return None
+            candidates = self._candidates(self._scan(), current, -1, but=shard)
             return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)
 
     def defer(self, shard: int) -> NoSpaceYet:

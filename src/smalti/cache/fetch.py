@@ -417,8 +417,8 @@ class Fetcher:
 class _FullDisk:
     """Freeing space for one shard on a full disk.
 
-    `seconds` is how long to wait for evicted files that are still mapped somewhere, and for copies that other readers
-    need first.
+    `seconds` is how long to wait for evicted files that are still mapped in some process, whichever process evicted
+    them, and for copies that other readers need first.
     """
 
     def __init__(self, shard_id: int, fetch: _Fetch, seconds: float) -> None:
@@ -426,7 +426,7 @@ class _FullDisk:
         self._wait_deadline: Deadline | None = None
 
     def pause_after_freeing(self, num_bytes: int) -> float | None:
-        """Evict other shards; return the seconds to wait before the next attempt, None where nothing can be freed.
+        """Evict other shards; return the seconds to wait before the next attempt, None where no space can be awaited.
 
         Raises:
             NoSpaceYet: the shard is fetched ahead, and waits until there is space.
@@ -435,14 +435,15 @@ class _FullDisk:
         if self._fetch.is_ahead:
             raise space.defer(self._shard_id)
         freed = space.free_disk(self._shard_id, num_bytes, self._fetch.deadline)
-        if freed or (freed == 0 and self._wait_deadline is None):
+        if freed is None:
+            return None
+        if freed or self._wait_deadline is None:
             self._wait_deadline = Deadline(self._seconds)
         if freed:
             return 0.0
         if space.are_others_fetched(self._shard_id):
             return FIRST_PAUSE_SECONDS  # their shards can be evicted when they are published, or are abandoned
-        is_waiting = self._wait_deadline is not None and not self._wait_deadline.passed()
-        return FIRST_PAUSE_SECONDS if is_waiting else None
+        return None if self._wait_deadline.passed() else FIRST_PAUSE_SECONDS
 
 
 @contextmanager
