@@ -37,8 +37,6 @@ from tests.catalog.retention.test_vacuum_columns import publish_with_columns
 from tests.stores import MemoryStore
 from tests.stores.memory import Killed
 
-GOLDEN = Path(__file__).resolve().parents[2].parent / "shared" / "golden"
-
 
 @pytest.fixture
 def source(make_draft):
@@ -390,21 +388,23 @@ def test_one_split_alone_has_a_digest_of_its_own_and_repeated_is_the_same_versio
         copy_version(source, other(), split="dev")
 
 
-def test_a_set_of_mosaicml_is_copied_with_its_index_file(tmp_path):
-    report = copy_version(GOLDEN / "comp_zstd_3", tmp_path / "copy")
-    assert (tmp_path / "copy" / "index.json").read_bytes() == (GOLDEN / "comp_zstd_3" / "index.json").read_bytes()
-    assert load_manifest(tmp_path / "copy").digest == load_manifest(GOLDEN / "comp_zstd_3").digest
-    assert verify(tmp_path / "copy").ok
-    assert report.num_objects == len(load_manifest(GOLDEN / "comp_zstd_3").shards)
-    assert copy_version(GOLDEN / "comp_zstd_3", tmp_path / "copy").is_in_sync
+def test_a_set_of_mosaicml_is_copied_with_its_index_file(shared, tmp_path):
+    source, copy = shared / "golden" / "comp_zstd_3", tmp_path / "copy"
+    report = copy_version(source, copy)
+    assert (copy / "index.json").read_bytes() == (source / "index.json").read_bytes()
+    assert load_manifest(copy).digest == load_manifest(source).digest
+    assert verify(copy).ok
+    assert report.num_objects == len(load_manifest(source).shards)
+    assert copy_version(source, copy).is_in_sync
     with pytest.raises(DatasetExists, match="another set"):
-        copy_version(GOLDEN / "comp_gz_6", tmp_path / "copy")
+        copy_version(shared / "golden" / "comp_gz_6", copy)
 
 
-def test_a_shard_of_the_same_name_and_size_is_not_taken_for_one_of_a_set_without_write_ids(tmp_path):
-    first = load_manifest(GOLDEN / "comp_zstd_3").shards[0].stored
+def test_a_shard_of_the_same_name_and_size_is_not_taken_for_one_of_a_set_without_write_ids(shared, tmp_path):
+    source = shared / "golden" / "comp_zstd_3"
+    first = load_manifest(source).shards[0].stored
     (tmp_path / first.basename).write_bytes(bytes(first.num_bytes))
-    copy_version(GOLDEN / "comp_zstd_3", tmp_path)
+    copy_version(source, tmp_path)
     assert verify(tmp_path).ok
 
 
