@@ -69,6 +69,7 @@ def test_a_set_with_a_wrong_value_or_too_few_samples_is_no_result(tmp_path):
         _check(find("smalti"), task, tmp_path / "twice")
 
 
+@pytest.mark.nightly  # `make bench` runs the same
 @pytest.mark.torch
 def test_everything_that_is_done_with_a_large_manifest_runs(tmp_path):
     smoke = replace(SCALES["smoke"], divisor=500)

@@ -81,6 +81,7 @@ def test_wrong_ids_are_no_figure(wrong):
         check_ids(np.array(wrong), 3, 9)
 
 
+@pytest.mark.nightly  # `make bench` runs the same
 @pytest.mark.slow
 def test_early_and_late_ids_are_compared_in_one_process():
     figures = measure_late_ids(order_task("late-ids"))

@@ -83,6 +83,7 @@ def test_j4_a_run_that_is_cancelled_by_force_ends_at_once_and_records_nothing_mo
     check_nothing_is_left(deployment, run_id, dg.DagsterRunStatus.CANCELED)
 
 
+@pytest.mark.nightly  # beside `test_j4_a_run_that_is_cancelled_by_force_ends_at_once_and_records_nothing_more`
 def test_j5_runs_of_a_killed_code_server_end_without_a_death_signal_and_fail_when_they_can_be_started_again(
     deployment: LiveDeployment,
 ) -> None:

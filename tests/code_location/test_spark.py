@@ -22,6 +22,7 @@ def test_a_cancelled_step_ends_what_the_connect_server_does_for_it_and_nothing_e
     assert said == ["pyspark.sql.connect.session", "True", "False", "False", "3 set()"], errors
 
 
+@pytest.mark.nightly  # beside databricks/test_stages_there.py
 def test_on_a_databricks_cluster_the_session_that_is_there_is_used_as_it_is_and_not_stopped(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

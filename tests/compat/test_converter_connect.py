@@ -5,6 +5,7 @@ import pytest
 from tests.spark.writing.connect_program import run_on_connect
 
 
+@pytest.mark.nightly  # beside spark/mds/test_connect.py
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_connect_sessions_dataframe_is_converted_and_an_equal_plan_found_again(tmp_path):

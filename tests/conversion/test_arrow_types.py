@@ -12,6 +12,7 @@ import pytest
 from smalti import convert
 from smalti.errors import SchemaError
 from smalti.writer.tables.plain import cast_array
+from tests.combinations import nightly
 from tests.conversion.rows import samples_of, table_source
 
 MOMENT = dt.datetime(2024, 2, 29, 12, tzinfo=dt.timezone.utc)
@@ -197,6 +198,9 @@ UNREADABLE = ("60 lists in each other", "5000 lists in each other")
 """Columns that pyarrow writes to Parquet and does not read."""
 
 
+SLOW = "5000 lists in each other"
+"""It takes Arrow seconds to make such a column."""
+
 NULLS = [
     pa.array([[{"a": 1, "x": None}, {"a": 2, "x": None}], None, [{"a": 3, "x": None}]]),
     pa.array([[None, None], [None]]),
@@ -277,8 +281,13 @@ def test_values_of_each_type_come_back(tmp_path, num_rows, door):
     }
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("name", "door"),
+    [
+        *((name, door) for name in REFUSED for door in DOORS if name != SLOW or door == DOORS[0]),
+        *nightly([pytest.param(SLOW, door) for door in DOORS[1:]]),
+    ],
+)
 def test_a_type_or_value_that_cannot_be_stored_is_named_with_what_to_do(tmp_path, name, door):
     array, message = REFUSED[name]
     array = array() if callable(array) else array  # made here: it takes seconds

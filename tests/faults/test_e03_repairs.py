@@ -141,7 +141,7 @@ def test_e16_a_copy_that_can_neither_be_read_nor_fetched_is_a_typed_error(faults
     assert_exact(first, {})
     first.close()
     fail_reads_of(monkeypatch, next((tmp_path / "cache").rglob(f"{SHARD}.mds")).stat().st_ino)
-    faults.plant(Toxic("http", key=STORED))
+    faults.plant(Toxic("http", status=500, key=STORED))
     assert_fails(open_set(tmp_path, retry=1), {}, StoreError, f"shard 3 .*{SHARD}")
     faults.heal()
     again = open_set(tmp_path)

@@ -50,7 +50,8 @@ def readers(tmp_path, count, **options):
 
 
 @pytest.mark.parametrize(
-    ("count", "rate"), [pytest.param(2, 6, marks=pytest.mark.slow), pytest.param(8, 6, marks=pytest.mark.slow)]
+    ("count", "rate"),
+    [pytest.param(2, 6, marks=pytest.mark.slow), pytest.param(8, 6, marks=[pytest.mark.slow, pytest.mark.nightly])],
 )
 def test_e10_concurrent_readers_are_throttled_and_exact(faults, tmp_path, count, rate):
     serve(faults).plant(Toxic("throttle", rate=rate))

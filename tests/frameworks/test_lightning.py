@@ -183,6 +183,7 @@ def test_two_ranks_share_the_epoch_and_both_lives_give_every_sample_once(folder,
     assert len(set(flat(flat(lives[:2])))) == 24
 
 
+@pytest.mark.nightly  # beside tests/torch/train/launch, where worlds change
 @pytest.mark.slow
 def test_one_rank_begins_an_epoch_and_two_end_it(folder, example):
     checkpoint = example.run(example.Life(folder, "first", max_steps=6))

@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 
+from tests.combinations import nightly
 from tests.frameworks.page import run_section
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")]
@@ -29,8 +30,9 @@ def whole(url, tmp_path_factory, example):
     return example.train(url, tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("stopped", [6, 18])
+@pytest.mark.parametrize(
+    ("plain", "stopped"), [(False, 6), (True, 18), *nightly([pytest.param(False, 18), pytest.param(True, 6)])]
+)
 def test_both_parts_have_the_batches_of_a_run_that_was_not_stopped(url, whole, tmp_path, stopped, plain, example):
     first = example.train(url, tmp_path, stop_after=stopped, plain=plain)
     second = example.train(url, tmp_path, checkpoint=str(tmp_path / f"checkpoint-{stopped}"), plain=plain)

@@ -3,6 +3,7 @@
 import pytest
 
 from smalti import LocalDataset, MDSWriter, merge_index
+from tests.combinations import nightly
 from tests.golden.conftest import peer_reads
 from tests.text_writers import CSVWriter, JSONWriter, TSVWriter, XSVWriter
 
@@ -21,9 +22,14 @@ WRITERS = {
 
 @pytest.mark.parametrize(
     ("kind", "how", "compression"),
-    [("json", "local", None), ("csv", "local", None), ("xsv", "streaming", None), ("json-crlf", "streaming", "zstd:7"),
-     ("csv", "streaming", "gz"), ("tsv", "streaming", "zstd")],
-)  # fmt: skip
+    [
+        ("json", "local", None),
+        ("json-crlf", "streaming", "zstd:7"),
+        ("csv", "streaming", "gz"),
+        ("tsv", "streaming", "zstd"),
+        *nightly([pytest.param("csv", "local", None), pytest.param("xsv", "streaming", None)]),
+    ],
+)
 def test_peer_finds_every_value_that_was_written(peer, tmp_path, kind, how, compression):
     kind, options = WRITERS[kind]
     with kind(out=tmp_path / "set", columns=COLUMNS, compression=compression, size_limit=400, **options) as writer:

@@ -144,6 +144,7 @@ def test_the_package_can_be_imported_without_spark():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.nightly  # beside tests/rules/test_readme.py, which compares what is printed
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_session_is_quiet():

@@ -12,6 +12,7 @@ BATCH = pa.record_batch(
 )
 
 
+@pytest.mark.nightly  # takes 10 s of a processor
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_thirty_thousand_columns_are_written_and_read(tmp_path):

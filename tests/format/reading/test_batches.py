@@ -190,6 +190,7 @@ def test_large_values_are_read_completely(tmp_path, size, rows):
     assert batch["free"] == [value.tobytes() for value in values[picks]]
 
 
+@pytest.mark.nightly  # takes 2 GiB of memory
 @pytest.mark.slow
 def test_values_beyond_two_gigabytes_are_read_completely(tmp_path):
     """numpy has no element type of 2 GiB; most of the file is a hole."""

@@ -89,7 +89,7 @@ def check_whole(out, num_appends):
     assert verify(open_store(out)).ok
 
 
-@pytest.mark.parametrize("step", some("task-ends", "before-header"))
+@pytest.mark.parametrize("step", some("task-ends"))
 def test_a_write_whose_worker_is_killed_shows_the_old_version_or_the_new_one_and_can_be_repeated(killing, out, step):
     beside(out, "kill").write_text(f"{step} worker")
     with contextlib.nullcontext() if step in IN_TASKS else pytest.raises(FAILED):
@@ -100,7 +100,7 @@ def test_a_write_whose_worker_is_killed_shows_the_old_version_or_the_new_one_and
     check_whole(out, num_appends=1)
 
 
-@pytest.mark.parametrize("step", nightly(STEPS))  # beside a stream whose driver is killed
+@pytest.mark.parametrize("step", nightly(STEPS))  # beside test_a7 of writing/test_fault_rows.py
 def test_a_write_whose_driver_is_killed_shows_the_old_version_or_the_new_one_and_can_be_repeated(killing, out, step):
     beside(out, "kill").write_text(f"{step} jvm")
     assert run_apart("local[2]", "write", out).returncode != 0
@@ -130,7 +130,7 @@ def test_a_stream_whose_worker_is_killed_counts_each_row_once_after_its_restart(
     check_whole(out, num_appends=NUM_FILES)
 
 
-@pytest.mark.parametrize("step", some("after-header"))
+@pytest.mark.parametrize("step", nightly(STEPS))  # beside a stream whose worker is killed
 def test_a_stream_whose_driver_is_killed_counts_each_row_once_after_its_restart(killing, out, source, step):
     beside(out, "kill").write_text(f"{step} jvm")
     assert run_apart("local[2]", "stream", out, source).returncode != 0

@@ -6,6 +6,7 @@ from smalti.spark.lineage import files_now
 from tests.spark.writing.connect_program import run_on_connect
 
 
+@pytest.mark.nightly  # beside test_fault_rows.py and mds/test_connect.py
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.process

@@ -62,6 +62,7 @@ def test_a7_after_a_driver_that_was_killed_right_after_its_commit_a_rerun_return
     assert len(history(open_store(out))) == 1
 
 
+@pytest.mark.nightly  # beside mds/test_kills.py, where workers are killed
 def test_a15_a_lost_executor_loses_no_row(tmp_path):
     """An executor's JVM is killed during a task; shards that other tasks had stored stay, and count once."""
     out = tmp_path / "out"

@@ -130,6 +130,7 @@ def test_two_processes_train_in_a_store_and_leave_nothing_on_the_disk(remote, op
     assert list(disk.glob("smalti-run-*")) == []
 
 
+@pytest.mark.nightly  # beside the run that is killed in saves
 def test_what_a_killed_process_left_on_the_disk_is_removed_by_the_next_run(remote, lives, tmp_path, monkeypatch):
     killed_at(lives, remote, "step-00000003-00000/model.safetensors", tmp_path / "disk", begin=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))

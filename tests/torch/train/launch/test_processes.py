@@ -179,6 +179,7 @@ def test_an_error_of_the_data_is_in_the_error(in_processes):
         train(with_params(in_processes, {"task_options.image_column": "picture"}))
 
 
+@pytest.mark.nightly  # beside `test_when_the_parent_is_killed_its_ranks_end_and_save`
 def test_when_the_callback_raises_the_ranks_save_and_end(in_processes):
     class CancelledError(BaseException):
         """Raise as Dagster does for an interrupt."""

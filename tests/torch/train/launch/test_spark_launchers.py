@@ -154,29 +154,6 @@ def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credenti
             run_storage_options=options,
         )
         result = train(spread, on_event=heard.append)
-        reports = []
-
-        def read_and_fail(context):
-            """Count the samples of a step over both executors, and fail."""
-            batch = next(iter(context.dataloader("train", batch_size=50)))
-            count = torch.tensor(len(batch["label"]))
-            torch.distributed.all_reduce(count)
-            context.report({"samples": count, "given": context.config}, step=1)
-            raise RuntimeError("the function's own fault 4711")
-
-        with pytest.raises(
-            TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the function's own fault 4711"
-        ):
-            launch(
-                read_and_fail,
-                42,
-                on_event=reports.append,
-                launcher="spark",
-                num_processes=2,
-                data=config.data,
-                run_dir=f"s3://{s3_bucket}/function",
-                run_storage_options=options,
-            )
     assert list((tmp_path / "events").rglob("*"))
     assert any(b"torch.distributed.run" in command for command in commands)
     assert has_secret(SECRETS, commands) == []
@@ -191,4 +168,39 @@ def test_two_executors_train_in_a_store_in_the_order_of_one_and_get_the_credenti
     assert (heard[0]["num_ranks"], heard[0]["num_hosts"]) == (2, 1)
     assert [event["step"] for event in heard if event["event"] == "epoch"] == [7, 14]
     assert heard[-1]["event"] == "end"
+
+
+@pytest.mark.nightly  # beside the training of the test above
+def test_two_executors_run_a_function_in_a_store_whose_error_is_named_without_credentials(
+    config, s3_server, s3_bucket, tmp_path, monkeypatch
+):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    reports = []
+
+    def read_and_fail(context):
+        """Count the samples of a step over both executors, and fail."""
+        batch = next(iter(context.dataloader("train", batch_size=50)))
+        count = torch.tensor(len(batch["label"]))
+        torch.distributed.all_reduce(count)
+        context.report({"samples": count, "given": context.config}, step=1)
+        raise RuntimeError("the function's own fault 4711")
+
+    with (
+        watching(SECRETS, tmp_path, Path(find_spec("pyspark").origin).parent / "work") as (commands, files),
+        session("local-cluster[2,1,1024]", tmp_path, monkeypatch),
+        pytest.raises(TrainingError, match=r"rank [01] of 2 failed .* RuntimeError: the function's own fault 4711"),
+    ):
+        launch(
+            read_and_fail,
+            42,
+            on_event=reports.append,
+            launcher="spark",
+            num_processes=2,
+            data=config.data,
+            run_dir=f"s3://{s3_bucket}/function",
+            run_storage_options={"endpoint_url": s3_server, "key": CANARY, "secret": SECRETS[1]},
+        )
     assert [event["metrics"] for event in reports if event["event"] == "report"] == [{"samples": 50.0, "given": 42.0}]
+    assert has_secret(SECRETS, commands) == []
+    assert files == set()
