@@ -6,8 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from smalti import load_manifest
-
 PAGE = (Path(__file__).parents[2] / "docs" / "convert.md").read_text()
 
 
@@ -17,6 +15,4 @@ def test_every_python_example_runs(tmp_path, monkeypatch, capsys):
     pq.write_table(pa.table({"id": list(range(1000))}), tmp_path / "rows" / "a.parquet", row_group_size=500)
     for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(code, "docs/convert.md", "exec"), {"__name__": "example"})
-    said = capsys.readouterr().out.splitlines()
-    assert (said[0], said[1]) == ("1 1000", "1000")
-    assert load_manifest("squares").rows == 1000
+    assert capsys.readouterr().out == "1 1000\n"

@@ -45,7 +45,6 @@ TESTED = {
     "docs/scale.md": "tests/benchmarks/test_fleet.py",
     "docs/sources.md": "tests/exporting/test_pages.py",
     "docs/spark.md": "tests/spark/test_pages.py",
-    "docs/storage.md": "tests/storage/test_company_stores.py",
     "docs/training.md": "tests/torch/train/launch/test_documentation.py",
 }
 """By page with blocks of code: the module that runs them, where it is outside of tests/docs."""

@@ -1,7 +1,6 @@
 """The guides to kinds of data, tables and samples of several kinds: their commands print what the pages show."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,6 @@ def test_the_commands_about_several_kinds_print_what_the_page_shows(folder, caps
     files, printed = guide.write_files(folder), guide.run_commands(capsys)
     # The task trains in `code_location/test_kinds.py`.
     assert [each for each in files if f"python {each}" not in printed] == ["collate_items.py", "leaves_task.py"]
-    assert Path("items.html").stat().st_size > 10_000
     old, new = (load_manifest("items", version=number) for number in (1, 2))
     assert [each.raw.basename for each in new.shards] == [each.raw.basename for each in old.shards]
 

@@ -39,17 +39,16 @@ def test_a_table_shows_what_every_rank_reads(setting, table):
         assert cells.split() == [f"{position}*" if repeat else str(position) for position, repeat in marks]
 
 
-def test_the_table_of_an_affinity_shows_how_the_shards_are_laid_out():
-    [(setting, table)] = re.findall(r"<!-- layout: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL)
-    options = dict(part.split("=") for part in setting.split())
-    rows = re.findall(r"^epoch (\d+) +((?:\d+ +){7}\d+)", table, flags=re.MULTILINE)
-    assert [int(epoch) for epoch, _ in rows] == [0, 1, 2, 3, 4]
-    for epoch, shards in rows:
-        found = arranged(
-            np.full(int(options["shards"]), 5), seed=int(options["seed"]), epoch=int(epoch), runs=int(options["runs"]),
-            affinity=float(options["affinity"]),
-        )  # fmt: skip
-        assert found.tolist() == [int(shard) for shard in shards.split()]
+def test_with_an_affinity_one_cohort_is_dealt_anew_in_each_epoch():
+    layouts = [
+        [4, 1, 2, 3, 0, 5, 6, 7],
+        [4, 1, 2, 7, 0, 5, 6, 3],  # cohort 3
+        [4, 1, 6, 7, 0, 5, 2, 3],  # cohort 2
+        [4, 5, 6, 7, 0, 1, 2, 3],  # cohort 1
+        [0, 5, 6, 7, 4, 1, 2, 3],  # cohort 0
+    ]
+    for epoch, shards in enumerate(layouts):
+        assert arranged(np.full(8, 5), seed=2, epoch=epoch, runs=2, affinity=0.75).tolist() == shards
 
 
 def test_the_example_of_an_affinity_opens_a_dataset():

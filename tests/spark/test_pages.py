@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import dagster
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
@@ -73,17 +72,6 @@ def test_a_stream_is_written_and_training_follows_it(run, events, tmp_path):
     names = {"StreamingDataset": StreamingDataset, "StreamingDataLoader": StreamingDataLoader}
     run("spark.md", "for epoch in", train_step=lambda batch: seen.extend(batch["id"].tolist()), **names)
     assert sorted(seen) == sorted(3 * list(range(8)))
-
-
-def test_the_sensor_requests_a_run_once_enough_rows_are_new(run, spark, tmp_path):
-    training = dagster.GraphDefinition("training").to_job()
-    sensor = run("spark.md", "def new_events", dagster=dagster, smalti=smalti, training=training)["new_events"]
-    dataframe_to_mds(spark.range(99_999), tmp_path / "events")
-    context = dagster.build_sensor_context(cursor="0")
-    assert sensor(context).skip_message == "version 1 has 99999 rows"
-    dataframe_to_mds(spark.range(1), tmp_path / "events", mode="append")
-    assert sensor(context).run_key == "version-2"
-    assert sensor(context).skip_message == "version 2 has 100000 rows"
 
 
 def test_batches_of_a_stream_are_written_by_the_function(run, events, tmp_path):

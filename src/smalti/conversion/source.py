@@ -83,6 +83,45 @@ class Source(Protocol):
     """Rows to convert.
 
     A source may also have an attribute `left_out`, a `smalti.sources.listing.LeftOut`: the files that are not read.
+    Each part makes its rows in one of the processes; with more than one, the class of the parts must be in a module
+    that can be imported.
+
+    Examples:
+        ```python
+        from dataclasses import dataclass
+
+        import pyarrow as pa
+
+
+        @dataclass(frozen=True)
+        class Squares:
+            begin: int
+            num_bytes: int = 800
+
+            @property
+            def name(self):
+                return f"squares from {self.begin}"
+
+            def batches(self):
+                numbers = range(self.begin, self.begin + 100)
+                yield pa.RecordBatch.from_pydict({"n": list(numbers), "square": [n * n for n in numbers]})
+
+
+        class SquareSource:
+            url = "squares"
+
+            def schema(self):
+                return pa.schema([("n", pa.int64()), ("square", pa.int64())])
+
+            def parts(self):
+                return [Squares(begin) for begin in range(0, 1000, 100)]
+
+            def identity(self):
+                return {"squares": 1000}  # None for rows that cannot be recognised again
+
+
+        assert convert(SquareSource(), "squares", processes=1).rows == 1000
+        ```
     """
 
     @property

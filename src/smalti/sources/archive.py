@@ -280,7 +280,11 @@ class ArchiveLimits:
 def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = None) -> Path:
     """Unpack an archive below `into` and return the folder with the class folders.
 
-    The signature of an address is not part of its identity.
+    The folder appears after the archive was read to its end and its checksums were right (an uncompressed .tar has
+    no checksums of its files). A later call uses the folder again: it recognises a local archive by size and time,
+    others by their address without its signature. A broken download continues where it stopped. Files and hard links
+    are unpacked; other links, devices, and files of macOS and Windows (`._1.jpg`, `__MACOSX/`) are not, and their
+    number is logged. Messages show query and fragment of an address as `***`.
 
     Args:
         source: Local path, http(s) URL, which may be signed, or any URL that `smalti.open_store` takes.

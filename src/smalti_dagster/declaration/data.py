@@ -66,11 +66,11 @@ class Source(dg.Model, dg.Resolvable):
     label_column: str = Field(default="label", description="Column of the manifest with the labels.")
     table: str | None = Field(default=None, description="Name in the Spark catalogue, or address of a table's folder.")
     format: Literal["delta", "iceberg", "parquet", "orc", "csv", "json", "text"] | None = Field(
-        default=None, description="Format of a table given by its address; a name in the catalogue needs none."
+        default=None, description="Format of a table given by its address."
     )
     options: dict[str, str] = Field(
         default={},
-        description='Options of Spark\'s reader for a table given by its address, such as {header: "true"} for CSV.',
+        description='Options of Spark\'s reader of such a table, such as {header: "true"} for CSV.',
     )
     sql: str | None = Field(default=None, description="A query of Spark SQL.")
     dataframe: Function | None = Field(
@@ -84,7 +84,7 @@ class Source(dg.Model, dg.Resolvable):
     generate: Function | None = Field(
         default=None,
         description="module:function, called with an empty folder (a pathlib.Path) and `generate_options`: writes one "
-        "sub-folder of images per class into it. Called once for each function and options.",
+        "sub-folder of images per class into it.",
     )
     generate_options: dict[str, Any] = Field(default={}, description="Further arguments of that function, by name.")
 

@@ -23,7 +23,46 @@ REFERENCE = re.compile(r"\{\{secrets/[^/{}]+/[^/{}]+\}\}")
 
 
 class DatabricksResource(ComputeResource):
-    """Databricks as a place to run functions: those of a step as one job, whose cluster ends with it."""
+    """Databricks as a place to run functions: those of a step as one job, whose cluster ends with it.
+
+    The packages that `packages` lists (by default `smalti` and `smalti_dagster`; add those of your functions) are
+    packed as a wheel, put into `<volume>/code`, and installed by the cluster with the requirements of the library and
+    Dagster. `libraries` names further ones, such as s3fs. `cluster` is `new_cluster` of the Jobs API, `cluster_id` an
+    existing cluster; neither means serverless compute. `environment` has the variables of the cluster: one that is
+    known to be secret and holds anything but a reference to a secret scope is refused.
+
+    Cancelling the Dagster run, or a failure of the step, cancels the Databricks run. The job of a killed step ends
+    after `lease_seconds` (10 minutes), and a retry cancels it first. `start_seconds` limits the wait for a cluster,
+    `run_seconds` the whole run. The workspace may be unreachable for ten minutes during a run.
+
+    Examples:
+        A function in the module `pipelines.defs.trees.stages`, and an asset that runs it on a cluster:
+
+        ```python
+        def count(report, table):
+            from pyspark.sql import SparkSession
+
+            rows = SparkSession.builder.getOrCreate().table(table).count()
+            report(f"{rows} rows")  # a line of the run's log in Dagster
+            return {"rows": rows}  # what JSON holds
+
+
+        @dg.asset
+        def counted(context: dg.AssetExecutionContext, databricks: DatabricksResource):
+            arguments = {"table": "main.trees.images"}
+            result, metadata = databricks.run(context, "pipelines.defs.trees.stages:count", arguments)
+            return dg.MaterializeResult(metadata={"rows": result["rows"], **metadata})
+
+
+        databricks = DatabricksResource(
+            volume="/Volumes/main/trees/work",
+            host=dg.EnvVar("DATABRICKS_HOST"),
+            token=dg.EnvVar("DATABRICKS_TOKEN"),
+            cluster={"spark_version": "17.3.x-scala2.13", "node_type_id": "i3.xlarge", "num_workers": 4},
+            environment={"AWS_SECRET_ACCESS_KEY": "{{secrets/trees/AWS_SECRET_ACCESS_KEY}}"},
+        )
+        ```
+    """
 
     volume: str = Field(description="/Volumes/catalog/schema/volume/folder: for code and messages, mounted there.")
     host: str | None = Field(default=None, description="Workspace URL; the SDK's own chain when empty.")
