@@ -200,10 +200,12 @@ class TransferDeadline:
     def error(self) -> StoreTimeout:
         """Return the error for a passed deadline; its message names the rule that ended the transfer.
 
-        That is the rule whose time came first, however late this is called.
+        That is the rule whose time came first, however late this is called. An object of less than 64 KiB was always
+        not complete: the times of both rules are milliseconds apart, and a restart of rule 1 exchanges them.
         """
         of_all = "" if self.size is None else f" of {self.size}"
-        if self._ends_at <= self._stalled_at:
+        is_small = self.size is not None and self.size < PROGRESS_BYTES
+        if is_small or self._ends_at <= self._stalled_at:
             why = f"not complete within {self.total_seconds:.0f} s"
         else:
             why = f"less than 64 KiB arrived within {self.timeout:.0f} s"
