@@ -42,10 +42,7 @@ traceback shows the address of the section about the class below the message, as
 
 from typing import Any
 
-from smalti.redaction import redact_message
-
-HELP_PAGE = "https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md"
-"""The page about errors. It has a heading for each class, whose anchor is the name in lower case."""
+from smalti.redaction import HELP_PAGE, redact_message
 
 
 class SmaltiError(Exception):

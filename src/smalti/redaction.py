@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+HELP_PAGE = "https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md"
+"""The page about errors. It has a heading for each class, whose anchor is the name in lower case."""
 MASK = "***"
 MIN_SECRET = 6
 """Shortest text that is masked literally: to mask shorter ones would garble messages."""
@@ -50,8 +52,11 @@ _PATTERNS = (
     re.compile(r"(?P<keep>\bdapi)[0-9a-f]{8,}\b"),
     re.compile(r"(?P<keep>\beyJ)[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
 )
-_TAIL = re.compile(r"(?P<keep>\b(?!file:)[A-Za-z][\w+.-]+:/[^\s'\"?#]*[?#])[^\s'\"]*[^\s'\":,;.)]", re.IGNORECASE)
-"""Query and fragment of an address in a text."""
+_TAIL = re.compile(
+    rf"(?P<keep>\b(?!file:|{re.escape(HELP_PAGE)}#)[A-Za-z][\w+.-]+:/[^\s'\"?#]*[?#])[^\s'\"]*[^\s'\":,;.)]",
+    re.IGNORECASE,
+)
+"""Query and fragment of an address in a text, except the anchors of `HELP_PAGE`."""
 
 _INNER = re.compile(r"(?:accountkey=|sig=|^\w+ +)([^;&\s]+)", re.IGNORECASE)
 """The secret part of a value: of a connection string, a signature, or "Bearer ..."."""

@@ -5,6 +5,7 @@ Stages hand over addresses, versions and digests, never data: a DataFrame or ten
 
 import hashlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -191,7 +192,12 @@ def upstream(
         )
     newest = latest(instance, asset)
     if newest is None:
-        raise dg.Failure(f"asset {name} has never been materialised: materialise it first", allow_retries=False)
+        remedy = "materialise it first"
+        if not os.environ.get("DAGSTER_HOME"):  # Dagster then keeps its records in a temporary folder
+            remedy += (
+                ", and set DAGSTER_HOME to a folder that stays: without it, Dagster's records end with each command"
+            )
+        raise dg.Failure(f"asset {name} has never been materialised: {remedy}", allow_retries=False)
     facts = facts_of(newest)
     tags = {_taken_from(asset): newest.run_id or _NO_RUN, _taken_digest(asset): str(facts.get("digest", ""))}
     instance.add_run_tags(context.run.run_id, tags)

@@ -134,6 +134,21 @@ def test_a_re_execution_is_refused_when_what_its_parent_took_is_gone(instance: d
     assert maker.run_id in str(caught.value.description)
 
 
-def test_an_asset_that_was_never_materialised_is_asked_for(instance: dg.DagsterInstance) -> None:
-    with pytest.raises(dg.Failure, match="materialise it first"):
+@pytest.mark.parametrize(
+    ("home", "said"),
+    [
+        ("/srv/dagster", "asset flowers/raw has never been materialised: materialise it first"),
+        (
+            "",
+            "asset flowers/raw has never been materialised: materialise it first, and set DAGSTER_HOME to a folder "
+            "that stays: without it, Dagster's records end with each command",
+        ),
+    ],
+)
+def test_an_asset_that_was_never_materialised_is_asked_for(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, home: str, said: str
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", home)
+    with pytest.raises(dg.Failure) as failure:
         upstream(context_of(instance, new_run(instance)), dg.AssetKey(["flowers", "raw"]))
+    assert failure.value.description == said

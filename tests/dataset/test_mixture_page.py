@@ -21,8 +21,10 @@ SIZES = [[6, 6], [4, 4, 4]]
 
 
 @pytest.mark.torch
-def test_the_examples_of_the_page_run_as_described(tmp_path):
-    names = {"folder": str(tmp_path)}
+def test_the_examples_of_the_page_run_as_described_and_can_be_run_twice(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(EXAMPLE, {})
+    names = {}
     exec(EXAMPLE, names)
     batches = list(names["loader"])
     kinds = [Counter(text.split()[0] for text in batch["text"]) for batch in batches]

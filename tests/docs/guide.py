@@ -71,13 +71,19 @@ class Guide:
             yield from _COMMAND.findall(block)
 
     def run_commands(self, capsys):
-        """Run the commands, all but `pip install`, and compare what they print; return what each printed."""
+        """Run the commands, all but `pip install`, and compare what they print; return what each printed.
+
+        Then run the programs again, as readers do who change a line: each has to succeed a second time.
+        """
         printed = {}
         for line, expected in self.commands():
             if "pip install" in line:
                 continue
             printed[line] = _output_of(line, capsys)
             assert not expected or same(expected, printed[line]), f"$ {line}\n{printed[line]}"
+        for line in printed:
+            if line.startswith("python "):
+                _output_of(line, capsys)
         return printed
 
 

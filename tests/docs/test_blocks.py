@@ -4,6 +4,8 @@ A page that is tested in this folder needs no entry: the module names it, as "do
 for a test elsewhere.
 """
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -75,6 +77,32 @@ def test_a_page_with_code_belongs_to_a_test(page):
 
 def test_every_entry_is_of_a_page_with_code():
     assert sorted(set(TESTED) - set(PAGES)) == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+)
+def test_a_sentence_constructs_a_class_with_arguments_that_it_has(page):
+    """A sentence such as "`StreamingDataset(local="set")` reads it" is not run by the test of the blocks."""
+    sentences = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    unknown = {
+        f"{call.func.id}({keyword.arg}=)"
+        for call in calls_in(sentences)
+        if isinstance(kind := getattr(smalti, call.func.id, None), type)
+        for keyword in call.keywords
+        if keyword.arg is not None and keyword.arg not in inspect.signature(kind).parameters
+    }
+    assert unknown == set()
+
+
+def calls_in(sentences):
+    """Yield the calls of a plain name in pieces of code between backquotes."""
+    for code in re.findall(r"`([^`\n]+)`", sentences):
+        try:
+            tree = ast.parse(code)
+        except SyntaxError:  # a path, a command or a part of an expression
+            continue
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
 
 
 # ------------------------------------------------------- pieces of code that assume names of the reader's program

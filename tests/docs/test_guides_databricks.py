@@ -58,7 +58,7 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
         exec(guide.block("python", mark), names)
     shown = capsys.readouterr().out
     assert "1 12 ('daisy', 'roses', 'tulips')" in shown
-    assert "1 12 create\nTrue\n" in shown
+    assert "1 12 overwrite\nTrue\n" in shown
     assert names["result"].steps == 3
     assert open_store(str(volumes / "sets" / "runs" / "1")).exists("result.json")
     assert (volumes / "photos.html").stat().st_size > 10_000

@@ -18,8 +18,9 @@ DOCS = Path(__file__).parents[2] / "docs"
         ),
     ],
 )
-def test_the_code_of_the_page_runs(tmp_path, monkeypatch, capsys, page, said):
+def test_the_code_of_the_page_runs_twice(tmp_path, monkeypatch, capsys, page, said):
     monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
-        exec(compile(block, page, "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out == said
+    for _ in range(2):
+        for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL):
+            exec(compile(block, page, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == 2 * said

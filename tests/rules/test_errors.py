@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smalti import errors
+from smalti import errors, redaction
 from smalti.compat.streaming.errors import DamagedIndexError, MissingShardError
 
 TREE = {
@@ -73,7 +73,7 @@ def test_notes_of_a_worker_reach_the_main_process():
 
 
 def test_every_class_has_a_heading_on_the_page_of_its_address():
-    page = Path(__file__).parents[2] / errors.HELP_PAGE.partition("/blob/main/")[2]
+    page = Path(__file__).parents[2] / redaction.HELP_PAGE.partition("/blob/main/")[2]
     headings = {line.lstrip("# ") for line in page.read_text().splitlines() if line.startswith("### ")}
     assert sorted(set(TREE) - headings) == []
 

@@ -74,6 +74,29 @@ def test_the_example_without_spark_runs_twice_as_it_is_printed(tmp_path):
     assert done.stdout == "torch.Size([100, 128]) 7\n" * 2
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.process
+def test_the_training_runs_twice_on_the_set_that_the_readme_makes(tmp_path):
+    for name in ("daisy", "rose"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.jpg")
+    [convert] = re.findall(r"`(smalti convert photos flowers [^`]*)`", README)
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[2]
+    (tmp_path / "train.py").write_text(code.replace("/tmp/run", str(tmp_path / "run")))
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    said = [
+        subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=True
+        ).stdout.splitlines()[-1]
+        for command in (shlex.split(convert), [sys.executable, "train.py"], [sys.executable, "train.py"])
+    ]
+    assert said[0].startswith("version 1: 40 rows")
+    assert re.fullmatch(r"5 steps, accuracy [\d.]+ in .*/run/model", said[1])
+    assert said[2] == said[1]
+
+
 def test_every_make_command_of_the_readme_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z-]+)", README))

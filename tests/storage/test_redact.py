@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from smalti.errors import StoreNotFound
+from smalti.errors import StoreNotFound, TrainingError
 from smalti.redaction import redact_message, word_secrets
 from smalti.storage import open_store
 from smalti.storage.redact import (
@@ -60,6 +60,13 @@ def test_a_message_is_redacted_and_not_changed_when_it_is_redacted_again(text):
     assert "CANARY" not in once
     assert "***" in once
     assert redact_message(once) == once
+
+
+def test_the_address_of_help_below_an_error_keeps_its_anchor_in_the_message_of_another_error():
+    log = "Help: https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md#storenotfound\ns3://bucket/x#CANARY"
+    assert str(TrainingError(log)) == (
+        "Help: https://github.com/smalti/smalti/blob/main/docs/troubleshooting.md#storenotfound\ns3://bucket/x#***"
+    )
 
 
 def test_secrets_of_a_command_line_are_found():

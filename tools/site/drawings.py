@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-TEAL, BLUE, AMBER, GREY, RED = "#00796b", "#1565c0", "#b26a00", "#5f6b76", "#b3261e"
+TEAL, BLUE, AMBER, GREY, RED = "#00796b", "#1565c0", "#9a5b00", "#5f6b76", "#b3261e"
 LINE, TEXT = "#808a94", "#7a848e"
 """Grey with a contrast of 3.6 and more to white and to Material's dark background."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"

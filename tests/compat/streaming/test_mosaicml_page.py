@@ -31,9 +31,9 @@ def run(command, folder):
 
 
 @pytest.mark.nightly  # beside programs that run unmodified in `test_programs.py`
-def test_the_page_runs_as_it_is_written(tmp_path):
+def test_the_page_runs_twice_as_it_is_written(tmp_path):
     printed = ""
-    for kind, text in BLOCKS:
+    for kind, text in 2 * BLOCKS:
         if kind == "python":
             name = re.match(r"# (\w+\.py)\n", text)[1]
             (tmp_path / name).write_text(text)
@@ -41,4 +41,4 @@ def test_the_page_runs_as_it_is_written(tmp_path):
             printed += run(["bash", "-e", "-c", text], tmp_path)
         else:
             assert kind == "diff"
-    assert printed == PRINTED
+    assert printed == 2 * PRINTED

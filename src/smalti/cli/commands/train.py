@@ -1,5 +1,6 @@
 """`smalti train CONFIG.yaml`: a training run as its configuration says."""
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,6 +62,9 @@ def train_model(
     if dry_run:
         _write_config(chosen, output)
         return
+    from smalti.torch.train.threads import waiting_of_threads
+
+    os.environ.update(waiting_of_threads(os.environ))  # the import of torch below reads them
     from smalti.torch.train import train
 
     result = train(chosen)

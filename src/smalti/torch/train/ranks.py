@@ -8,11 +8,10 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +22,7 @@ from smalti.cache import CacheStats
 from smalti.errors import MissingDependency, SmaltiError, TrainingError
 from smalti.torch.ranks import gather_world
 from smalti.torch.train.config import RunConfig
+from smalti.torch.train.threads import detect_cores
 from smalti.world import World, detect_world
 
 T = TypeVar("T")
@@ -34,8 +34,6 @@ _LOST_RANK = (
 _FIRST_BEAT, _BEAT_SECONDS = 0.05, 5.0
 """Seconds between two exchanges of ranks that wait for one which works; their deadline is longer."""
 _MB = 2**20
-_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""Processor time that the container may use: microseconds, or `max`, in each period of so many microseconds."""
 
 
 @dataclass(frozen=True)
@@ -228,30 +226,6 @@ def meeting_store(port: int | None, config: RunConfig, num_ranks: int) -> TCPSto
         wait_for_workers=False,
         timeout=timedelta(seconds=config.timeout_seconds),
     )
-
-
-def waiting_of_threads(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which OpenMP's threads spin for some 50 microseconds while they wait, and then sleep.
-
-    They are read when torch is first imported. Empty if the environment has a choice of its own.
-    """
-    chosen = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-    if any(name in environment for name in chosen):
-        return {}
-    # libgomp, which torch's packages for Linux contain, spins for about 10 ms by default: while another process needs
-    # a core, a step takes several times as long. If its threads sleep at once, a step on idle cores takes up to twice
-    # as long. See the rows `train-threads` of the benchmarks.
-    return {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
-
-
-def detect_cores(cpu_max: Path = _CPU_MAX) -> int:
-    """Return the number of processor cores that this process may use: those of its affinity, or a container's limit."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = cpu_max.read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no cgroups of version 2, or no limit, which is `max`
-        return cores
 
 
 def _pick_device(config: RunConfig, world: World) -> torch.device:

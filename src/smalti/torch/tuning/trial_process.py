@@ -23,8 +23,8 @@ from smalti.process import end_with_parent
 from smalti.torch.train.config import LAUNCHERS
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.start import run_program
-from smalti.torch.train.ranks import waiting_of_threads
 from smalti.torch.train.run.events import Event
+from smalti.torch.train.threads import waiting_of_threads
 
 GRACE_SECONDS = 25.0
 """Between SIGTERM and SIGKILL: longer than the ranks of a trial are given."""

@@ -33,9 +33,10 @@ from smalti.process import end_with_parent
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUPERSEDED, Program, kind_of
 from smalti.torch.train.life import StopSignal
-from smalti.torch.train.ranks import meeting_store, waiting_of_threads
+from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
 from smalti.torch.train.run.store import opened_run, read_result
+from smalti.torch.train.threads import waiting_of_threads
 
 _FINISHED_EXIT_CODE = 88
 """Exit code of a rank that trained to the end."""

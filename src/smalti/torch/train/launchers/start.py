@@ -25,7 +25,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smalti.errors import HELP_PAGE, SmaltiError, StoreError, TrainingError, WorldMismatch
+from smalti.errors import SmaltiError, StoreError, TrainingError, WorldMismatch
+from smalti.redaction import HELP_PAGE
 from smalti.storage.errors import is_transient
 from smalti.torch.train.config import LAUNCHERS, RunConfig, TrainConfig, find_named
 from smalti.torch.train.launchers.preflight import check_places
