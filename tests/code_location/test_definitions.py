@@ -221,6 +221,7 @@ attributes:
 """
 
 
+@pytest.mark.nightly  # it compares times
 @pytest.mark.slow
 @pytest.mark.process
 def test_twenty_declared_sets_load_in_three_seconds_more_than_none_and_import_nothing_heavy(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def launch(processes, folder, num_ranks, **options):
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(num_ranks)]
 
 
-@pytest.mark.parametrize("chain", [0, 2, *nightly([1, 3])])
+@pytest.mark.parametrize("chain", [2, *nightly([0, 1, 3])])
 def test_killed_processes_of_a_mixture_read_the_same_as_one_reader(processes, roots, tmp_path, chain):
     """Three segments of one epoch, the last with other weights, compared with a single reader."""
     rng = random.Random(seed_of(chain))

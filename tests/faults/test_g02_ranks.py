@@ -75,6 +75,7 @@ def test_g3_all_ranks_get_the_same_error_when_the_store_refuses_them(store, tmp_
     assert all(times <= 4 * 3 for times in Counter(requested_shards(store)).values()), "ahead, and by two threads"
 
 
+@pytest.mark.nightly  # beside the four processes of tests/cache/test_processes.py
 def test_g11_eight_processes_with_four_datasets_each_read_one_set_through_one_cache_at_the_same_time(tmp_path):
     write_set(tmp_path / "set", COUNT, compression="zstd")
     dataset = {"remote": str(tmp_path / "set"), "local": str(tmp_path / "cache")}

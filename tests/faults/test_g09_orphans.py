@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.combinations import nightly
 from tests.faults.reading_program import started
 from tests.shard_sets import write_set
 from tests.torch.train.launch.test_processes import is_alive, wait_until
@@ -29,8 +30,7 @@ def root(tmp_path_factory):
     [
         ("fork", "none"),
         ("spawn", "bulky"),
-        ("forkserver", "slow"),
-        *(pytest.param("fork", transform, marks=pytest.mark.nightly) for transform in ("slow", "bulky")),
+        *nightly([pytest.param("forkserver", "slow"), pytest.param("fork", "slow"), pytest.param("fork", "bulky")]),
     ],
 )
 def test_g9_workers_of_a_killed_program_are_gone_in_five_seconds(root, start, transform):

@@ -41,6 +41,7 @@ def test_executors_give_a_shard_set_what_the_model_answers_here(spark, trained, 
     assert [each["predicted"] for each in samples[: len(NUMBERS)]] == expected["predicted"].tolist()
 
 
+@pytest.mark.nightly  # beside `test_a_frame_gets_what_the_model_answers_here`
 def test_a_frame_gets_what_a_task_of_the_users_predicts_of_all_columns(spark, tmp_path):
     class Several(Line):  # known nowhere else: it is sent with its code
         def predictions(self, model, batch, config):

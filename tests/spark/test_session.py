@@ -73,6 +73,7 @@ def test_a_running_session_is_returned_unchanged(spark):
     assert build_session(SparkOptions(master="local[1]")) is spark
 
 
+@pytest.mark.nightly  # takes two JVMs
 @pytest.mark.process
 def test_a_session_whose_java_was_killed_is_replaced():
     program = (
