@@ -136,7 +136,7 @@ def test_devices_are_refused_and_other_errors_are_those_of_the_system(path, erro
 
 OWN_FILES = {
     "cache/files.py", "world.py", "storage/local.py", "storage/backends/aws_login.py", "storage/backends/s3_models.py",
-    "inspection/preview.py", "diagnosis/torch_build.py", "torch/train/ranks.py", "regular_files.py",
+    "inspection/preview.py", "diagnosis/torch_build.py", "torch/train/threads.py", "regular_files.py",
     "storage/backends/sftp.py", "storage/databricks/volumes.py", "testing/memory.py", "testing/logged.py",
     "compat/streaming/multimodal.py",
 }  # fmt: skip
