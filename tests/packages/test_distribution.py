@@ -5,11 +5,12 @@ Environments are made without network: the packages that an extra asks for, and 
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -221,7 +222,21 @@ class Project:
         places = {"HOME": ".", "DAGSTER_HOME": "home", "DG_CLI_CONFIG": "dg.toml"}
         home = {name: str(self.folder / place) for name, place in places.items()}
         java = {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
-        return run(self.bin / "dg", *command, cwd=self.folder / "team", **home, **java, **variables)
+        source = str(self.folder / "team" / "src")
+        return run(self.bin / "dg", *command, cwd=self.folder / "team", PYTHONPATH=source, **home, **java, **variables)
+
+    def copied_to(self, folder: Path) -> "Project":
+        """Return a project with the same files and without records."""
+        for name in ("team", "photos"):
+            shutil.copytree(self.folder / name, folder / name, ignore=shutil.ignore_patterns("data", "__pycache__"))
+        return replace(self, folder=with_records(folder))
+
+
+def with_records(folder: Path) -> Path:
+    """Return the folder, in which Dagster now has a place for its records."""
+    (folder / "home").mkdir()
+    (folder / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -236,17 +251,13 @@ def project(environment, tmp_path_factory) -> Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode_jpeg(np.full((32, 40, 3), 40 * number, np.uint8), 90))
     (place / "photos" / "roses" / "empty.jpg").touch()
-    (place / "home").mkdir()
-    (place / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     folder = environment("dagster")
-    site = next(folder.parent.glob("lib/python*/site-packages"))
-    (site / "team.pth").write_text(f"{place / 'team' / 'src'}\n")
     for script, module in (("dg", "dagster_dg_cli.cli"), ("dagster", "dagster._cli")):
         (folder / script).write_text(
             f"#!{folder / 'python'}\nfrom {module} import main\nif __name__ == '__main__':\n    main()\n"
         )
         (folder / script).chmod(0o755)
-    return Project(place, folder)
+    return Project(with_records(place), folder)
 
 
 @pytest.fixture(scope="module")
@@ -291,13 +302,14 @@ def block_of(containing, folder):
     return text
 
 
-@pytest.fixture(scope="module")
-def followed(declared):
-    """The project with all files of the page on existing projects; storage and Spark are those of its YAML."""
-    (declared.defs / "deployment").mkdir()
+@pytest.fixture
+def followed(declared, tmp_path):
+    """A copy of the project with all files of the page on existing projects; its YAML gives storage and Spark."""
+    project = declared.copied_to(tmp_path)
+    (project.defs / "deployment").mkdir()
     for name, containing in FILES.items():
-        (declared.defs / name).write_text(block_of(containing, declared.folder))
-    return declared
+        (project.defs / name).write_text(block_of(containing, project.folder))
+    return project
 
 
 def test_the_files_of_the_page_on_existing_projects_load_together(followed):
