@@ -69,18 +69,25 @@ print(json.dumps(found))
 
 
 DISK_OF_DELETED_FILES = """
-import json, os, subprocess, sys, threading
+import json, os, subprocess, sys, threading, time
 from pathlib import Path
 from tests.faults.cached_sets import read_all, reader
 remote, local, size = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 local.mkdir()
 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", local], check=True)
-with open(local / "evicted", "wb") as held:
-    os.posix_fallocate(held.fileno(), 0, size)
-    (local / "evicted").unlink()
-    threading.Timer(1.0, held.close).start()
-    dataset = reader(remote, local)
-    found = read_all(dataset)
+held = open(local / "evicted", "wb")
+os.posix_fallocate(held.fileno(), 0, size)
+(local / "evicted").unlink()
+dataset = reader(remote, local, download_timeout=1000)
+def close_after_a_failure():
+    end = time.monotonic() + 90
+    while not dataset.stats(least=False).retries and time.monotonic() < end:
+        time.sleep(0.01)
+    held.close()
+closing = threading.Thread(target=close_after_a_failure)
+closing.start()
+found = read_all(dataset)
+closing.join()
 print(json.dumps([found, dataset.stats().retries > 0]))
 dataset.close()
 """
