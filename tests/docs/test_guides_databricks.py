@@ -1,13 +1,18 @@
 """docs/databricks.md: its cells run on a Spark of the tests, and its job has fields that Databricks' SDK knows."""
 
+import inspect
 import json
+import re
+import textwrap
 from types import SimpleNamespace
 
+import dagster
 import pytest
 import yaml
 
 from assets.drawing import draw_flower
 from smalti.storage import open_store
+from smalti_dagster.resources.databricks.compute import DatabricksResource
 from smalti_dagster.resources.databricks.settings import read_databricks
 from tests.docs.guide import Guide, check_all_shell_blocks
 from tests.spark.conftest import spark
@@ -65,6 +70,12 @@ def test_the_cells_write_a_set_look_at_it_and_train(spark, volumes, capsys):
     distributed = names["distributed"]
     assert (distributed.launcher, distributed.num_processes) == ("spark", 4)
     assert dict(distributed.storage_options) == {"host": "dbc-1.cloud.databricks.com", "token": "trees/token"}
+    (example,) = re.findall(r"```python\n(.*?)```", inspect.getdoc(DatabricksResource), re.DOTALL)
+    names = {"dg": dagster, "DatabricksResource": DatabricksResource}
+    exec(textwrap.dedent(example), names)
+    assert isinstance(names["databricks"], DatabricksResource)
+    assert names["count"](print, "measurements") == {"rows": 2}
+    assert capsys.readouterr().out == "2 rows\n"
 
 
 def test_the_job_has_fields_that_the_sdk_knows_and_no_others():

@@ -28,18 +28,27 @@ def fresh_shell(tmp_path):
     return {**kept, "PATH": os.pathsep.join(path)}
 
 
+def draw_photos(folder, each):
+    """Write so many small photos of each of two classes."""
+    for name in ("daisy", "rose"):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            Image.new("RGB", (40, 30), (number, 0, 0)).save(folder / name / f"{number}.jpg")
+
+
+def activated():
+    """Return the variables of a shell in which the environment of the tests is activated."""
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+
+
 @pytest.mark.slow
 def test_the_commands_after_the_installation_lead_from_photos_to_a_batch(tmp_path):
-    for name in ("daisy", "rose"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(8):
-            Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.jpg")
+    draw_photos(tmp_path / "photos", each=8)
     install, *commands = README.split("## Quick start")[1].split("```")[1].splitlines()[1:]
     assert install.startswith("pip install")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for command in commands:
         done = subprocess.run(
-            shlex.split(command), cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+            shlex.split(command), cwd=tmp_path, env=activated(), capture_output=True, text=True,
             timeout=500, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -78,17 +87,13 @@ def test_the_example_without_spark_runs_twice_as_it_is_printed(tmp_path):
 @pytest.mark.torch
 @pytest.mark.process
 def test_the_training_runs_twice_on_the_set_that_the_readme_makes(tmp_path):
-    for name in ("daisy", "rose"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(20):
-            Image.new("RGB", (40, 30), (number, 0, 0)).save(tmp_path / "photos" / name / f"{number}.jpg")
+    draw_photos(tmp_path / "photos", each=20)
     [convert] = re.findall(r"`(smalti convert photos flowers [^`]*)`", README)
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[2]
     (tmp_path / "train.py").write_text(code.replace("/tmp/run", str(tmp_path / "run")))
-    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     said = [
         subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, check=True
+            command, cwd=tmp_path, env=activated(), capture_output=True, text=True, timeout=500, check=True
         ).stdout.splitlines()[-1]
         for command in (shlex.split(convert), [sys.executable, "train.py"], [sys.executable, "train.py"])
     ]
