@@ -499,7 +499,11 @@ def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, n
 
 @pytest.mark.parametrize(
     ("freed", "pauses"),
-    [([0, 0, 500], [0.1, 0.1, 0.0]), ([None], [None]), ([500, 0], [0.0, 0.1])],
+    [
+        ([0, 0, 0, 0, 0, 500, 0], [0.1, 0.2, 0.4, 0.8, 0.8, 0.0, 0.1]),
+        ([None], [None]),
+        ([500, 0], [0.0, 0.1]),
+    ],
     ids=["copies that others need first, or files that others evicted and map", "a disk too small", "own are mapped"],
 )
 def test_a_full_disk_is_waited_for_while_copies_may_still_leave_it(freed, pauses):

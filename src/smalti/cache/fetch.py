@@ -59,6 +59,7 @@ NOT_FOUND_SHARE = 10
 """The share of `download_timeout`, a tenth, in which "not found" is retried: stores and mounts may be late."""
 FULL_DISK_SHARE = 10
 """The share of `download_timeout`, a tenth, in which a full disk is retried: other processes may free space."""
+_MAX_FULL_PAUSE_SECONDS = 0.8  # between attempts on a full disk; an epoch on a small disk waits so long for space
 MAX_REMOVED_FOLDERS = 2
 """Times that others may remove the cache's folder while one shard is fetched."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -424,6 +425,7 @@ class _FullDisk:
     def __init__(self, shard_id: int, fetch: _Fetch, seconds: float) -> None:
         self._shard_id, self._fetch, self._seconds = shard_id, fetch, seconds
         self._wait_deadline: Deadline | None = None
+        self._pause = FIRST_PAUSE_SECONDS
 
     def pause_after_freeing(self, num_bytes: int) -> float | None:
         """Evict other shards; return the seconds to wait before the next attempt, None where no space can be awaited.
@@ -438,12 +440,15 @@ class _FullDisk:
         if freed is None:
             return None
         if freed or self._wait_deadline is None:
-            self._wait_deadline = Deadline(self._seconds)
+            self._wait_deadline, self._pause = Deadline(self._seconds), FIRST_PAUSE_SECONDS
         if freed:
             return 0.0
-        if space.are_others_fetched(self._shard_id):
-            return FIRST_PAUSE_SECONDS  # their shards can be evicted when they are published, or are abandoned
-        return None if self._wait_deadline.passed() else FIRST_PAUSE_SECONDS
+        # Shards that others fetch can be evicted when they are published, or are abandoned.
+        if self._wait_deadline.passed() and not space.are_others_fetched(self._shard_id):
+            return None
+        # Longer and longer: each attempt transfers the object again, up to where the disk is full.
+        pause, self._pause = self._pause, min(2 * self._pause, _MAX_FULL_PAUSE_SECONDS)
+        return pause
 
 
 @contextmanager
