@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 @pytest.mark.nightly
 @pytest.mark.process
 def test_a_cancelled_step_ends_what_the_connect_server_does_for_it_and_nothing_else(tmp_path: Path) -> None:
-    said, errors = run_on_connect("tests.code_location.spark_on_connect", tmp_path, 180)
+    said, errors = run_on_connect("tests.code_location.spark_on_connect", tmp_path)
     # A session of Connect; its operations are tagged; the run failed; the function on the server did not go on; the
     # session that was there is not stopped, and has no tag any more.
     assert said == ["pyspark.sql.connect.session", "True", "False", "False", "3 set()"], errors

@@ -11,7 +11,7 @@ from tests.spark.writing.connect_program import run_on_connect
 @pytest.mark.spark
 @pytest.mark.process
 def test_a13_on_spark_connect_files_that_change_while_the_job_runs_fail_it_and_the_version_before_stays(tmp_path):
-    said, errors = run_on_connect("tests.spark.writing.changing_on_connect", tmp_path, 240)
+    said, errors = run_on_connect("tests.spark.writing.changing_on_connect", tmp_path)
     assert len(said) == 10, errors
     assert said[:4] == ["nothing published", "nothing 400 rows", "came published", "came 400 rows"]
     name = "0 %41 {a}[b].parquet"
