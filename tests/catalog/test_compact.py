@@ -1,6 +1,5 @@
 """Compaction moves samples into full shards, and changes nothing else."""
 
-import importlib
 import random
 
 import pytest
@@ -18,7 +17,7 @@ from smalti.errors import (
 )
 from smalti.format import ShardBuilder, emit_index
 from smalti.storage import LocalStore
-from smalti.writer import MDSWriter
+from smalti.writer import MDSWriter, copying
 from smalti.writer.compact import compact
 from tests.catalog.publishing.interfering_store import InterferingStore
 from tests.catalog.retention.test_vacuum_columns import publish_with_columns
@@ -200,7 +199,7 @@ class LossyBuilder(ShardBuilder):
 
 def test_samples_that_are_not_those_that_were_read_are_never_published(make_draft, monkeypatch):
     """This simulates a memory fault, which no checksum of a file would detect."""
-    monkeypatch.setattr(importlib.import_module("smalti.writer.compact"), "ShardBuilder", LossyBuilder)
+    monkeypatch.setattr(copying, "ShardBuilder", LossyBuilder)
     store = MemoryStore()
     publish(store, make_draft(store, 40))
     before = dict(store.objects)

@@ -1,4 +1,4 @@
-"""The command line: one app, to which each group of commands adds its own.
+"""The command line: one app with the commands that the modules of `commands` declare.
 
 Modules of commands import the library inside their functions, so that `smalti --help` starts quickly.
 """
@@ -12,34 +12,21 @@ import typer
 from typer.main import get_command
 
 from smalti import __version__
-from smalti.cli.commands.cache import add_cache_commands
-from smalti.cli.commands.convert import add_convert_commands, add_export_commands
-from smalti.cli.commands.delete import add_delete_commands
-from smalti.cli.commands.doctor import add_doctor_commands
-from smalti.cli.commands.exchange import add_exchange_commands
-from smalti.cli.commands.inspection import add_inspection_commands
-from smalti.cli.commands.ledger import add_ledger_commands
-from smalti.cli.commands.plan import add_plan_commands
-from smalti.cli.commands.train import add_train_commands
-from smalti.cli.commands.versions import add_retention_commands, add_version_commands
+from smalti.cli.commands import (  # noqa: F401 -- each declares its commands
+    cache,
+    convert,
+    delete,
+    doctor,
+    exchange,
+    inspection,
+    ledger,
+    plan,
+    train,
+    versions,
+)
 from smalti.cli.faults import hidden_secrets, run_app
 from smalti.cli.output import write
-from smalti.cli.registration import make_app
-
-_GROUPS = (
-    add_inspection_commands,
-    add_version_commands,
-    add_retention_commands,
-    add_convert_commands,
-    add_exchange_commands,
-    add_delete_commands,
-    add_export_commands,
-    add_plan_commands,
-    add_train_commands,
-    add_cache_commands,
-    add_ledger_commands,
-    add_doctor_commands,
-)
+from smalti.cli.registration import add_commands, make_app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,8 +47,7 @@ def build_app() -> typer.Typer:
     """Return the app with all commands."""
     app = make_app(help="Versioned, verified shard sets: build them, look at them, train with them.")
     app.callback()(_root)
-    for add in _GROUPS:
-        add(app)
+    add_commands(app)
     return app
 
 

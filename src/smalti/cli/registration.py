@@ -7,7 +7,7 @@ typer sees the fields of the dataclass in its place, and the function receives a
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import typer
@@ -84,39 +84,66 @@ def make_app(**settings: Any) -> typer.Typer:
     )
 
 
+@dataclass(frozen=True)
+class CommandSpec:
+    """A command as its module declares it."""
+
+    name: str
+    """With the name of its group before it, such as `cache ls`."""
+    function: Callable[..., Any]
+    panel: str | None
+    examples: Sequence[str]
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Add the command to an app or group."""
+        app.command(
+            self.name.rpartition(" ")[2],
+            cls=Command,
+            help=_paragraphs(self.function.__doc__ or "", app),
+            epilog=_examples(self.examples, app),
+            rich_help_panel=self.panel,
+        )(_with_groups(self.function))
+
+
+_commands: list[CommandSpec] = []
+_groups: dict[str, tuple[str, str]] = {}
+"""Text and panel of each group, by name."""
+
+
 def command(
-    app: typer.Typer, name: str, *, panel: str | None = None, examples: Sequence[str]
+    name: str, *, panel: str | None = None, examples: Sequence[str]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a function to an app as a command.
+    """Return a decorator that declares a function as a command.
 
     Its docstring is the help. It returns an `ExitCode`, or None for success; `smalti.cli.faults` reports its
     exceptions.
 
     Args:
-        app: The app or group.
-        name: Name of the command.
-        panel: Heading in `smalti --help`, one of `PANELS`.
+        name: Name of the command, with that of its group before it.
+        panel: Heading in `smalti --help`, one of `PANELS`; None in a group.
         examples: Command lines for the end of the help, at least one; docs/cli.md shows their output.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        app.command(
-            name,
-            cls=Command,
-            help=_paragraphs(function.__doc__ or "", app),
-            epilog=_examples(examples, app),
-            rich_help_panel=panel,
-        )(_with_groups(function))
+    def declare(function: Callable[..., Any]) -> Callable[..., Any]:
+        _commands.append(CommandSpec(name, function, panel, examples))
         return function
 
-    return register
+    return declare
 
 
-def group(app: typer.Typer, name: str, text: str, *, panel: str) -> typer.Typer:
-    """Add a group of commands, such as `smalti cache`, and return it."""
-    added = make_app(help=text)
-    app.add_typer(added, name=name, rich_help_panel=panel)
-    return added
+def group(name: str, text: str, *, panel: str) -> None:
+    """Declare a group of commands, such as `smalti cache`."""
+    _groups[name] = text, panel
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add all commands that the imported modules have declared."""
+    apps = {"": app}
+    for name, (text, panel) in _groups.items():
+        apps[name] = make_app(help=text)
+        app.add_typer(apps[name], name=name, rich_help_panel=panel)
+    for each in _commands:
+        each.add_to(apps[each.name.rpartition(" ")[0]])
 
 
 def _without_bool(parameters: list[Any]) -> list[Any]:

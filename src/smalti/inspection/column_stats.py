@@ -13,7 +13,6 @@ from xxhash import xxh3_64_intdigest
 
 from smalti.errors import BadImageError
 from smalti.format import Ragged
-from smalti.format.encodings.encoding import split
 from smalti.images import decode_rgb
 from smalti.inspection.distributions import (
     ClassesOf,
@@ -244,18 +243,22 @@ def known_values(values: Any, is_known: npt.NDArray[np.bool_]) -> Any:
     return [value for value, known in zip(values, is_known.tolist(), strict=True) if known]
 
 
+def hash_pieces(data: memoryview, ends: npt.NDArray[np.int64]) -> Hashes:
+    """Return a hash of each piece of a buffer; `ends` has the begin of the first, and the end of each."""
+    found = (xxh3_64_intdigest(data[begin:end]) for begin, end in pairwise(ends.tolist()))
+    return np.fromiter(found, np.uint64, len(ends) - 1)
+
+
 def _hashes_and_lengths(stored: Any) -> tuple[Hashes, npt.NDArray[np.int64] | None]:
     """Return a hash of each stored value, and its bytes if they vary."""
     if isinstance(stored, Ragged):
-        view = memoryview(stored.data)
-        found = (xxh3_64_intdigest(view[begin:end]) for begin, end in pairwise(stored.offsets.tolist()))
-        return np.fromiter(found, np.uint64, len(stored.offsets) - 1), np.diff(stored.offsets)
+        return hash_pieces(memoryview(stored.data), stored.offsets), np.diff(stored.offsets)
     if isinstance(stored, np.ndarray):
         if stored.ndim == 1 and stored.dtype.itemsize <= 8:
             return hash_numbers(stored), None
         flat = np.ascontiguousarray(stored).view(np.uint8).reshape(-1)
         ends = np.linspace(0, len(flat), len(stored) + 1).astype(np.int64)
-        return np.fromiter(map(xxh3_64_intdigest, split(flat, ends)), np.uint64, len(stored)), None
+        return hash_pieces(memoryview(flat), ends), None
     found = (xxh3_64_intdigest(str(each).encode("utf-8", "surrogatepass")) for each in stored)
     return np.fromiter(found, np.uint64, len(stored)), None
 

@@ -11,7 +11,6 @@ import html
 import io
 import json
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -43,7 +42,7 @@ from smalti.inspection.values import (
     summarize_images,
     value_text,
 )
-from smalti.storage import Place
+from smalti.storage import LocalStore, Place
 
 DEFAULT_ROWS = 200
 DEFAULT_MAX_BYTES = 20 << 20
@@ -142,7 +141,7 @@ def preview(  # noqa: PLR0913
         raise SchemaError(
             f"`max_bytes` is {limit}, and the page without rows takes {len(data)}; choose fewer `columns`"
         )
-    _write(Path(to), data)
+    LocalStore(Path(to).parent).put(Path(to).name, data)  # whole, or not at all
     manifest = found.set.manifest
     return Preview(
         path=str(to),
@@ -168,18 +167,6 @@ def spread_rows(rows: VersionRows, count: int, seed: int) -> Ids:
     begins = rows.shard_ends - sizes
     parts = [begins[at] + np.arange(taken) for at, taken in sorted(zip(chosen.tolist(), each.tolist(), strict=False))]
     return np.concatenate(parts)[:count]
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write the file whole, or not at all."""
-    own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        own.write_bytes(data)
-        own.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}", path=str(path)) from error
-    finally:
-        own.unlink(missing_ok=True)
 
 
 class _Page:

@@ -323,19 +323,21 @@ class _EnoughError(Exception):
 
 
 class _Start(io.RawIOBase):
-    """The unpacked beginning of a file, up to an end that may be computed from the beginning itself."""
+    """The unpacked beginning of a shard, up to the last of some rows."""
 
-    def __init__(self, file: BinaryIO, find_end: Callable[[BinaryIO, int], int | None]) -> None:
-        self._file, self._find_end = file, find_end
-        self._total = 0
-        self._end: int | None = None
+    def __init__(self, file: BinaryIO, shard: ShardInfo, rows: Ids, table: Ids | None) -> None:
+        self._file, self._shard, self._rows = file, shard, rows
+        self.table = table
+        """The offsets of the rows, as `_offsets` returns them; None until they are unpacked."""
 
     def write(self, data: Any, /) -> int:
-        self._total += self._file.write(data)
-        if self._end is None:
-            self._end = self._find_end(self._file, self._total)
-            self._file.seek(self._total)
-        if self._end is not None and self._total >= self._end:
+        self._file.write(data)
+        total, (begin, end) = self._file.tell(), _table_range(self._rows)
+        if self.table is None and total >= end:
+            self._file.seek(begin)
+            self.table = _offsets(self._file.read(end - begin), self._shard, self._rows)
+            self._file.seek(total)
+        if self.table is not None and total >= self.table[-1]:
             raise _EnoughError
         return len(data)
 
@@ -347,23 +349,14 @@ def _unpack_start(store: Store, shard: ShardInfo, rows: Ids, out: BinaryIO) -> I
         meta = store.get_limited(shard.zip_meta.basename, shard.zip_meta.num_bytes)
         whole = _algorithm(shard).decompress(meta, shard.meta.num_bytes)
         table = _offsets(whole[slice(*_table_range(rows))], shard, rows)
-
-    def find_end(file: BinaryIO, total: int) -> int | None:
-        nonlocal table
-        begin, end = _table_range(rows)
-        if table is None and total >= end:
-            file.seek(begin)
-            table = _offsets(file.read(end - begin), shard, rows)
-        return None if table is None else int(table[-1])
-
     stored = shard.zip or shard.raw
     packed = io.BufferedReader(_RemoteFile(store, stored), 1 << 13)
-    start: Any = _Start(out, find_end)
+    start: Any = _Start(out, shard, rows, table)
     with suppress(_EnoughError):
         _algorithm(shard).decompress_start(packed, start, shard.raw.num_bytes, name=store.locate(stored.basename))
-    if table is None:
+    if start.table is None:
         raise _damaged(shard, "its content ends inside the table of offsets")
-    return table
+    return np.asarray(start.table)
 
 
 def _algorithm(shard: ShardInfo) -> Any:

@@ -10,17 +10,15 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from xxhash import xxh3_64_intdigest
 
 from smalti.attributes import whole_number
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.catalog.verify import open_checked
-from smalti.format import AnyShard, StoredSamples, decode_gathered
-from smalti.inspection.column_stats import ColumnBatch, ColumnStats, ColumnStatsOf, Mapper
+from smalti.format import AnyShard, decode_gathered
+from smalti.inspection.column_stats import ColumnBatch, ColumnStats, ColumnStatsOf, Mapper, hash_pieces
 from smalti.inspection.distributions import DistinctOf, Distribution, DistributionOf
 from smalti.inspection.info import choose_rows
 from smalti.inspection.reading import Ids, ReadPart, VersionRows, open_rows, readable
@@ -240,7 +238,7 @@ class _Accumulation:
             if not place:
                 self.sample_bytes.add(stored.lengths)
             lengths += stored.lengths
-            hashes = hashes * _MIX + _hashes_of(stored)
+            hashes = hashes * _MIX + hash_pieces(stored.data, stored.ends)
         self.equal.add(hashes, named)
         for begin, stop in batches(lengths):
             self._add_batch(shards, np.arange(begin, stop), named[begin:stop], mapper)
@@ -285,9 +283,3 @@ def batches(lengths: Ids) -> Iterator[tuple[int, int]]:
         stop = min(max(stop, begin + 1), begin + _MAX_BATCH_ROWS)
         yield begin, stop
         begin = stop
-
-
-def _hashes_of(samples: StoredSamples) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-    places = pairwise(samples.ends.tolist())
-    found = (xxh3_64_intdigest(samples.data[begin:end]) for begin, end in places)
-    return np.fromiter(found, np.uint64, len(samples))

@@ -7,6 +7,7 @@ over all ranks must equal the sum of the planned samples.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +30,6 @@ from smalti.ledger.reading import (
     read_files,
 )
 from smalti.ledger.records import Ids, Sum, sum_of
-from smalti.ledger.writing import check_folder
 
 _BLOCK = 1 << 20  # positions, 128 KiB of bits
 _FREE_BLOCKS = 256  # 32 MiB; more blocks are refused if they are nearly empty, as those of a damaged ledger
@@ -48,6 +48,9 @@ class Plan(Protocol):
 
     def __len__(self) -> int:
         """Return the number of positions of the epoch."""
+
+
+_PlanOf = Callable[[PassSpan], Plan | None]
 
 
 def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = None) -> LedgerReport:
@@ -71,7 +74,6 @@ def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = Non
         (True, 15)
     """
     report = LedgerReport(str(folder))
-    check_folder(folder)
     files = read_files(Path(folder), report)
     spans = order_passes(files, report) if files else []
     unprovable = [span for span in spans if span.by_sample and span.start.cursor.mixture is not None]
@@ -84,9 +86,10 @@ def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = Non
             life=unprovable[0].life,
         )
         return report
+    plan_of = _planned_by(plan)
     groups = max((span.start.replication for span in spans), default=1)
     for member in sorted({file.world.rank % groups for file in files}):
-        _Check(report, files, spans, member).run(_Plans(plan))
+        _Check(report, files, spans, member).run(plan_of)
     return report
 
 
@@ -206,7 +209,7 @@ class _Check:
         self.skipped: Counter[int] = Counter()
         self.duplicates: dict[int, list[int]] = defaultdict(list)
 
-    def run(self, plans: "_Plans") -> None:
+    def run(self, plan_of: _PlanOf) -> None:
         """Check all files, and add what is found to the report."""
         for claims in self._claims():
             for line in claims.damage:
@@ -217,13 +220,13 @@ class _Check:
                 return
             self._count_repeats(claims, span)
             self._count_skipped(claims, span, counting)
-            plan = plans.of(span)
+            plan = plan_of(span)
             if plan is not None:
                 self._compare(claims, counting, plan)
         for span in self.spans.values():
             if span.sums:
                 covered = self.coverage[span.epoch]
-                self.repeats[span.epoch] += _check_sums(self.report, span, self.member, plans.of(span), covered)
+                self.repeats[span.epoch] += _check_sums(self.report, span, self.member, plan_of(span), covered)
         _add_epochs(self.report, list(self.spans.values()), self.coverage, (self.repeats, self.skipped))
         self._add_duplicates()
 
@@ -335,31 +338,17 @@ def _describe(claim: dict[str, int]) -> str:
     return f"sample {claim['sample_id']} by rank {claim['rank']} at step {claim['step']} in life {claim['life']}"
 
 
-class _Plans:
-    """The plans of a run's passes, created on first use."""
+def _planned_by(make: Callable[[Cursor], Plan] | None) -> _PlanOf:
+    """Return the function that returns the order of a pass, or None if it is unknown or depends on the world.
 
-    def __init__(self, make: Callable[[Cursor], Plan] | None) -> None:
-        self._make = make
-        self._cached: dict[tuple[int, int], Plan] = {}
+    It raises a CursorError if the plan and the ledger have different numbers of positions.
+    """
+    plan_at = None if make is None else lru_cache(_MAX_PLANS)(make)
 
-    def of(self, span: PassSpan) -> Plan | None:
-        """Return the order of a pass; None if it is unknown or depends on the world, which a cursor does not contain.
-
-        Raises:
-            CursorError: the plan and the ledger have different numbers of positions.
-        """
-        if self._make is None or span.by_sample:
+    def plan_of(span: PassSpan) -> Plan | None:
+        if plan_at is None or span.by_sample:
             return None
-        key = (span.life, span.number)
-        if key not in self._cached:
-            if len(self._cached) >= _MAX_PLANS:
-                self._cached.clear()
-            self._cached[key] = self._checked(self._make(span.start.cursor), span)
-        return self._cached[key]
-
-    @staticmethod
-    def _checked(plan: Plan, span: PassSpan) -> Plan:
-        recorded = span.start.cursor.epoch_size
+        plan, recorded = plan_at(span.start.cursor), span.start.cursor.epoch_size
         if len(plan) != recorded:
             raise CursorError(
                 f"the ledger says that epoch {span.epoch} has {recorded} samples, and the plan has {len(plan)}: it is "
@@ -368,6 +357,8 @@ class _Plans:
                 planned=len(plan),
             )
         return plan
+
+    return plan_of
 
 
 def _check_sums(report: LedgerReport, span: PassSpan, member: int, plan: Plan | None, covered: Coverage) -> int:

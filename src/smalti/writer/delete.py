@@ -18,28 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from smalti.catalog import Draft, Manifest, load_manifest, new_write_id
+from smalti.catalog import Draft, Manifest, load_manifest
 from smalti.catalog.erasures import ERASED, Erasure
 from smalti.catalog.manifest import num_bytes_of, row_hash_text, stored_bytes
 from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention import markers
-from smalti.catalog.sidecars import (
-    SampleRun,
-    SourceRecord,
-    SourceTable,
-    read_source_record,
-    sources_of,
-    store_columns,
-    store_sources,
-)
+from smalti.catalog.sidecars import SampleRun, SourceRecord, SourceTable
 from smalti.catalog.table.shard_table import written_keys
-from smalti.catalog.verify import open_checked
-from smalti.errors import ArgumentError, CatalogError, CommitConflict, SmaltiError
+from smalti.errors import ArgumentError, CatalogError, CommitConflict
 from smalti.format import ShardInfo
-from smalti.format.hashing import MODULUS
 from smalti.format.index import PARQUET
 from smalti.storage import Place, Store, open_store
-from smalti.writer.compact import builder_like
+from smalti.writer.copying import PUBLISH_ATTEMPTS, ShardCopier, source_record
 from smalti.writer.deletion_report import DeletionReport, PurgeReport, utc_now
 from smalti.writer.filters import Filters, as_filters
 from smalti.writer.predicate import ArrowExpression, Function, Ids, Predicate
@@ -55,9 +45,6 @@ from smalti.writer.search import (
     positions_by_shard,
     sample_hashes,
 )
-from smalti.writer.uploader import ShardUploader, UploadOptions
-
-_PUBLISH_ATTEMPTS = 10  # when others publish at the same time
 
 
 def delete(  # noqa: PLR0913 -- these names are the documented interface
@@ -243,18 +230,13 @@ def _copies(store: Store, content: VersionContent, positions: Mapping[str, Rows]
 
 
 @dataclass
-class _Rewriter:
+class _Rewriter(ShardCopier):
     """The copying of the samples that stay, below one write id."""
 
-    store: Store
-    write_id: str
     replaced: dict[tuple[str, ...], tuple[ShardInfo, ...]] = field(default_factory=dict)
     """New shards by the key of the group that they replace; empty if no sample of the group stays."""
     removed_hash: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Sum of the hashes of the deleted samples of a group, in the version's own shard."""
-    tables: list[str] = field(default_factory=list)
-    """Keys of the objects that were put beside the shards."""
-    _uploaders: list[ShardUploader] = field(default_factory=list)
 
     def rewrite(self, group: SampleGroup, rows: Rows) -> None:
         """Write the shards of a group again, without these samples; a no-op if that was done."""
@@ -263,65 +245,19 @@ class _Rewriter:
         stays = np.ones(group.main.samples, bool)
         stays[rows] = False
         name = f"{len(self.replaced):05d}"
-        written, hashes = [], []
+        copies = []
         for row, shard in enumerate(group.shards):
-            made, removed = self._copy(shard, stays, name if not row else f"{name}-{row}")
-            written += made
-            hashes.append(removed)
-        self.replaced[group.key], self.removed_hash[group.key] = tuple(written), hashes[0]
-
-    def _copy(self, shard: ShardInfo, stays: Any, name: str) -> tuple[list[ShardInfo], int]:
-        """Write the samples of a shard that stay; return the new shard, if any, and the hash of the others."""
-        uploader: ShardUploader | None = None
-        with open_checked(self.store, shard) as opened:
-            samples = opened.stored_samples()
-            removed = sum(samples[begin:end].row_hash() for begin, end in _spans(~stays)) % MODULUS
-            kept = (samples.row_hash() - removed) % MODULUS
-            if stays.any():
-                uploader = self._uploader(shard, name)
-                for begin, end in _spans(stays):
-                    part = samples[begin:end]
-                    uploader.write_encoded(part.lengths, part.content)
-            del samples
-        made = [] if uploader is None else uploader.finish()
-        found = sum(each.samples for each in made), 0 if uploader is None else (uploader.row_hash or 0) % MODULUS
-        if found != (int(stays.sum()), kept) or len(made) > 1:
-            raise SmaltiError(
-                f"{self.store.locate(shard.raw.basename)}: the samples written in its place are not those that "
-                "should stay; nothing was published. This is a fault of Smalti or of this machine's memory"
-            )
-        return made, removed
-
-    def _uploader(self, shard: ShardInfo, name: str) -> ShardUploader:
-        prefix = f"{self.write_id}/{name}"
-        fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
-        uploader = ShardUploader(
-            self.store,
-            prefix if shard.partition is None else f"{shard.partition}/{prefix}",
-            builder_like(shard, shard.size_limit if fits else None),
-            partition=shard.partition,
-            uploads=UploadOptions(max_workers=1, hash_rows=True),
-        )
-        self._uploaders.append(uploader)
-        return uploader
+            fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
+            limit = shard.size_limit if fits else None  # so that the samples that stay are one shard again
+            copies.append(self.copy([shard], f"{name}-{row}" if row else name, limit, stays))
+        self.replaced[group.key] = tuple(made for shards, _ in copies for made in shards)
+        self.removed_hash[group.key] = copies[0][1]
 
     def remove_unused(self, used: Iterable[tuple[str, ...]]) -> None:
         """Remove the shards that replace groups which the published version does not have. Best effort."""
         needed = {name for key in used for name in written_keys(self.replaced.get(key, ()))}
         written = {name for made in self.replaced.values() for name in written_keys(made)}
         markers.remove_written(self.store, written - needed)
-
-    def abort(self) -> None:
-        """Remove all that was written, and the marker if nothing is left."""
-        remaining = [key for uploader in self._uploaders for key in uploader.abort()]
-        if markers.remove_written(self.store, self.tables) and not remaining:
-            markers.end(self.store, self.write_id)
-
-
-def _spans(chosen: Any) -> list[tuple[int, int]]:
-    """Return the half-open ranges of consecutive true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -355,7 +291,7 @@ class _Deletion:
         if purge is not None:
             purge.check(newest_goes=found.num_samples > 0, dry_run=dry_run)
         made: Manifest | None = None
-        rewriter = _Rewriter(self.store, new_write_id())
+        rewriter = _Rewriter(self.store)
         if found.num_samples and not dry_run:
             found, made = self._publish(found, rewriter)
         purged = None if purge is None else purge.dry_run(found.num_samples) if dry_run else purge.run()
@@ -379,7 +315,7 @@ class _Deletion:
         Returns what was deleted and the new version; None if others have deleted it.
         """
         markers.begin(self.store, rewriter.write_id)
-        for _ in range(_PUBLISH_ATTEMPTS):
+        for _ in range(PUBLISH_ATTEMPTS):
             try:
                 self._check_not_empty(found)
                 self._rewrite(found, rewriter)
@@ -401,7 +337,7 @@ class _Deletion:
                 return found, made
         rewriter.abort()
         raise CommitConflict(
-            f"{self.store.url}: a deletion was overtaken {_PUBLISH_ATTEMPTS} times; nothing of it is visible"
+            f"{self.store.url}: a deletion was overtaken {PUBLISH_ATTEMPTS} times; nothing of it is visible"
         )
 
     def _search_again(self, rewriter: _Rewriter) -> _Found:
@@ -428,28 +364,24 @@ class _Deletion:
         changed = {group.key: rows for group, rows in found.groups}
         removed = sum(rewriter.removed_hash[key] for key in changed)
         sources, paths = self._sources(found, rewriter)
-        keys = [f"{rewriter.write_id}/columns-{row}.arrow" for row in range(1, 1 + len(found.content.entries))]
-        rewriter.tables = [*keys, f"{rewriter.write_id}/sources.arrow", f"{rewriter.write_id}/{ERASED}.arrow"]
-        sidecars: list[Mapping[str, Any]] = [store_sources(self.store, sources, rewriter.write_id)] if sources else []
-        for row, (key, entry) in enumerate(zip(keys, found.content.entries, strict=True), 1):
-            shards = _replaced(found.content, rewriter, changed, row)
-            sidecars.append(store_columns(self.store, key, shards, entry.columns, entry.logical).to_json())
+        sidecars = rewriter.store_tables(
+            sources, found.content.entries, lambda row: _replaced(found.content, rewriter, changed, row)
+        )
         draft = base.redraft(
             rewriter.write_id,
             shards=_replaced(found.content, rewriter, changed, 0),
-            sidecars=tuple(sidecars),
+            sidecars=sidecars,
             row_hash=row_hash_text(int(base.row_hash, 16) - removed) if base.row_hash else "",
         )
         erasure = Erasure(self.selection.by, found.num_samples, purged=self.options is not None, paths=sorted(paths))
+        rewriter.key_of(ERASED)
         return draft, erasure.store(self.store, rewriter.write_id)
 
     def _sources(self, found: _Found, rewriter: _Rewriter) -> tuple[SourceRecord | None, set[str]]:
         """Return the record of source files without the deleted samples, and the files that had some of them."""
-        base = found.content.manifest
-        entry = sources_of(base.sidecars)
-        if entry is None:
+        record = source_record(self.store, found.content.manifest)
+        if record is None:
             return None, set()
-        record = read_source_record(self.store, entry, base.shards)
         runs, paths, removed = dict(record.table.runs), set[str](), 0
         for group, rows in found.groups:
             before = runs.pop(group.main.raw.basename, None)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from smalti.catalog.retention.retire import PendingWrite
+
 
 @dataclass(frozen=True)
 class RemovedObject:
@@ -28,15 +30,6 @@ class RetiredVersion:
     rows: int
     num_matched: int | None
     """Number of chosen samples in it; None if it could not be searched, or was not."""
-
-
-@dataclass(frozen=True)
-class PendingObjects:
-    """Objects of a write that was not published and may be running; a version may name them later."""
-
-    write_id: str
-    num_objects: int
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +87,7 @@ class PurgeReport:
     """None if the store does not report whether it keeps contents of removed objects."""
     tags: Mapping[str, str]
     """The treatment of tags of retired versions: removed, or moved to version N."""
-    pending: tuple[PendingObjects, ...]
+    pending: tuple[PendingWrite, ...]
     """Objects of writes that may be running: they were not removed."""
     cache_files: int | None
     """Copies in the cache folder of this machine that were removed; None if it was not looked at."""

@@ -26,7 +26,6 @@ from smalti.errors import ArgumentError, CatalogError, IndexFileError, SchemaErr
 from smalti.storage import Store
 from smalti.writer.deletion_report import (
     OldVersions,
-    PendingObjects,
     PurgeReport,
     RemovedObject,
     RetiredVersion,
@@ -166,7 +165,7 @@ class Purge:
             num_uploads=None if done.uploads is None else len(done.uploads),
             bucket_versions=kept,
             tags=settled,
-            pending=tuple(PendingObjects(each.write_id, each.num_objects, each.num_bytes) for each in done.pending),
+            pending=done.pending,
             cache_files=None if scan is None else self._clear_cache(digests),
             cache_digests=digests,
             scan=scan,
@@ -271,7 +270,8 @@ class Purge:
 
     def _scan(self) -> ScanReport:
         """Read every shard that a version still has."""
-        search, headers = self.selection.fresh(), self._openable()
+        search, headers = self.selection.older, self._openable()
+        search.forget()
         contents = {_content_of(header): header for header in headers}
         shards: dict[str, tuple[int, int]] = {}
         matches: list[ScanMatch] = []

@@ -135,6 +135,10 @@ class SampleSearch(ABC):
         """Return the names of the shards on which the result depends."""
         return (group.main.raw.basename,)
 
+    def forget(self) -> None:
+        """Read every shard again from now on."""
+        self._found.clear()
+
     @abstractmethod
     def prepare(self, content: VersionContent) -> None:
         """Prepare to read a version.
@@ -244,13 +248,6 @@ class Selection:
     older: SampleSearch
     """Also that of the scan after a purge."""
     ids: Ids | None = None
-
-    def fresh(self) -> SampleSearch:
-        """Return a search like that of older versions, which remembers nothing."""
-        older = self.older
-        if isinstance(older, PredicateSearch):
-            return PredicateSearch(older.store, older.predicate)
-        return CopySearch(older.store, older.hashes) if isinstance(older, CopySearch) else older
 
     def missing(self) -> int | None:
         """Return the number of ids of which no sample was found so far; None if there are none."""

@@ -27,15 +27,10 @@ Digest = Annotated[
 ]
 
 
-def add_cache_commands(app: typer.Typer) -> None:
-    """Add `cache` and its commands."""
-    cache = group(app, "cache", "The copies of shards on this machine; safe beside running jobs.", panel=MACHINE)
-    command(cache, "ls", examples=["smalti cache ls"])(list_cache)
-    command(cache, "verify", examples=["smalti cache verify s3://bucket/flowers --remove"])(verify_cache)
-    command(cache, "scrub", examples=["smalti cache scrub"])(scrub_cache)
-    command(cache, "clear", examples=["smalti cache clear --digest 4f1d"])(clear_cache)
+group("cache", "The copies of shards on this machine; safe beside running jobs.", panel=MACHINE)
 
 
+@command("cache ls", examples=["smalti cache ls"])
 def list_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """List the copies, by data set."""
     from smalti.cache import inspect
@@ -62,6 +57,7 @@ def list_cache(*, local: Local = None, digest: Digest = "", output: Output) -> N
     write(f"{len(found):,} data sets, {byte_count(sum(each.num_bytes for each in found))}")
 
 
+@command("cache verify", examples=["smalti cache verify s3://bucket/flowers --remove"])
 def verify_cache(
     url: Url,
     version: VersionChoice,
@@ -105,6 +101,7 @@ def _with_columns(store: "Store", manifest: "Manifest") -> "Iterator[tuple[str, 
         yield entry.digest, aligned_shards(store, entry, manifest.shards)
 
 
+@command("cache scrub", examples=["smalti cache scrub"])
 def scrub_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """Remove leftovers of killed processes, and files that failed verification."""
     from smalti.cache import inspect
@@ -112,6 +109,7 @@ def scrub_cache(*, local: Local = None, digest: Digest = "", output: Output) -> 
     _write_removed(inspect.scrub(_folder(local), digest), output)
 
 
+@command("cache clear", examples=["smalti cache clear --digest 4f1d"])
 def clear_cache(*, local: Local = None, digest: Digest = "", output: Output) -> None:
     """Remove all copies; running jobs fetch again what they do not have open."""
     from smalti.cache import inspect

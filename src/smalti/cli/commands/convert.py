@@ -28,20 +28,15 @@ Processes = Annotated[
 ]
 
 
-def add_convert_commands(app: typer.Typer) -> None:
-    """Add `convert`."""
-    command(
-        app,
-        "convert",
-        panel=CHANGE,
-        examples=[
-            "smalti convert ./rows ./set",
-            "smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask",
-            "smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1",
-        ],
-    )(run_convert)
-
-
+@command(
+    "convert",
+    panel=CHANGE,
+    examples=[
+        "smalti convert ./rows ./set",
+        "smalti convert './2026-*.parquet' s3://bucket/set --column id --column text --nulls mask",
+        "smalti convert ./photos ./set --split-by split --setting validation_fraction=0.1",
+    ],
+)
 def run_convert(  # noqa: PLR0913  one parameter for each option
     source: Source,
     url: Target,
@@ -160,19 +155,14 @@ def _left_out(made: "Manifest") -> dict[str, Any]:
     return dict(sources[0].get("left_out") or {})
 
 
-def add_export_commands(app: typer.Typer) -> None:
-    """Add `export`."""
-    command(
-        app,
-        "export",
-        panel=CHANGE,
-        examples=[
-            "smalti export ./flowers ./tars --format webdataset --name image=jpg --name label=cls",
-            "smalti export s3://bucket/set s3://bucket/rows --format parquet --split train --column id",
-        ],
-    )(run_export)
-
-
+@command(
+    "export",
+    panel=CHANGE,
+    examples=[
+        "smalti export ./flowers ./tars --format webdataset --name image=jpg --name label=cls",
+        "smalti export s3://bucket/set s3://bucket/rows --format parquet --split train --column id",
+    ],
+)
 def run_export(  # noqa: PLR0913  one parameter for each option
     url: Url,
     to: Annotated[str, typer.Argument(metavar="TO", help="Empty folder or URL for the files.", show_default=False)],

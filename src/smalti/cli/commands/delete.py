@@ -148,19 +148,14 @@ def _filters_of(words: list[str]) -> "Filters":
         raise UsageFault(f"--where: {fault}") from None
 
 
-def add_delete_commands(app: typer.Typer) -> None:
-    """Add `delete`."""
-    command(
-        app,
-        "delete",
-        panel=CHANGE,
-        examples=[
-            "smalti delete ./people --where user_id=17 --dry-run",
-            "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
-        ],
-    )(run_delete)
-
-
+@command(
+    "delete",
+    panel=CHANGE,
+    examples=[
+        "smalti delete ./people --where user_id=17 --dry-run",
+        "smalti delete ./people --ids erase.txt --column user_id --purge --report erased.json",
+    ],
+)
 def run_delete(  # noqa: PLR0913 -- a parameter for each option
     url: Url,
     choice: Choice,

@@ -55,22 +55,11 @@ class Measurement:
         return tuple(map(int, parts))
 
 
-def add_doctor_commands(app: typer.Typer) -> None:
-    """Add the commands about this machine."""
-    command(
-        app,
-        "doctor",
-        panel=MACHINE,
-        examples=["smalti doctor", "smalti doctor s3://bucket/flowers", "smalti doctor s3://bucket/flowers --write"],
-    )(doctor)
-    command(
-        app,
-        "benchmark",
-        panel=MACHINE,
-        examples=["smalti benchmark ./flowers", "smalti benchmark s3://bucket/flowers --seconds 60 --threads 1,8"],
-    )(benchmark)
-
-
+@command(
+    "doctor",
+    panel=MACHINE,
+    examples=["smalti doctor", "smalti doctor s3://bucket/flowers", "smalti doctor s3://bucket/flowers --write"],
+)
 def doctor(
     *,
     url: Place = None,
@@ -139,6 +128,11 @@ def _painted(state: str, width: int) -> str:
     return typer.style(padded, fg=_COLOURS[state], bold=state == "fault")
 
 
+@command(
+    "benchmark",
+    panel=MACHINE,
+    examples=["smalti benchmark ./flowers", "smalti benchmark s3://bucket/flowers --seconds 60 --threads 1,8"],
+)
 def benchmark(
     *,
     url: Url,

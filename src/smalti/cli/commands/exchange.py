@@ -67,25 +67,11 @@ class Copying:
         return CopyOptions(max_workers=self.jobs, read_back=self.read_back, server_side=self.server_side)
 
 
-def add_exchange_commands(app: typer.Typer) -> None:
-    """Add `cp` and `sync`."""
-    command(
-        app,
-        "cp",
-        panel=CHANGE,
-        examples=["smalti cp ./flowers s3://bucket/flowers", "smalti cp s3://bucket/flowers ./flowers --tag best"],
-    )(run_cp)
-    command(
-        app,
-        "sync",
-        panel=CHANGE,
-        examples=[
-            "smalti sync ./flowers s3://bucket/mirror --history --tags",
-            "smalti sync s3://one/set gs://two/set --from-option requester_pays=true --dry-run",
-        ],
-    )(run_sync)
-
-
+@command(
+    "cp",
+    panel=CHANGE,
+    examples=["smalti cp ./flowers s3://bucket/flowers", "smalti cp s3://bucket/flowers ./flowers --tag best"],
+)
 def run_cp(  # noqa: PLR0913 -- options of a command
     source: Source,
     target: Target,
@@ -122,6 +108,14 @@ def run_cp(  # noqa: PLR0913 -- options of a command
     return _write_report(report, output)
 
 
+@command(
+    "sync",
+    panel=CHANGE,
+    examples=[
+        "smalti sync ./flowers s3://bucket/mirror --history --tags",
+        "smalti sync s3://one/set gs://two/set --from-option requester_pays=true --dry-run",
+    ],
+)
 def run_sync(
     source: Source,
     target: Target,

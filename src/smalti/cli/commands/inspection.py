@@ -28,35 +28,7 @@ _MIN_CELL = 8  # characters of a column of a table that is still read
 _SHOWN_CLASSES = 8
 
 
-def add_inspection_commands(app: typer.Typer) -> None:
-    """Add the commands that show what is in a set."""
-    command(app, "info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])(
-        show_info
-    )
-    command(
-        app,
-        "head",
-        panel=LOOK,
-        examples=[
-            "smalti head ./flowers",
-            "smalti head ./flowers -n 5 --offset 1000 --columns label,path",
-            "smalti head s3://bucket/flowers --sample --split train --json",
-        ],
-    )(show_head)
-    command(
-        app,
-        "stats",
-        panel=LOOK,
-        examples=["smalti stats ./flowers", "smalti stats s3://bucket/flowers --samples 10000 --split train"],
-    )(show_stats)
-    command(
-        app,
-        "preview",
-        panel=LOOK,
-        examples=["smalti preview ./flowers", "smalti preview ./flowers -o page.html --rows 500 --max-bytes 10mb"],
-    )(write_preview)
-
-
+@command("info", panel=LOOK, examples=["smalti info ./flowers", "smalti info s3://bucket/flowers --tag best"])
 def show_info(url: Url, version: VersionChoice, split: Split = None, *, stores: StoreOptions, output: Output) -> None:
     """Show what is at an address: who wrote it, versions, sizes, columns, splits, and how to open it."""
     from smalti.inspection import info
@@ -107,6 +79,15 @@ def _facts(found: "Info") -> list[tuple[str, object]]:
     return [*facts, ("open with", found.open_with)]
 
 
+@command(
+    "head",
+    panel=LOOK,
+    examples=[
+        "smalti head ./flowers",
+        "smalti head ./flowers -n 5 --offset 1000 --columns label,path",
+        "smalti head s3://bucket/flowers --sample --split train --json",
+    ],
+)
 def show_head(  # noqa: PLR0913
     url: Url,
     version: VersionChoice,
@@ -195,6 +176,11 @@ def _fit(text: str, width: int) -> str:
     return text if _width(text) <= width else f"{set_cell_size(text, max(1, width - 1)).rstrip()}…"
 
 
+@command(
+    "stats",
+    panel=LOOK,
+    examples=["smalti stats ./flowers", "smalti stats s3://bucket/flowers --samples 10000 --split train"],
+)
 def show_stats(  # noqa: PLR0913
     url: Url,
     version: VersionChoice,
@@ -307,6 +293,11 @@ def _warnings(found: "Stats") -> list[tuple[str, object]]:
     return facts
 
 
+@command(
+    "preview",
+    panel=LOOK,
+    examples=["smalti preview ./flowers", "smalti preview ./flowers -o page.html --rows 500 --max-bytes 10mb"],
+)
 def write_preview(  # noqa: PLR0913
     url: Url,
     version: VersionChoice,

@@ -19,20 +19,17 @@ if TYPE_CHECKING:
     from smalti.ledger import LedgerReport, Plan
 
 
-def add_ledger_commands(app: typer.Typer) -> None:
-    """Add `ledger` and its commands."""
-    ledger = group(app, "ledger", "The ledger of a run: the samples that its ranks read.", panel=TRAINING)
-    command(
-        ledger,
-        "check",
-        examples=[
-            "smalti ledger check runs/7/ledger",
-            "smalti ledger check s3://bucket/runs/7/samples",
-            "smalti ledger check runs/7/ledger --data ./flowers --json",
-        ],
-    )(check)
+group("ledger", "The ledger of a run: the samples that its ranks read.", panel=TRAINING)
 
 
+@command(
+    "ledger check",
+    examples=[
+        "smalti ledger check runs/7/ledger",
+        "smalti ledger check s3://bucket/runs/7/samples",
+        "smalti ledger check runs/7/ledger --data ./flowers --json",
+    ],
+)
 def check(
     folder: Annotated[
         str,

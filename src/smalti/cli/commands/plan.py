@@ -161,19 +161,14 @@ class CostOptions:
         return None if rates == Rates() else rates
 
 
-def add_plan_commands(app: typer.Typer) -> None:
-    """Add `plan`."""
-    command(
-        app,
-        "plan",
-        panel=TRAINING,
-        examples=[
-            "smalti plan ./flowers --batch 32 --world 2x8",
-            "smalti plan ./flowers --batch 32 --link 10Gbit --price-per-hour 4",
-        ],
-    )(plan)
-
-
+@command(
+    "plan",
+    panel=TRAINING,
+    examples=[
+        "smalti plan ./flowers --batch 32 --world 2x8",
+        "smalti plan ./flowers --batch 32 --link 10Gbit --price-per-hour 4",
+    ],
+)
 def plan(
     url: Url,
     version: VersionChoice,

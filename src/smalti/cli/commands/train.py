@@ -15,20 +15,15 @@ if TYPE_CHECKING:
 _MASK = "***"
 
 
-def add_train_commands(app: typer.Typer) -> None:
-    """Add `train`."""
-    command(
-        app,
-        "train",
-        panel=TRAINING,
-        examples=[
-            "smalti train config.yaml",
-            "smalti train config.yaml --set epochs=3 --set launcher=inline",
-            "smalti train config.yaml --dry-run",
-        ],
-    )(train_model)
-
-
+@command(
+    "train",
+    panel=TRAINING,
+    examples=[
+        "smalti train config.yaml",
+        "smalti train config.yaml --set epochs=3 --set launcher=inline",
+        "smalti train config.yaml --dry-run",
+    ],
+)
 def train_model(
     config: Annotated[
         str,

@@ -22,36 +22,7 @@ if TYPE_CHECKING:
 Version = Annotated[int | None, typer.Option("--at", metavar="N", min=1, help="Version (default: the newest).")]
 
 
-def add_version_commands(app: typer.Typer) -> None:
-    """Add the commands that inspect and name versions."""
-    command(app, "show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])(
-        show
-    )
-    command(app, "history", panel=VERSIONS, examples=["smalti history ./flowers"])(show_history)
-    command(app, "diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])(
-        show_diff
-    )
-    command(
-        app, "verify", panel=LOOK, examples=["smalti verify ./flowers", "smalti verify ./flowers --at 1 --sizes --json"]
-    )(verify_version)
-    command(app, "rollback", panel=VERSIONS, examples=["smalti rollback ./flowers --at 1"])(roll_back)
-    command(
-        app,
-        "tag",
-        panel=VERSIONS,
-        examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"],
-    )(set_tag)
-    command(app, "tags", panel=VERSIONS, examples=["smalti tags ./flowers"])(show_tags)
-    command(
-        app,
-        "merge-index",
-        panel=CHANGE,
-        examples=["smalti merge-index ./parts", "smalti merge-index ./parts ./parts/0/index.json ./parts/1/index.json"],
-    )(merge_indexes)
-    command(app, "write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])(list_shards)
-    command(app, "untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])(remove_tag)
-
-
+@command("show", panel=LOOK, examples=["smalti show ./flowers", "smalti show s3://bucket/flowers --tag best"])
 def show(url: Url, version: VersionChoice, stores: StoreOptions, output: Output) -> None:
     """Show what a version holds: columns, splits, shards, bytes, digest."""
     from smalti.catalog.table.shard_table import samples_of
@@ -80,6 +51,7 @@ def show(url: Url, version: VersionChoice, stores: StoreOptions, output: Output)
     write_facts(facts)
 
 
+@command("history", panel=VERSIONS, examples=["smalti history ./flowers"])
 def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
     """List all versions, oldest first."""
     from smalti.catalog import history, tags
@@ -117,6 +89,7 @@ def show_history(url: Url, stores: StoreOptions, output: Output) -> None:
     )
 
 
+@command("diff", panel=VERSIONS, examples=["smalti diff ./flowers 1", "smalti diff ./flowers best 3 --json"])
 def show_diff(
     url: Url,
     a: Annotated[str, typer.Argument(metavar="A", help="Version or tag.", show_default=False)],
@@ -153,6 +126,7 @@ def show_diff(
     return status
 
 
+@command("verify", panel=LOOK, examples=["smalti verify ./flowers", "smalti verify ./flowers --at 1 --sizes --json"])
 def verify_version(
     url: Url,
     version: VersionChoice,
@@ -185,6 +159,7 @@ def verify_version(
     return status
 
 
+@command("rollback", panel=VERSIONS, examples=["smalti rollback ./flowers --at 1"])
 def roll_back(
     url: Url,
     *,
@@ -202,6 +177,7 @@ def roll_back(
         write(f"version {manifest.version} now has the contents of version {at}, digest {manifest.digest[:16]}")
 
 
+@command("tag", panel=VERSIONS, examples=["smalti tag ./flowers best --at 1", "smalti tag ./flowers best --move"])
 def set_tag(
     url: Url,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and . _ -", show_default=False)],
@@ -221,6 +197,7 @@ def set_tag(
         write(f"{name}: version {version}")
 
 
+@command("tags", panel=VERSIONS, examples=["smalti tags ./flowers"])
 def show_tags(url: Url, stores: StoreOptions, output: Output) -> None:
     """List all tags and their versions."""
     from smalti.catalog.opening import read_tags
@@ -235,6 +212,7 @@ def show_tags(url: Url, stores: StoreOptions, output: Output) -> None:
             write(f"    {key}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
+@command("untag", panel=VERSIONS, examples=["smalti untag ./flowers best"])
 def remove_tag(
     url: Url,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The tag.", show_default=False)],
@@ -252,6 +230,11 @@ def remove_tag(
         write(f"{name}: tag removed")
 
 
+@command(
+    "merge-index",
+    panel=CHANGE,
+    examples=["smalti merge-index ./parts", "smalti merge-index ./parts ./parts/0/index.json ./parts/1/index.json"],
+)
 def merge_indexes(
     url: Url,
     parts: Annotated[
@@ -275,6 +258,7 @@ def merge_indexes(
         write(f"{url}: {made.rows:,} samples in {len(made.shards):,} shards, {byte_count(made.num_bytes)}")
 
 
+@command("write-index", panel=CHANGE, examples=["smalti write-index ./flowers"])
 def list_shards(url: Url, *, stores: StoreOptions, output: Output) -> None:
     """List all shards of the newest version in index.json, for other readers; the next large version ends the list."""
     from smalti.catalog import write_index
@@ -293,19 +277,9 @@ def _version_or_tag(text: str) -> int | str:
 _UNFINISHED = {True: "a temporary file that was never completed", False: "an upload that was never completed"}
 
 
-def add_retention_commands(app: typer.Typer) -> None:
-    """Add `vacuum` and `compact`."""
-    command(
-        app,
-        "vacuum",
-        panel=VERSIONS,
-        examples=["smalti vacuum ./flowers", "smalti vacuum ./flowers --older-than 30d --remove"],
-    )(run_vacuum)
-    command(
-        app, "compact", panel=CHANGE, examples=["smalti compact ./flowers", "smalti compact ./flowers --below 32mb"]
-    )(run_compact)
-
-
+@command(
+    "vacuum", panel=VERSIONS, examples=["smalti vacuum ./flowers", "smalti vacuum ./flowers --older-than 30d --remove"]
+)
 def run_vacuum(
     url: Url,
     *,
@@ -358,6 +332,7 @@ def _write_report(report: "VacuumReport") -> None:
         write("nothing was removed; give --remove to remove it")
 
 
+@command("compact", panel=CHANGE, examples=["smalti compact ./flowers", "smalti compact ./flowers --below 32mb"])
 def run_compact(
     url: Url,
     *,

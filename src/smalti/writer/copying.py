@@ -1,0 +1,158 @@
+"""The copying of samples as they are stored into new shards below one write id, which compaction and deletion share.
+
+1. Each shard is verified while it is read, and its samples are copied as stored; nothing is decoded. Memory is bounded
+   by the shards that are being uploaded.
+2. The row hash of the written samples must be that of the samples that were read and are to stay.
+3. The tables of added columns and of source files are stored beside the shards.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smalti.catalog import Manifest, new_write_id
+from smalti.catalog.retention import markers
+from smalti.catalog.sidecars import (
+    ColumnsEntry,
+    SourceRecord,
+    read_source_record,
+    sources_of,
+    store_columns,
+    store_sources,
+)
+from smalti.catalog.verify import open_checked
+from smalti.errors import CatalogError
+from smalti.format import FilledShard, ShardBuilder, ShardInfo, ShardOptions, TextShardBuilder
+from smalti.format.encodings.encoding import Int64s
+from smalti.format.hashing import MODULUS
+from smalti.format.writing.sealing import AUTOMATIC
+from smalti.storage import Store
+from smalti.writer.uploader import SampleBuilder, ShardUploader, UploadOptions
+
+PUBLISH_ATTEMPTS = 10
+"""Attempts to publish copies when others publish at the same time."""
+
+
+class LineBuilder(TextShardBuilder):
+    """A builder of text shards from lines as stored in other shards of the same dialect."""
+
+    def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
+        """Add lines including their ends, and return the completed shards; as `ShardBuilder.add_encoded`."""
+        ends = np.concatenate(([0], np.cumsum(lengths))).tolist()
+        return self._push([bytes(data[begin:end]) for begin, end in itertools.pairwise(ends)])
+
+
+@dataclass
+class ShardCopier:
+    """The copying of samples from shards into new shards below one write id."""
+
+    store: Store
+    on_shard: Callable[[], None] = lambda: None
+    """Called after each shard that was read."""
+    write_id: str = field(default_factory=new_write_id)
+    _uploaders: list[ShardUploader] = field(default_factory=list)
+    _tables: set[str] = field(default_factory=set)
+
+    def copy(
+        self, shards: Sequence[ShardInfo], name: str, limit: int | None, stays: NDArray[np.bool_] | None = None
+    ) -> tuple[list[ShardInfo], int]:
+        """Copy the samples of these shards, of one split and form, into full shards of at most `limit` bytes.
+
+        With `stays`, bool, shape (samples,), only these of the only shard are copied.
+
+        Returns:
+            The new shards, and the sum of the hashes of the samples that do not stay.
+
+        Raises:
+            CatalogError: the written samples are not those that were read and stay.
+            ChecksumMismatch: a shard is damaged.
+            StoreError: a shard could not be read or stored.
+        """
+        first = shards[0]
+        compression = first.compression if len({shard.compression for shard in shards}) == 1 else AUTOMATIC
+        prefix = f"{self.write_id}/{name}"
+        uploader = ShardUploader(
+            self.store,
+            prefix if first.partition is None else f"{first.partition}/{prefix}",
+            _builder_like(replace(first, compression=compression), limit),
+            partition=first.partition,
+            uploads=UploadOptions(hash_rows=True),
+        )
+        self._uploaders.append(uploader)
+        num_read = hash_read = hash_removed = 0
+        for shard in shards:
+            with open_checked(self.store, shard) as opened:
+                samples = opened.stored_samples()
+                mask = np.ones(len(samples), bool) if stays is None else stays
+                num_read += int(mask.sum())
+                hash_read += samples.row_hash()
+                hash_removed += sum(samples[begin:end].row_hash() for begin, end in _spans(~mask))
+                for begin, end in _spans(mask):
+                    uploader.write_encoded(samples[begin:end].lengths, samples[begin:end].content)
+                del samples
+            self.on_shard()
+        made = uploader.finish()
+        written = sum(shard.samples for shard in made), (uploader.row_hash or 0) % MODULUS
+        if written != (num_read, (hash_read - hash_removed) % MODULUS):
+            others = f" and the {len(shards) - 1} shards after it" if len(shards) > 1 else ""
+            raise CatalogError(
+                f"{self.store.locate(prefix)}: the samples that were written are not those that were read from "
+                f"{first.raw.basename}{others} and should stay; nothing was published. This is a fault of Smalti or of "
+                "this machine's memory"
+            )
+        return made, hash_removed % MODULUS
+
+    def store_tables(
+        self,
+        sources: SourceRecord | None,
+        entries: Sequence[ColumnsEntry],
+        shards_of: Callable[[int], Sequence[ShardInfo]],
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Store the tables of source files and of added columns, and return their entries.
+
+        `shards_of` returns the shards of a row of the new version: 0 for its own, 1 and up for added columns.
+        """
+        found: list[Mapping[str, Any]] = []
+        if sources is not None:
+            self.key_of("sources")
+            found.append(store_sources(self.store, sources, self.write_id))
+        for row, entry in enumerate(entries, 1):
+            key = self.key_of(f"columns-{row}")
+            found.append(store_columns(self.store, key, shards_of(row), entry.columns, entry.logical).to_json())
+        return tuple(found)
+
+    def key_of(self, table: str) -> str:
+        """Return the key of a table beside the shards, which `abort` removes too."""
+        key = f"{self.write_id}/{table}.arrow"
+        self._tables.add(key)
+        return key
+
+    def abort(self) -> None:
+        """Remove the written shards and tables, and the marker if nothing is left."""
+        remaining = [key for uploader in self._uploaders for key in uploader.abort()]
+        if markers.remove_written(self.store, self._tables) and not remaining:
+            markers.end(self.store, self.write_id)
+
+
+def source_record(store: Store, manifest: Manifest) -> SourceRecord | None:
+    """Return the record of the source files of a version; None if there is none."""
+    entry = sources_of(manifest.sidecars)
+    return None if entry is None else read_source_record(store, entry, manifest.shards)
+
+
+def _builder_like(shard: ShardInfo, limit: int | None) -> SampleBuilder:
+    """Return a builder of shards with the schema, format, compression and hashes of this one."""
+    options = ShardOptions(shard.compression, shard.hash_names, limit, shard.unlisted_hashes)
+    if shard.layout is None:
+        return ShardBuilder(shard.schema, options, allow_unsafe_types=True)
+    return LineBuilder(shard.layout, options)
+
+
+def _spans(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the half-open ranges of consecutive true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False])).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
