@@ -12,7 +12,7 @@ a closing quote, and removes the quote; so that no value is altered, such text i
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -335,32 +335,6 @@ def _named_type(column: str, name: Any) -> pa.DataType:
             "'timestamp' or 'decimal128(38, 2)'",
             column=column,
         ) from error
-
-
-def refuse_missing(url: str, wanted: Iterable[str], columns: Sequence[str]) -> None:
-    """Raise an error about columns that the caller names and that there are not.
-
-    Raises:
-        SchemaError: There are some.
-    """
-    present = set(columns)
-    unknown = [name for name in wanted if name not in present]
-    if unknown:
-        raise SchemaError(
-            f"{url}: there are no columns {unknown}; the columns are {', '.join(columns):.1000}. Correct the names in "
-            "the setting `types` and in `columns`"
-        )
-
-
-def refuse_unknown(settings: Mapping[str, Any], known: str, of: str) -> None:
-    """Raise an error about settings that remain after all known ones were taken.
-
-    Raises:
-        SchemaError: There are some.
-    """
-    if settings:
-        names = ", ".join(repr(name) for name in settings)
-        raise SchemaError(f"the `settings` of {of} are {known}; remove {names[:100]}")
 
 
 _NEWLINE, _RETURN = 10, 13
