@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from smalti.conversion.exported import check_numbers, exported_files, read_export
-from smalti.conversion.source import SourceOptions, changed
+from smalti.conversion.source import OpenedSource, SourcePart, changed
 from smalti.errors import FormatError, SmaltiError, StoreError, StoreNotFound
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
@@ -170,12 +170,13 @@ class SourceFiles:
         both = is_wanted if before is None else lambda key: before(key) and is_wanted(key)
         return replace(self, files=chosen, is_wanted=both)
 
-    def having(self, suffixes: Collection[str]) -> "SourceFiles":
-        """Return the files whose names end with one of these, in any case; all of them where a pattern chose them."""
-        endings = tuple(suffixes)
-        return self.wanted(
-            lambda key: key.lower().endswith(endings), what=f"no file there ends with {' or '.join(endings)}"
-        )
+    def each(self) -> list["StoredFile"]:
+        """Return the files one by one."""
+        return [StoredFile(self.store, file.key, file.num_bytes) for file in self.files]
+
+    def source(self, schema: pa.Schema, parts: Sequence[SourcePart]) -> OpenedSource:
+        """Return the source whose rows these files have."""
+        return OpenedSource(self.url, schema, parts, self.identity, self.left_out)
 
     def identity(self) -> dict[str, Any]:
         """Return number, bytes and digest of the files, which are listed again.
@@ -440,26 +441,6 @@ class StoredFile:
         return cast("BinaryIO", open_sequential(self.store, self.key, self.num_bytes))
 
 
-class SourceOfFiles:
-    """A source whose files decide where it is, and how its rows are recognised."""
-
-    found: SourceFiles
-
-    @property
-    def url(self) -> str:
-        """Address of the files."""
-        return self.found.url
-
-    @property
-    def left_out(self) -> LeftOut:
-        """Files at the place that are not read."""
-        return self.found.left_out
-
-    def identity(self) -> Any:
-        """Return a digest of the files as they are now."""
-        return self.found.identity()
-
-
 class PartOfFile:
     """A part that is one whole file."""
 
@@ -480,22 +461,6 @@ def marks_of(files: Sequence[StoredFile]) -> Any:
     """Return names, sizes and marks of files as they are now (JSON)."""
     infos = [file.store.info(file.key) for file in files]
     return [[info.key, info.num_bytes, info.modified] for info in infos]
-
-
-def find_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bool]) -> SourceFiles:
-    """Return the files of a source: the place itself, those of a pattern, or those below it whose names are wanted.
-
-    Raises:
-        StoreNotFound: There are none.
-        StoreError: The place cannot be listed.
-    """
-    found = list_files(place, options.storage_options)
-    return found.wanted(is_wanted, what="there are no files of this format")
-
-
-def each_file(found: SourceFiles) -> list[StoredFile]:
-    """Return the files one by one."""
-    return [StoredFile(found.store, file.key, file.num_bytes) for file in found.files]
 
 
 def without_compression(key: str) -> str:

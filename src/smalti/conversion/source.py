@@ -5,14 +5,16 @@ other machines, and a part is read again from its start if its process ended. So
 unchanged data, lists the same parts with the same rows in the same order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from smalti.errors import SmaltiError
+from smalti.errors import ArgumentError, SchemaError, SmaltiError
 from smalti.redaction import hide_options
+from smalti.sources.listing import LeftOut
 
 ENCODING = b"smalti.encoding"
 """Key in the metadata of a field of a source's schema: the encoding that the column has unless the caller names one."""
@@ -35,6 +37,36 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         hide_options(self)
+
+    def settings_of(self, files: str, *known: str) -> dict[str, Any]:
+        """Return the settings, of which a format knows these.
+
+        Raises:
+            ArgumentError: There is another one; `files` names what has no such setting.
+        """
+        for name in self.settings:
+            if name not in known:
+                others = f", or give one of {', '.join(known)}" if known else ""
+                raise ArgumentError(f"`settings`: {files} have no setting {name!r:.100}; remove it{others}")
+        return dict(self.settings)
+
+
+def check_columns(url: str, wanted: Iterable[str] | None, columns: Collection[str]) -> None:
+    """Return only if each column that is wanted, or each of all, is there once.
+
+    Raises:
+        SchemaError: One is missing, or is there more than once.
+    """
+    times = Counter(list(columns))  # a mapping would be counts
+    for name in columns if wanted is None else wanted:
+        if times[name] > 1:
+            raise SchemaError(f"{url} has column {name!r} more than once; rename or drop one", column=name)
+        if name not in times:
+            raise SchemaError(
+                f"{url}: there is no column {name!r}; the columns are {', '.join(columns):.1000}. Correct the names in "
+                "`columns` and in `settings`",
+                column=name,
+            )
 
 
 def changed(url: str) -> SmaltiError:
@@ -147,3 +179,22 @@ class Source(Protocol):
         Raises:
             SmaltiError: The source has changed since it was opened.
         """
+
+
+@dataclass(frozen=True)
+class OpenedSource:
+    """A source of one of the formats here: its columns and parts are known when it is opened."""
+
+    url: str
+    columns: pa.Schema
+    pieces: Sequence[SourcePart] = field(repr=False)
+    identity: Callable[[], Any] = field(repr=False)  # a function of each format; `Source` says what it returns
+    left_out: LeftOut = field(default_factory=LeftOut, repr=False)
+
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+        return self.columns
+
+    def parts(self) -> Sequence[SourcePart]:
+        """Return the parts."""
+        return self.pieces

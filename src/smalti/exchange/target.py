@@ -55,11 +55,6 @@ class Content:
     header: Header | None
     """None for a plain MDS set, and for the folder of one split of a set."""
 
-    @property
-    def version(self) -> int:
-        """Number at the source; 0 for a plain MDS set."""
-        return self.manifest.version
-
     def files(self) -> Iterator[FileInfo]:
         """Yield all files of the version but its header and its own shard table, with the hashes that are known.
 
@@ -93,11 +88,6 @@ class Content:
         writes = () if self.header is None else {self.header.write_id, *self.header.writes}
         folders = key.split("/")[:-1][:2]
         return next((name for name in folders if name in writes or has_write_id(f"{name}/")), None)
-
-    def owners(self) -> tuple[str, ...]:
-        """Return the write ids of all files, sorted."""
-        found = {owner for file in self.files() if (owner := self.owner_of(file.basename)) is not None}
-        return tuple(sorted(found))
 
     def draft(self, write_id: str, origin: dict[str, Any]) -> Draft:
         """Return the draft of the same content; `origin` is added to its metadata."""

@@ -31,7 +31,6 @@ from smalti.format.index import FileInfo
 from smalti.storage import Store
 
 _HASH = "xxh3_64"  # of files whose writer recorded none
-_ATTEMPTS = 2
 _SYNCED_AT_ONCE = 1024
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) after each object."""
@@ -169,32 +168,25 @@ class Transfer:
         return file
 
     def _copy_in_memory(self, file: FileInfo) -> FileInfo:
-        data = b""
-        for attempt in range(1, _ATTEMPTS + 1):
-            out = io.BytesIO()
-            try:
-                read = _fetch_checked(self._source, file, out)
-            except ChecksumMismatch:
-                if attempt == _ATTEMPTS:
-                    raise
-            else:
-                data = out.getvalue()
-                break
-        self._put(file, partial(self._target.put_unsynced, file.basename, data))
+        out = io.BytesIO()
+        read = self._fetch(file, out)
+        self._put(file, partial(self._target.put_unsynced, file.basename, out.getvalue()))
         return read
 
     def _copy_by_file(self, file: FileInfo, path: Path) -> FileInfo:
-        for attempt in range(1, _ATTEMPTS + 1):
-            with path.open("wb") as out:
-                try:
-                    read = _fetch_checked(self._source, file, out)
-                except ChecksumMismatch:
-                    if attempt == _ATTEMPTS:
-                        raise
-                else:
-                    break
+        with path.open("wb") as out:
+            read = self._fetch(file, out)
         self._put(file, partial(self._target.put_file, file.basename, path))
         return read
+
+    def _fetch(self, file: FileInfo, out: BinaryIO) -> FileInfo:
+        """Fetch an object into an empty file; once more if it is not what its manifest declares."""
+        try:
+            return _fetch_checked(self._source, file, out)
+        except ChecksumMismatch:
+            out.seek(0)
+            out.truncate()
+            return _fetch_checked(self._source, file, out)
 
     def _put(self, file: FileInfo, put: Callable[[], object]) -> None:
         put_and_check(put, self._target, file.basename, file.num_bytes, error=StoreError)

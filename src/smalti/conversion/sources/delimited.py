@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, SourceOfFiles, StoredFile, each_file, without_compression
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.files import SourceFiles, StoredFile, without_compression
+from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.lines import (
     BATCH_ROWS,
     BOM,
@@ -38,8 +38,6 @@ from smalti.conversion.sources.lines import (
     find_text_files,
     first_row_end,
     line_ranges,
-    refuse_missing,
-    refuse_unknown,
     row_blocks,
     row_ends,
     too_long,
@@ -160,7 +158,7 @@ class Dialect:
     """True if the caller gave the delimiter."""
 
 
-def open_source(place: Any, options: SourceOptions) -> "DelimitedSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the rows of the CSV or TSV files at a place: a file, or a folder of them.
 
     `settings`: `types` by column (Arrow types or their names), `delimiter`, `quote` ("" for none), `names` (of
@@ -171,12 +169,11 @@ def open_source(place: Any, options: SourceOptions) -> "DelimitedSource":
         FormatError: A file cannot be read, or a row is malformed.
         SchemaError: The files have different columns, or a setting has an unusable value.
     """
-    given = dict(options.settings)
+    given = options.settings_of("CSV files", "types", "delimiter", "quote", "names", "header")
     types = declared_types(given.pop("types", {}))
     found = find_text_files(place, options, _is_wanted, ".csv or .tsv")
     is_tsv = without_compression(found.files[0].key).endswith(".tsv")
     dialect = _dialect(given, "\t" if is_tsv else ",")
-    refuse_unknown(given, "types, delimiter, quote, names and header", "CSV")
     _refuse_unusable(types)
     return _learned(found, dialect, types, options.columns)
 
@@ -230,9 +227,9 @@ def _refuse_unusable(types: Mapping[str, pa.DataType]) -> None:
 
 def _learned(
     found: SourceFiles, dialect: Dialect, types: Mapping[str, pa.DataType], columns: Sequence[str] | None
-) -> "DelimitedSource":
+) -> OpenedSource:
     """Read all rows, and return the source with the types of its columns."""
-    files = each_file(found)
+    files = found.each()
     names = dialect.names
     guesses = None if names is None else _guesses(files[0], names, types, columns)
     ranges: list[LineRange] = []
@@ -261,7 +258,8 @@ def _learned(
     fields = [
         guesses[name].field(name) if name in guesses else pa.field(name, types[name]) for name in columns or names
     ]
-    return DelimitedSource(found, tuple(ranges), dialect, names, pa.schema(fields))
+    schema = pa.schema(fields)
+    return found.source(schema, [DelimitedPart(piece, dialect, names, schema) for piece in ranges])
 
 
 def _guesses(
@@ -272,7 +270,7 @@ def _guesses(
     Raises:
         SchemaError: The caller names columns that there are not.
     """
-    refuse_missing(file.url, (*types, *(columns or ())), names)
+    check_columns(file.url, (*types, *(columns or ())), names)
     return {name: ColumnGuess() for name in columns or names if name not in types}
 
 
@@ -471,25 +469,6 @@ def _located(block: Block, skipped: int, dialect: Dialect, names: Sequence[str],
             "has the value, such as 'string'",
         )
     return block.error(FormatError, offset, reason[:200])
-
-
-@dataclass(frozen=True)
-class DelimitedSource(SourceOfFiles):
-    """The rows of CSV or TSV files."""
-
-    found: SourceFiles
-    ranges: tuple[LineRange, ...]
-    dialect: Dialect
-    names: tuple[str, ...]
-    columns: pa.Schema
-
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return self.columns
-
-    def parts(self) -> list["DelimitedPart"]:
-        """Return a part for each piece of the files."""
-        return [DelimitedPart(piece, self.dialect, self.names, self.columns) for piece in self.ranges]
 
 
 @dataclass(frozen=True)

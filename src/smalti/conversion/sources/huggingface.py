@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from smalti.conversion.files import PartOfFile, StoredFile, is_file_name, marks_of
-from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
+from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
+from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.format.reading.arrow import STORED_AS
 from smalti.regular_files import read_regular
 from smalti.storage import Store, open_store
 from smalti.storage.store import join_key
-from smalti.writer.tables.columns import repeated
 from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _STATE, _INFO, _DICT = "state.json", "dataset_info.json", "dataset_dict.json"
@@ -49,7 +48,7 @@ def recognises(place: object, names: Sequence[str]) -> bool:
     return _DICT in names or (_STATE in names and _INFO in names)
 
 
-def open_source(place: Any, options: SourceOptions) -> "HuggingFaceSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the rows of a dataset: a folder that `save_to_disk` wrote, in any store, or a `datasets.Dataset`.
 
     Raises:
@@ -58,10 +57,7 @@ def open_source(place: Any, options: SourceOptions) -> "HuggingFaceSource":
         SchemaError: There is no such column.
         FormatError: The folder is damaged.
     """
-    given = dict(options.settings)
-    wanted_split = given.pop("split", None)
-    if given:
-        raise ArgumentError(f"the `settings` of a Hugging Face dataset are split, found {sorted(given)}")
+    wanted_split = options.settings_of("Hugging Face datasets", "split").get("split")
     if _is_dataset(place) and not isinstance(place, Mapping):
         return _of_dataset(place, options.columns)
     if isinstance(place, Mapping):
@@ -84,7 +80,7 @@ def _chosen_split(url: str, splits: Sequence[str], split: str | None) -> str:
     raise VersionNotFound(f"{url} has the splits {', '.join(splits)}: {what}", split=split)
 
 
-def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) -> "HuggingFaceSource":
+def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) -> OpenedSource:
     folder = ""
     try:
         splits = _json(store, _DICT).get("splits")
@@ -113,9 +109,9 @@ def _of_folder(store: Store, wanted: Sequence[str] | None, split: str | None) ->
     with files[0].open_stored() as stream:
         schema = _reader(stream, files[0].url, files[0].num_bytes).schema
     first = (batch for file in files for batch in ArrowFilePart(file).raw_batches())
-    columns = dataset_columns(schema, _features_of(info), wanted, first, partial(_read_below, store))
+    columns = dataset_columns(store.url, schema, _features_of(info), wanted, first, partial(_read_below, store))
     parts = tuple(ArrowFilePart(file, columns, tuple(schema.names)) for file in files)
-    return HuggingFaceSource(store.locate(folder), columns, parts, tuple(files))
+    return OpenedSource(store.locate(folder), _schema_of(columns), parts, partial(marks_of, files))
 
 
 def _features_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -123,7 +119,7 @@ def _features_of(info: Mapping[str, Any]) -> Mapping[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSource":
+def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> OpenedSource:
     """Return the rows of a `datasets.Dataset`, with its selections and without its transforms.
 
     Raises:
@@ -136,15 +132,17 @@ def _of_dataset(dataset: Any, wanted: Sequence[str] | None) -> "HuggingFaceSourc
         )
     plain = dataset.with_format("arrow")
     features = {name: _feature(each) for name, each in dataset.features.items()}
-    columns = dataset_columns(dataset.data.schema, features, wanted, _batches_of(plain, 0, len(plain)), read_regular)
+    url = f"datasets.Dataset {dataset._fingerprint}"  # theirs: changes with every operation
+    rows = _batches_of(plain, 0, len(plain))
+    columns = dataset_columns(url, dataset.data.schema, features, wanted, rows, read_regular)
     step = _PART_ROWS
     spans = [(begin, min(begin + step, len(plain))) for begin in range(0, len(plain), step)]
     size = int(dataset.data.nbytes)
     parts = tuple(
         DatasetPart(plain, begin, end, columns, size * (end - begin) // max(1, len(plain))) for begin, end in spans
     )
-    identity = [dataset._fingerprint, [column.name for column in columns]]  # theirs: changes with every operation
-    return HuggingFaceSource(f"datasets.Dataset {dataset._fingerprint}", columns, parts, (), identity)
+    identity = [dataset._fingerprint, [column.name for column in columns]]
+    return OpenedSource(url, _schema_of(columns), parts, lambda: identity)
 
 
 def _batches_of(dataset: Any, begin: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -257,6 +255,7 @@ def features_in(schema: pa.Schema, where: str) -> Mapping[str, Any]:
 
 
 def dataset_columns(
+    url: str,
     schema: pa.Schema,
     features: Mapping[str, Any],
     wanted: Sequence[str] | None,
@@ -270,11 +269,7 @@ def dataset_columns(
     Raises:
         SchemaError: There is no such column, or two of one name.
     """
-    if twice := repeated(schema.names):
-        raise SchemaError(f"the dataset has column {twice[0]!r} more than once; rename or drop one", column=twice[0])
-    for name in wanted or ():
-        if name not in schema.names:
-            raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(schema.names)}", column=name)
+    check_columns(url, wanted, schema.names)
     found, images = [], []
     for name in wanted or schema.names:
         feature = features.get(name)
@@ -328,27 +323,8 @@ def _encoding_of(content: bytes) -> bytes | None:
     return b"jpeg" if content.startswith(b"\xff\xd8\xff") else b"png" if content.startswith(b"\x89PNG") else None
 
 
-@dataclass(frozen=True)
-class HuggingFaceSource:
-    """The rows of one dataset."""
-
-    url: str
-    columns: tuple[HuggingFaceColumn, ...]
-    pieces: "tuple[ArrowFilePart | DatasetPart, ...]"
-    files: tuple[StoredFile, ...]
-    fingerprint: Any = None
-
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return pa.schema([column.field for column in self.columns])
-
-    def parts(self) -> "list[ArrowFilePart | DatasetPart]":
-        """Return a part for each file, or each run of rows."""
-        return list(self.pieces)
-
-    def identity(self) -> Any:
-        """Return names, sizes and marks of the files, or the dataset's fingerprint."""
-        return self.fingerprint if not self.files else marks_of(self.files)
+def _schema_of(columns: Sequence[HuggingFaceColumn]) -> pa.Schema:
+    return pa.schema([column.field for column in columns])
 
 
 @dataclass(frozen=True)
@@ -437,7 +413,7 @@ def _batch(columns: Sequence[HuggingFaceColumn], batch: pa.RecordBatch, where: s
                 f"file, and a value does not fit: {str(error)[:200]}; {_AGAIN}",
                 column=column.name,
             ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field for column in columns]))
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(columns))
 
 
 @dataclass(frozen=True)

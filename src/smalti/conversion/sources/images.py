@@ -5,16 +5,17 @@ and resizes. Files are mixed as it mixes them, so that a shard has images of all
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from smalti.attributes import check_flags, whole_number
-from smalti.conversion.source import CLASS_NAMES, ENCODING, SourceOptions, changed
-from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SchemaError, SmaltiError
+from smalti.conversion.source import CLASS_NAMES, ENCODING, OpenedSource, SourceOptions, changed, check_columns
+from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SmaltiError
 from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
 from smalti.regular_files import printable
@@ -28,7 +29,6 @@ from smalti.sources.image_folder import (
     split_folders,
     split_named,
 )
-from smalti.sources.listing import LeftOut
 from smalti.storage import Store, open_store
 from smalti.storage.redact import redact_address
 
@@ -55,8 +55,10 @@ def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  th
     return sum(name.lower().endswith(IMAGE_ENDINGS) for name in names) * 2 > len(names)
 
 
-def open_source(place: Any, options: SourceOptions) -> "ImageSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the images below class folders as a source; reads no image.
+
+    Its columns are image, label, class_name, width, height, split and path.
 
     Settings: `folders` says what the first folders are, `classes` or `splits`; by default, their names decide.
     `validation_fraction`, `test_fraction`, `fixed_splits` and `seed` are those of `PrepareOptions` of Spark; where the
@@ -69,14 +71,20 @@ def open_source(place: Any, options: SourceOptions) -> "ImageSource":
     """
     if not isinstance(place, str) and not hasattr(place, "__fspath__"):
         raise ArgumentTypeError(f"images: expected a path or URL of a folder, found {type(place).__name__}")
-    unknown = sorted(set(options.settings) - set(_SETTINGS))
-    if unknown:
-        raise ArgumentError(f"images have no setting {unknown[0]!r}; there are {', '.join(_SETTINGS)}")
-    meaning = options.settings.get("folders", "auto")
+    settings = {**_SETTINGS, **options.settings_of("images", *_SETTINGS)}
+    meaning = settings["folders"]
     if meaning not in _MEANINGS:
         raise ArgumentError(f"setting `folders` of images: expected one of {', '.join(_MEANINGS)}, found {meaning!r}")
-    _check_splitting({**_SETTINGS, **options.settings})
-    return ImageSource(str(place), options)
+    _check_splitting(settings)
+    folder = inventory_of(str(place), options.storage_options)
+    _check_sizes(folder)
+    splits = _splits_of(folder, meaning)
+    classes = _classes_of(folder, is_below_splits=bool(splits))
+    url = printable(redact_address(folder.source))
+    schema = _chosen(url, folder.encoding, classes, options.columns)
+    rows = _rows_below_splits(folder, classes, splits) if splits else _rows_of(folder, settings)
+    parts = _parts(folder, rows, schema, int(settings["seed"]))
+    return OpenedSource(url, schema, parts, partial(_identity, folder, url), folder.left_out)
 
 
 def _check_splitting(settings: Mapping[str, Any]) -> None:
@@ -96,76 +104,49 @@ def _check_splitting(settings: Mapping[str, Any]) -> None:
         raise ArgumentError("settings of images: `validation_fraction` and `test_fraction` leave no images to train on")
 
 
-class ImageSource:
-    """The images of a folder, one row each."""
+def _identity(folder: ImageFolder, url: str) -> dict[str, Any]:
+    """Return a digest of the files, which are listed again.
 
-    def __init__(self, place: str, options: SourceOptions) -> None:
-        self._options = options
-        self._folder = inventory_of(place, options.storage_options)
-        _check_sizes(self._folder)
-        self._settings = {**_SETTINGS, **options.settings}
-        self._splits = _splits_of(self._folder, self._settings["folders"])
-        self._classes = _classes_of(self._folder, is_below_splits=bool(self._splits))
-        self._schema = _chosen(self._folder.encoding, self._classes, options.columns)
+    Raises:
+        SmaltiError: Files were added, removed or changed since they were listed.
+    """
+    now = inventory_of(folder.source, folder.storage_options)
+    if now.digest != folder.digest:
+        raise changed(url)
+    return {"files": len(now.files), "num_bytes": now.num_bytes, "digest": now.digest}
 
-    @property
-    def url(self) -> str:
-        """Address of the folder."""
-        return printable(redact_address(self._folder.source))
 
-    @property
-    def left_out(self) -> LeftOut:
-        """Files of the folder that are no images."""
-        return self._folder.left_out
+def _parts(folder: ImageFolder, images: Iterable["_Row"], schema: pa.Schema, seed: int) -> list["ImagePart"]:
+    """Return the images in a mixed order that their names decide, some hundreds in each part."""
+    rows = sorted(images, key=lambda row: place_key(row.path, seed + 1))
+    store = open_store(folder.source, folder.storage_options)
+    parts: list[ImagePart] = []
+    begin = num_bytes = 0
+    for end, row in enumerate(rows, start=1):
+        num_bytes += row.num_bytes
+        if end == len(rows) or num_bytes >= _PART_BYTES or end - begin >= _FILES_PER_PART:
+            parts.append(ImagePart(store, begin, tuple(rows[begin:end]), schema, folder.encoding))
+            begin, num_bytes = end, 0
+    return parts
 
-    def schema(self) -> pa.Schema:
-        """Return the columns: image, label, class_name, width, height, split and path."""
-        return self._schema
 
-    def identity(self) -> Any:
-        """Return a digest of the files, which are listed again.
+def _rows_of(folder: ImageFolder, settings: Mapping[str, Any]) -> Iterator["_Row"]:
+    splits = split_files(
+        folder,
+        validation=float(settings["validation_fraction"]),
+        test=float(settings["test_fraction"]),
+        fixed=bool(settings["fixed_splits"]),
+        seed=int(settings["seed"]),
+    )
+    for file in folder.files:
+        yield _Row(file.path, file.num_bytes, file.label, folder.classes[file.label], splits[file.path])
 
-        Raises:
-            SmaltiError: Files were added, removed or changed since they were listed.
-        """
-        now = inventory_of(self._folder.source, self._options.storage_options)
-        if now.digest != self._folder.digest:
-            raise changed(self.url)
-        return {"files": len(now.files), "num_bytes": now.num_bytes, "digest": now.digest}
 
-    def parts(self) -> Sequence["ImagePart"]:
-        """Return the images in a mixed order that their names decide, some hundreds in each part."""
-        seed = int(self._settings["seed"])
-        rows = sorted(self._rows(), key=lambda row: place_key(row.path, seed + 1))
-        store = open_store(self._folder.source, self._folder.storage_options)
-        parts: list[ImagePart] = []
-        begin = num_bytes = 0
-        for end, row in enumerate(rows, start=1):
-            num_bytes += row.num_bytes
-            if end == len(rows) or num_bytes >= _PART_BYTES or end - begin >= _FILES_PER_PART:
-                parts.append(ImagePart(store, begin, tuple(rows[begin:end]), self._schema, self._folder.encoding))
-                begin, num_bytes = end, 0
-        return parts
-
-    def _rows(self) -> list["_Row"]:
-        files, classes = self._folder.files, self._classes
-        if not self._splits:
-            splits = split_files(
-                self._folder,
-                validation=float(self._settings["validation_fraction"]),
-                test=float(self._settings["test_fraction"]),
-                fixed=bool(self._settings["fixed_splits"]),
-                seed=int(self._settings["seed"]),
-            )
-            return [
-                _Row(file.path, file.num_bytes, file.label, classes[file.label], splits[file.path]) for file in files
-            ]
-        folders = [file.path.split("/")[:2] for file in files]
-        labels = {name: label for label, name in enumerate(classes)}
-        return [
-            _Row(file.path, file.num_bytes, labels[name], name, self._splits[split])
-            for file, (split, name) in zip(files, folders, strict=True)
-        ]
+def _rows_below_splits(folder: ImageFolder, classes: Sequence[str], splits: Mapping[str, str]) -> Iterator["_Row"]:
+    labels = {name: label for label, name in enumerate(classes)}
+    for file in folder.files:
+        split, name = file.path.split("/")[:2]
+        yield _Row(file.path, file.num_bytes, labels[name], name, splits[split])
 
 
 def _check_sizes(folder: ImageFolder) -> None:
@@ -228,7 +209,7 @@ def _classes_of(folder: ImageFolder, *, is_below_splits: bool) -> tuple[str, ...
     return tuple(sorted({file.path.split("/")[1] for file in folder.files}))
 
 
-def _chosen(encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | None) -> pa.Schema:
+def _chosen(url: str, encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | None) -> pa.Schema:
     """Return the columns that are read, with the encoding of the image and the names of the classes.
 
     Raises:
@@ -237,9 +218,7 @@ def _chosen(encoding: str, classes: tuple[str, ...], names: tuple[str, ...] | No
     fields = {field.name: field for field in _SCHEMA}
     fields["image"] = fields["image"].with_metadata({ENCODING: encoding})
     fields["label"] = fields["label"].with_metadata({CLASS_NAMES: json.dumps(classes)})
-    for name in names or ():
-        if name not in fields:
-            raise SchemaError(f"`columns` names {name!r}, images have {', '.join(fields)}", column=name)
+    check_columns(url, names, fields)
     return pa.schema([fields[name] for name in names or fields])
 
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, SourceOfFiles, each_file, without_compression
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.files import SourceFiles, without_compression
+from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.json_checks import (
     MAX_EXACT,
     check_lines,
@@ -39,8 +39,6 @@ from smalti.conversion.sources.lines import (
     find_text_files,
     line_blocks,
     line_ranges,
-    refuse_missing,
-    refuse_unknown,
 )
 from smalti.errors import FormatError, SchemaError, StoreNotFound
 
@@ -66,7 +64,7 @@ def _is_json(name: str) -> bool:
     return without_compression(name).endswith((*_ENDINGS, ".json"))
 
 
-def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the objects of the files at a place: a file, or a folder of them.
 
     `settings`: `types` by column (Arrow types or their names).
@@ -76,20 +74,19 @@ def open_source(place: Any, options: SourceOptions) -> "JsonLinesSource":
         FormatError: A line is no JSON object.
         SchemaError: The values of a column have types that do not go together, or a setting has an unusable value.
     """
-    given = dict(options.settings)
-    types = declared_types(given.pop("types", {}))
-    refuse_unknown(given, "types", "JSON lines")
+    types = declared_types(options.settings_of("JSON lines", "types").get("types", {}))
     _refuse_unusable(types)
     found = _find(place, options)
-    ranges = tuple(piece for file in each_file(found) for piece in line_ranges(file))
+    ranges = tuple(piece for file in found.each() for piece in line_ranges(file))
     wanted = options.columns
-    if wanted is not None and set(wanted) <= set(types):
-        schema = pa.schema([(name, types[name]) for name in wanted])
-        return JsonLinesSource(found, ranges, schema, is_learned=False)
-    learned = _learned(ranges, types)
-    refuse_missing(found.url, (*types, *(wanted or ())), learned.names)
-    schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
-    return JsonLinesSource(found, ranges, schema, is_learned=True)
+    is_learned = wanted is None or not set(wanted) <= set(types)
+    if is_learned:
+        learned = _learned(ranges, types)
+        check_columns(found.url, (*types, *(wanted or ())), learned.names)
+        schema = learned if wanted is None else pa.schema([learned.field(name) for name in wanted])
+    else:
+        schema = pa.schema([(name, types[name]) for name in wanted or ()])
+    return found.source(schema, [JsonLinesPart(piece, schema, is_learned) for piece in ranges])
 
 
 def _find(place: Any, options: SourceOptions) -> SourceFiles:
@@ -364,25 +361,6 @@ def _float_paths(name: str, kind: pa.DataType) -> Iterator[str]:
             yield from _float_paths(f"{name}.{each.name}", each.type)
     elif pt.is_list(kind):
         yield from _float_paths(f"{name}[]", kind.value_type)
-
-
-@dataclass(frozen=True)
-class JsonLinesSource(SourceOfFiles):
-    """The objects of files of JSON lines."""
-
-    found: SourceFiles
-    ranges: tuple[LineRange, ...]
-    columns: pa.Schema
-    is_learned: bool
-    """True if all lines were read to learn types."""
-
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return self.columns
-
-    def parts(self) -> list["JsonLinesPart"]:
-        """Return a part for each piece of the files."""
-        return [JsonLinesPart(piece, self.columns, self.is_learned) for piece in self.ranges]
 
 
 @dataclass(frozen=True)

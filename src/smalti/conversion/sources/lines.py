@@ -10,12 +10,11 @@ A quote opens a value only at the start of a field, is doubled within it, and is
 a closing quote, and removes the quote; so that no value is altered, such text is an error here.
 """
 
-import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ from smalti.errors import FormatError, SchemaError
 
 PART_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
+_REST_BYTES = 1 << 16  # read at once behind the end of a range, up to the end of its last line
 MAX_LINE_BYTES = 128 << 20
 MAX_COLUMNS = 50_000
 """Columns of a table: more take pyarrow over 2 GB, and its parser then ends the process."""
@@ -60,13 +60,45 @@ class LineRange:
         """Stored bytes."""
         return (self.end or self.file.num_bytes) - self.begin
 
-    def open(self) -> BinaryIO:
-        """Return the bytes of these lines as a stream; a missing line end of the last line is added.
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of these lines, at most `BLOCK_BYTES` at once; a missing line end of the last line is added.
 
         Raises:
-            FormatError: There is a NUL byte, or a line is too long.
+            FormatError: There is a NUL byte, or the file cannot be read.
         """
-        return io.BufferedReader(_LineStream(self), 1 << 20)
+        at, end = max(0, self.begin - 1), self.end
+        is_inside = not self.begin  # otherwise the first line begins behind the next line end
+        has_line_end = True
+        with self.file.open() as stream:
+            if at:
+                stream.seek(at)
+            while data := read_some(
+                stream, BLOCK_BYTES if end is None else min(BLOCK_BYTES, max(end - at, _REST_BYTES)), self.file.url
+            ):
+                if not is_inside:
+                    cut = data.find(b"\n") + 1
+                    is_inside, skipped = bool(cut), cut or len(data)
+                    at, data = at + skipped, data[skipped:]
+                    if end is not None and at >= end:
+                        return
+                self._check_text(data, at)
+                if end is not None and (cut := data.find(b"\n", max(0, end - 1 - at)) + 1):
+                    yield data[:cut]
+                    return
+                at += len(data)
+                if data:
+                    has_line_end = data.endswith(b"\n")
+                    yield data
+            if not has_line_end:
+                yield b"\n"
+
+    def _check_text(self, data: bytes, at: int) -> None:
+        if b"\0" in data:
+            raise FormatError(
+                f"{self.file.url}: a NUL byte at about byte {at + data.index(0)}; it is no text in UTF-8, or is "
+                "damaged. Convert the file to UTF-8, or remove the byte",
+                key=self.file.key,
+            )
 
 
 class PartOfLines:
@@ -123,113 +155,19 @@ class Block:
 
 def _count_lines(piece: LineRange, num_bytes: int | None = None) -> int:
     """Return the number of lines among the first bytes of a piece; by default, of all."""
-    count, rest = 0, b""
-    with piece.open() as stream:
-        while data := stream.read(BLOCK_BYTES if num_bytes is None else min(num_bytes, BLOCK_BYTES)):
-            num_bytes = None if num_bytes is None else num_bytes - len(data)
-            cut = len(data) - data.endswith(b"\r")  # it is perhaps one line end with the next byte
-            count, rest = count + _line_ends(rest + data[:cut]), data[cut:]
-    return count + len(rest)
+    count = 0
+    for block in line_blocks(piece) if num_bytes != 0 else ():
+        left = None if num_bytes is None else num_bytes - block.at
+        count += _line_ends(block.data[:left])
+        if left is not None and left <= len(block.data):
+            break
+    return count
 
 
 def _line_ends(data: bytes) -> int:
     r"""Return the number of line ends: `\n`, `\r\n` or `\r`."""
     carriage_returns = data.count(b"\r")
     return data.count(b"\n") + (carriage_returns - data.count(b"\r\n") if carriage_returns else 0)
-
-
-class _LineStream(io.RawIOBase):
-    """The bytes of the lines of a range."""
-
-    def __init__(self, piece: LineRange) -> None:
-        super().__init__()
-        self._piece = piece
-        self._stream = piece.file.open()
-        self._pending = b""
-        self._at = piece.begin
-        self._is_done = False
-        self._has_line_end = True
-        if piece.begin:
-            self._stream.seek(piece.begin - 1)
-            self._at = piece.begin - 1 + self._skip_line()
-            self._is_done = piece.end is not None and self._at >= piece.end
-        else:
-            self._skip_mark()
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        """Read lines; what is beyond the range is read to the end of its line."""
-        if not self._pending and not self._is_done:
-            self._pending = self._next(len(buffer))
-        count = min(len(buffer), len(self._pending))
-        buffer[:count] = self._pending[:count]
-        self._pending = self._pending[count:]
-        return count
-
-    def _skip_mark(self) -> None:
-        """Move behind the byte order mark of UTF-8, if the file begins with one."""
-        begin = b""
-        while len(begin) < len(BOM) and (data := self._read(len(BOM) - len(begin))):
-            begin += data
-        self._pending = begin.removeprefix(BOM)
-
-    def _next(self, size: int) -> bytes:
-        end = self._piece.end
-        if end is None or self._at + size <= end:
-            data = self._read(size)
-        else:
-            data = self._read(max(0, end - self._at))
-            if self._at >= end:
-                self._is_done = True
-                if not data.endswith(b"\n"):
-                    data += self._rest_of_line()
-        if not data and not self._has_line_end:
-            self._has_line_end = True
-            return b"\n"
-        return data
-
-    def _read(self, size: int) -> bytes:
-        data = read_some(self._stream, size, self._piece.file.url) if size else b""
-        if b"\0" in data:
-            raise FormatError(
-                f"{self._piece.file.url}: a NUL byte at about byte {self._at + data.index(0)}; it is no text in "
-                "UTF-8, or is damaged. Convert the file to UTF-8, or remove the byte",
-                key=self._piece.file.key,
-            )
-        if data:
-            self._has_line_end = data.endswith(b"\n")
-        self._at += len(data)
-        return data
-
-    def _rest_of_line(self) -> bytes:
-        pieces: list[bytes] = []
-        while sum(map(len, pieces)) <= MAX_LINE_BYTES:
-            data = self._read(1 << 20)
-            cut = data.find(b"\n") + 1
-            pieces.append(data[:cut] if cut else data)
-            if cut or not data:
-                self._has_line_end = bool(cut)
-                break
-        return b"".join(pieces)
-
-    def _skip_line(self) -> int:
-        """Move behind the next line end, and return how many bytes that were."""
-        skipped = 0
-        while data := read_some(self._stream, 1 << 16, self._piece.file.url):
-            cut = data.find(b"\n") + 1
-            skipped += cut or len(data)
-            if cut:
-                self._stream.seek(self._piece.begin - 1 + skipped)
-                break
-        return skipped
 
 
 def find_text_files(place: Any, options: SourceOptions, is_wanted: Callable[[str], bool], expected: str) -> SourceFiles:
@@ -280,20 +218,18 @@ def line_blocks(piece: LineRange) -> Iterator[Block]:
     Raises:
         FormatError: A line is longer than `MAX_LINE_BYTES`.
     """
-    at = 0
-    with piece.open() as stream:
-        pending = [b""]
-        while data := stream.read(BLOCK_BYTES):
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                block = Block(piece, b"".join([*pending, data[:cut]]), at)
-                yield block
-                at += len(block.data)
-                pending = []
-            pending.append(data[cut:])
-            if sum(map(len, pending)) > MAX_LINE_BYTES:
-                raise too_long(Block(piece, b"", at))
-        if any(pending):  # only a line that is longer than the limit is cut off
+    at, pending = 0, [b""]
+    for data in piece.pieces():
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            lines = b"".join([*pending, data[:cut]])
+            if not at and not piece.begin:
+                lines = lines.removeprefix(BOM)
+            yield Block(piece, lines, at)
+            at += len(lines)
+            pending = []
+        pending.append(data[cut:])
+        if sum(map(len, pending)) > MAX_LINE_BYTES:
             raise too_long(Block(piece, b"", at))
 
 
@@ -335,32 +271,6 @@ def _named_type(column: str, name: Any) -> pa.DataType:
             "'timestamp' or 'decimal128(38, 2)'",
             column=column,
         ) from error
-
-
-def refuse_missing(url: str, wanted: Iterable[str], columns: Sequence[str]) -> None:
-    """Raise an error about columns that the caller names and that there are not.
-
-    Raises:
-        SchemaError: There are some.
-    """
-    present = set(columns)
-    unknown = [name for name in wanted if name not in present]
-    if unknown:
-        raise SchemaError(
-            f"{url}: there are no columns {unknown}; the columns are {', '.join(columns):.1000}. Correct the names in "
-            "the setting `types` and in `columns`"
-        )
-
-
-def refuse_unknown(settings: Mapping[str, Any], known: str, of: str) -> None:
-    """Raise an error about settings that remain after all known ones were taken.
-
-    Raises:
-        SchemaError: There are some.
-    """
-    if settings:
-        names = ", ".join(repr(name) for name in settings)
-        raise SchemaError(f"the `settings` of {of} are {known}; remove {names[:100]}")
 
 
 _NEWLINE, _RETURN = 10, 13

@@ -15,14 +15,15 @@ Arrow found for their values. Arrow trusts the offsets in a table, so each batch
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.files import StoredFile, is_file_name, marks_of
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.files import PartOfFile, StoredFile, is_file_name, marks_of
+from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.litdata_items import ADVICE, Chunk, ChunkData, Items, item_columns
-from smalti.errors import ArgumentError, FormatError, SchemaError, StoreNotFound
+from smalti.errors import FormatError, SchemaError, StoreNotFound
 from smalti.format import load_strict
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store, open_store
@@ -68,9 +69,7 @@ def row_columns(where: str, types: Any, names: Sequence[str] | None) -> pa.Schem
     if not isinstance(types, dict) or not types:
         raise FormatError(f"{where}: the chunks hold Arrow tables, and `types` of the index names no columns; {ADVICE}")
     if names is not None:
-        for name in names:
-            if name not in types:
-                raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(types)}", column=name)
+        check_columns(where, names, types)
         types = {name: types[name] for name in names}
     fields = []
     for name, described in types.items():
@@ -141,7 +140,7 @@ def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- 
     return _INDEX in names and any(name.startswith("chunk-") and name.endswith(".bin") for name in names)
 
 
-def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the samples of the chunks at a place.
 
     Raises:
@@ -149,8 +148,7 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
         FormatError: The index cannot be read, or the chunks have a form that is not.
         SchemaError: A column is pickled or cannot be stored; or there is no such column.
     """
-    if options.settings:
-        raise ArgumentError(f"LitData has no settings, found {sorted(options.settings)}")
+    options.settings_of("chunks of LitData")
     store = open_store(place, options.storage_options)
     index = _read_index(store)
     config = index["config"]
@@ -163,7 +161,8 @@ def open_source(place: Any, options: SourceOptions) -> "LitDataSource":
         samples = Rows(row_columns(store.url, config.get("types"), options.columns))
     else:
         samples = item_columns(store.url, config, first, options.columns)
-    return LitDataSource(store.url, chunks, samples)
+    parts = [ChunkPart(chunk.file, chunk, samples) for chunk in chunks]
+    return OpenedSource(store.url, samples.schema, parts, partial(marks_of, [chunk.file for chunk in chunks]))
 
 
 def _read_index(store: Store) -> dict[str, Any]:
@@ -206,42 +205,12 @@ def _chunks(store: Store, entries: Sequence[Any], compression: str | None) -> It
 
 
 @dataclass(frozen=True)
-class LitDataSource:
-    """The samples of a set of chunks."""
-
-    url: str
-    chunks: tuple[Chunk, ...]
-    samples: Items | Rows
-
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return self.samples.schema
-
-    def parts(self) -> list["ChunkPart"]:
-        """Return one part for each chunk."""
-        return [ChunkPart(chunk, self.samples) for chunk in self.chunks]
-
-    def identity(self) -> Any:
-        """Return names, sizes and marks of the chunks."""
-        return marks_of([chunk.file for chunk in self.chunks])
-
-
-@dataclass(frozen=True)
-class ChunkPart:
+class ChunkPart(PartOfFile):
     """The samples of one chunk."""
 
+    file: StoredFile
     chunk: Chunk
     samples: Items | Rows = field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return self.chunk.file.key
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the file."""
-        return self.chunk.file.num_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the samples in order; memory holds one chunk.

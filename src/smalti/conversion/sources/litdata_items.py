@@ -22,6 +22,7 @@ import pyarrow as pa
 import zstandard
 
 from smalti.conversion.files import StoredFile, read_some
+from smalti.conversion.source import check_columns
 from smalti.errors import FormatError, SchemaError, SmaltiError
 from smalti.format import parse_encoding
 from smalti.format.json_fields import unique_keys
@@ -195,9 +196,7 @@ def item_columns(where: str, config: Mapping[str, Any], first: ChunkData | None,
     head = None if first is None else next(leaves_of(first, len(names)), None)
     columns = {name: _column(name, place, formats[place], head) for place, name in enumerate(names)}
     if wanted is not None:
-        for name in wanted:
-            if name not in columns:
-                raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(columns)}", column=name)
+        check_columns(where, wanted, columns)
         columns = {name: columns[name] for name in wanted}
     for column in columns.values():
         if column.fault:

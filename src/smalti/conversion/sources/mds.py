@@ -6,14 +6,13 @@ sets are read, too. The splits of a set are chosen one at a time.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from smalti.conversion.source import CLASS_NAMES, SourceOptions
-from smalti.errors import ArgumentError, SchemaError
+from smalti.conversion.source import CLASS_NAMES, OpenedSource, SourceOptions, check_columns
 from smalti.format.logical import MASK_SUFFIX
 from smalti.storage import open_store
 from smalti.stream import StreamOptions
@@ -32,7 +31,7 @@ def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- 
     return is_set and any(map(_SHARD.fullmatch, names))
 
 
-def open_source(place: Any, options: SourceOptions) -> "MdsSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the samples of the newest version of the set at a place, or that of `settings`.
 
     Raises:
@@ -40,68 +39,50 @@ def open_source(place: Any, options: SourceOptions) -> "MdsSource":
         VersionNotFound: There is no such version, tag or split.
         SchemaError: There is no such column, or one is pickled.
     """
-    given = dict(options.settings)
-    version, tag = given.pop("version", None), given.pop("tag", None)
-    split = given.pop("split", None)
-    if given:
-        raise ArgumentError(f"the `settings` of a shard set are version, tag and split, found {sorted(given)}")
+    given = options.settings_of("shard sets", "version", "tag", "split")
     store = open_store(place, options.storage_options)
-    found = find_shard_set(StreamOptions(store.url, split, version, tag, store=store))
+    found = find_shard_set(
+        StreamOptions(store.url, given.get("split"), given.get("version"), given.get("tag"), store=store)
+    )
     reader = ArrowReader.of(found, as_stored=True)
     if options.columns is not None:
         reader = _with_columns(reader, options.columns)
     classes = found.manifest.metadata.get("classes")
-    names = tuple(map(str, classes)) if isinstance(classes, list) else ()
-    return MdsSource(store.url, reader, tuple(spans_of(found)), found.manifest.digest, names)
+    schema = _with_classes(reader.schema, list(map(str, classes)) if isinstance(classes, list) else [])
+    identity = [found.manifest.digest, sorted(reader.encodings)]
+    return OpenedSource(store.url, schema, _parts(reader, spans_of(found)), lambda: identity)
 
 
 def _with_columns(reader: ArrowReader, names: Sequence[str]) -> ArrowReader:
     """Return the reader of some columns, with the masks of their nulls."""
-    unknown = [name for name in names if name not in reader.encodings]
-    if unknown:
-        raise SchemaError(f"there are no columns {unknown}; the columns are {', '.join(reader.encodings)}")
+    check_columns(reader.store.url, names, reader.encodings)
     wanted = {*names, *(name + MASK_SUFFIX for name in names if reader.logical.get(name, {}).get("mask"))}
     encodings = {name: encoding for name, encoding in reader.encodings.items() if name in wanted}
     logical = {name: kind for name, kind in reader.logical.items() if name in wanted}
     return ArrowReader(reader.store, encodings, logical, as_stored=True)
 
 
-@dataclass(frozen=True)
-class MdsSource:
-    """The samples of one version of a set."""
+def _with_classes(schema: pa.Schema, classes: Sequence[str]) -> pa.Schema:
+    """Return the columns with the names of the classes whose numbers the column `label` holds, if there are any."""
+    place = schema.get_field_index(_LABEL)
+    if not classes or place < 0:
+        return schema
+    field = schema.field(place)
+    notes = {**(field.metadata or {}), CLASS_NAMES: json.dumps(classes).encode()}
+    return schema.set(place, field.with_metadata(notes))
 
-    url: str
-    reader: ArrowReader
-    spans: tuple[RowSpan, ...]
-    digest: str
-    classes: tuple[str, ...] = ()
-    """Names of the classes whose numbers the column `label` holds; empty if the version has none."""
 
-    def schema(self) -> pa.Schema:
-        """Return the stored columns."""
-        schema = self.reader.schema
-        place = schema.get_field_index(_LABEL)
-        if not self.classes or place < 0:
-            return schema
-        field = schema.field(place)
-        notes = {**(field.metadata or {}), CLASS_NAMES: json.dumps(self.classes).encode()}
-        return schema.set(place, field.with_metadata(notes))
-
-    def parts(self) -> list["MdsPart"]:
-        """Return parts of neighbouring shards."""
-        groups: list[list[RowSpan]] = []
-        free = 0
-        for span in self.spans:
-            if span.num_bytes > free:
-                groups.append([])
-                free = _PIECE_BYTES
-            groups[-1].append(span)
-            free -= span.num_bytes
-        return [MdsPart(self.reader, tuple(group)) for group in groups]
-
-    def identity(self) -> Any:
-        """Return the digest of the version, or of the index file of a set without versions."""
-        return [self.digest, sorted(self.reader.encodings)]
+def _parts(reader: ArrowReader, spans: Iterable[RowSpan]) -> list["MdsPart"]:
+    """Return parts of neighbouring shards."""
+    groups: list[list[RowSpan]] = []
+    free = 0
+    for span in spans:
+        if span.num_bytes > free:
+            groups.append([])
+            free = _PIECE_BYTES
+        groups[-1].append(span)
+        free -= span.num_bytes
+    return [MdsPart(reader, tuple(group)) for group in groups]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ of the Hugging Face Hub say in their metadata which columns are images and class
 
 import datetime as dt
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from smalti.conversion.files import SourceFiles, SourceOfFiles, list_files
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.files import SourceFiles, list_files
+from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.conversion.sources.huggingface import HuggingFaceColumn, dataset_columns, features_in
 from smalti.conversion.sources.parquet_files import (
     LOG_FOLDERS,
@@ -33,10 +32,9 @@ from smalti.conversion.sources.parquet_files import (
     splits_of_hub,
     table_format,
 )
-from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
+from smalti.errors import FormatError, SchemaError, SmaltiError, StoreNotFound, VersionNotFound
 from smalti.format.index import MAX_INDEX_BYTES
 from smalti.storage import Store
-from smalti.writer.tables.columns import repeated
 from smalti.writer.tables.plain import cast_array, plain_array, plain_type
 
 _SUMMARY = "_metadata"
@@ -57,8 +55,12 @@ _ABOUT_STEMS = frozenset({"readme", "license", "licence", "notice", "citation", 
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001  the interface of formats
     """Return whether most files are Parquet by their names; pages and metadata about the files are not counted."""
-    number = sum(name.lower().endswith(SUFFIXES) for name in names)
+    number = sum(map(_is_wanted, names))
     return number > 0 and number * 2 > sum(not _is_about(name) for name in names)
+
+
+def _is_wanted(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
 
 
 def _is_about(name: str) -> bool:
@@ -66,8 +68,10 @@ def _is_about(name: str) -> bool:
     return path.name in _ABOUT or path.suffix in _ABOUT_SUFFIXES or path.stem in _ABOUT_STEMS
 
 
-def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
     """Return the Parquet files at a path, URL or pattern as a source; reads the footers of all files.
+
+    Its columns are those of all files, and those of folder names at the end; its parts are row groups, in order.
 
     Raises:
         SmaltiError: The columns of two files do not fit each other.
@@ -76,15 +80,15 @@ def open_source(place: Any, options: SourceOptions) -> "ParquetSource":
             table of Delta, Iceberg or Hudi, whose files are not all rows of it.
         VersionNotFound: The folder has several splits.
     """
-    if options.settings:
-        raise ArgumentError(f"Parquet has no settings, found {', '.join(map(repr, options.settings))}")
-    found = list_files(place, options.storage_options).having(SUFFIXES)
-    if found.pattern:
-        return ParquetSource(found, options)
-    _refuse_tables(found)
-    source = ParquetSource(found, options)
-    _check_summary(found, source.footers)
-    return source
+    options.settings_of("Parquet files")
+    what = f"no file there ends with {' or '.join(SUFFIXES)}"
+    found = list_files(place, options.storage_options).wanted(_is_wanted, what=what)
+    if not found.pattern:
+        _refuse_tables(found)
+    rows = _Rows(found, options)
+    if not found.pattern:
+        _check_summary(found, rows.footers)
+    return found.source(rows.schema, rows.parts())
 
 
 def _refuse_tables(found: SourceFiles) -> None:
@@ -125,7 +129,7 @@ def _check_summary(found: SourceFiles, footers: Sequence[Footer]) -> None:
             raise FormatError(f"{where} lists {key} with {rows} rows, {state}; {advice}", key=key)
 
 
-class ParquetSource(SourceOfFiles):
+class _Rows:
     """The rows of Parquet files, in the order of their names."""
 
     def __init__(self, found: SourceFiles, options: SourceOptions) -> None:
@@ -134,17 +138,17 @@ class ParquetSource(SourceOfFiles):
             self.footers = list(pool.map(lambda file: read_footer(found.store, file.key, file.num_bytes), found.files))
         texts = partition_texts(found.names(), found.store.locate)
         self._values = {name: first_type(column, _PARTITION_TYPES) for name, column in texts.items()}
-        self._stored = _chosen(_with_partitions(self._joint_schema(), self._values), options.columns)
+        joint = _with_partitions(self._joint_schema(), self._values)
+        if options.columns is not None:
+            check_columns(found.url, options.columns, joint.names)
+            joint = pa.schema([joint.field(name) for name in dict.fromkeys(options.columns)])
+        self._stored = joint
         features = self._features()
         self._files_in = self._file_columns(features) if features else {}
-        self._schema = self._described(features)
-
-    def schema(self) -> pa.Schema:
-        """Return the columns of all files, and those of folder names at the end."""
-        return self._schema
+        self.schema = self._described(features)
 
     def parts(self) -> Sequence["ParquetPart"]:
-        """Return one part per row group, in order."""
+        """Return one part per row group."""
         return [part for place in range(len(self.footers)) for part in self._parts_of(place, self._files_in)]
 
     def _parts_of(self, place: int, files_in: Mapping[str, HuggingFaceColumn]) -> Iterator["ParquetPart"]:
@@ -190,8 +194,6 @@ class ParquetSource(SourceOfFiles):
         """Return the features of the dataset, if `datasets` wrote the files; the same for all of them."""
         first = self.footers[0]
         features = features_in(first.schema, self.found.store.locate(first.key))
-        if features and (twice := repeated(self._stored.names)):
-            raise SchemaError(f"the files have column {twice[0]!r} more than once; rename or drop one", column=twice[0])
         for footer in self.footers[1:]:
             others = features_in(footer.schema, self.found.store.locate(footer.key))
             differing = [name for name in others if name in features and others[name] != features[name]]
@@ -213,7 +215,7 @@ class ParquetSource(SourceOfFiles):
         """Return the columns of images, audio and other files."""
         return {
             column.name: column
-            for column in dataset_columns(self._stored, features, None, ())
+            for column in dataset_columns(self.found.url, self._stored, features, None, ())
             if column.is_file and column.name not in self._values
         }
 
@@ -223,7 +225,7 @@ class ParquetSource(SourceOfFiles):
             return self._stored
         parts = (part for place in range(len(self.footers)) for part in self._parts_of(place, {}))
         batches = (batch for part in parts for batch in part.stored(list(self._files_in), _SEARCHED_ROWS))
-        columns = dataset_columns(self._stored, features, None, batches if self._files_in else ())
+        columns = dataset_columns(self.found.url, self._stored, features, None, batches if self._files_in else ())
         fields = [
             column.field if column.name in features and column.name not in self._values else field
             for column, field in zip(columns, self._stored, strict=True)
@@ -357,20 +359,3 @@ def _with_partitions(schema: pa.Schema, values: dict[str, pa.Array]) -> pa.Schem
         place = schema.get_field_index(name)
         schema = schema.append(field) if place < 0 else schema.set(place, field)
     return schema
-
-
-def _chosen(schema: pa.Schema, names: tuple[str, ...] | None) -> pa.Schema:
-    """Return the columns that are read.
-
-    Raises:
-        SchemaError: One is missing.
-    """
-    if names is None:
-        return schema
-    times = Counter(schema.names)
-    for name in names:
-        if times[name] > 1:
-            raise SchemaError(f"the files have column {name!r} more than once; rename or drop one", column=name)
-        if name not in times:
-            raise SchemaError(f"`columns` names {name!r}, the files have {', '.join(times)}", column=name)
-    return pa.schema([schema.field(name) for name in dict.fromkeys(names)])

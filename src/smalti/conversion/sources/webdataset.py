@@ -26,22 +26,15 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from smalti.conversion.exported import RECORD, damaged_record
-from smalti.conversion.files import (
-    PartOfFile,
-    SourceFiles,
-    SourceOfFiles,
-    StoredFile,
-    each_file,
-    find_files,
-    without_compression,
-)
-from smalti.conversion.source import SourceOptions
+from smalti.conversion.files import PartOfFile, StoredFile, list_files, without_compression
+from smalti.conversion.source import OpenedSource, SourceOptions, check_columns
 from smalti.errors import ArgumentError, FormatError, SchemaError, SmaltiError, StoreNotFound
 from smalti.format import parse_encoding
 from smalti.format.encodings.numbers import DTYPE_CODES, NdArray
 from smalti.format.npy import read_npy
 from smalti.format.reading.arrow import LOGICAL, STORED_AS, decode_schema, fixed_lists_of
 from smalti.sources.archive_members import Member, is_system_file, read_members
+from smalti.sources.listing import LeftOut
 
 _ENCODINGS = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "json": "json", "jsn": "json"}
 _INTEGERS = frozenset({"cls", "cls2", "index", "inx", "id", "count"})
@@ -247,64 +240,41 @@ _log = logging.getLogger(__name__)
 
 def recognises(place: object, names: Sequence[str]) -> bool:  # noqa: ARG001 -- the interface of formats
     """Return whether files of these names are tar files."""
-    return any(without_compression(name).endswith(_ENDINGS) for name in names)
+    return any(map(_is_wanted, names))
 
 
-def open_source(place: Any, options: SourceOptions) -> "WebDatasetSource":
-    """Return the samples of the tar files at a place: a tar file, or a folder of them.
+def _is_wanted(name: str) -> bool:
+    return without_compression(name).endswith(_ENDINGS)
+
+
+def open_source(place: Any, options: SourceOptions) -> OpenedSource:
+    """Return the samples of the tar files at a place: a tar file, or a folder of them; one part for each file.
 
     Raises:
         StoreNotFound: There are none.
         SchemaError: The first sample has no usable columns.
         FormatError: The first file is no tar file.
     """
-    found = find_files(place, options, lambda name: without_compression(name).endswith(_ENDINGS))
-    given = dict(options.settings)
-    missing = given.pop("missing", "error")
-    if given:
-        raise ArgumentError(f"the `settings` of tar files are missing, found {sorted(given)}")
+    missing = options.settings_of("tar files", "missing").get("missing", "error")
     if missing not in ("error", "null"):
         raise ArgumentError(f"`missing`: expected 'error' or 'null', found {missing!r}")
-    types = exported_types(found.export, found.store.locate(RECORD))
-    is_exported = types is not None
-    if types is None:
-        types = _types_of_first(each_file(found))
+    found = list_files(place, options.storage_options).wanted(_is_wanted, what="there are no files of this format")
+    files = found.each()
+    exported = exported_types(found.export, found.store.locate(RECORD))
+    types = _types_of_first(files) if exported is None else exported
     if options.columns is not None:
-        unknown = set(options.columns) - {each.field.name for each in types}
-        if unknown:
-            raise SchemaError(f"there are no columns {sorted(unknown)}: {[each.field.name for each in types]}")
+        check_columns(found.url, options.columns, [each.field.name for each in types])
         types = [each for each in types if each.field.name in options.columns]
     if missing == "null":
         types = [each.nullable() for each in types]
-    columns = _SampleColumns(tuple(types), is_closed=options.columns is None and not is_exported)
-    return WebDatasetSource(found, columns)
+    is_closed = options.columns is None and exported is None
+    followers = (*files[1:], None)
+    parts = [TarPart(file, after, tuple(types), is_closed) for file, after in zip(files, followers, strict=True)]
+    return found.source(_schema_of(types), parts)
 
 
-@dataclass(frozen=True)
-class _SampleColumns:
-    """The columns of the samples."""
-
-    types: tuple[MemberType, ...]
-    is_closed: bool
-    """True if a member that is no column is an error."""
-
-
-@dataclass(frozen=True)
-class WebDatasetSource(SourceOfFiles):
-    """The samples of tar files."""
-
-    found: SourceFiles
-    columns: _SampleColumns
-
-    def schema(self) -> pa.Schema:
-        """Return the columns."""
-        return pa.schema([each.field for each in self.columns.types])
-
-    def parts(self) -> list["TarPart"]:
-        """Return one part for each file."""
-        files = each_file(self.found)
-        followers = (*files[1:], None)
-        return [TarPart(file, after, self.columns) for file, after in zip(files, followers, strict=True)]
+def _schema_of(types: Sequence[MemberType]) -> pa.Schema:
+    return pa.schema([each.field for each in types])
 
 
 @dataclass(frozen=True)
@@ -314,7 +284,9 @@ class TarPart(PartOfFile):
     file: StoredFile
     after: StoredFile | None
     """The file that follows, whose first sample must not continue the last one of this file."""
-    columns: _SampleColumns
+    types: tuple[MemberType, ...]
+    is_closed: bool
+    """True if a member that is no column is an error."""
     _keys: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Keys of the rows of the batch that was yielded last, by number of the row in this part."""
 
@@ -347,9 +319,9 @@ class TarPart(PartOfFile):
         self._check_end(last)
 
     def _row(self, key: str, sample: Mapping[str, bytes]) -> list[bytes | None]:
-        row = [sample.get(each.ending) for each in self.columns.types]
-        if self.columns.is_closed:
-            known = {each.ending for each in self.columns.types}
+        row = [sample.get(each.ending) for each in self.types]
+        if self.is_closed:
+            known = {each.ending for each in self.types}
             for ending in sample:
                 if ending not in known:
                     raise FormatError(
@@ -357,7 +329,7 @@ class TarPart(PartOfFile):
                         f"not ({', '.join(sorted(known))}); name the wanted ones in `columns`",
                         key=key,
                     )
-        for each, content in zip(self.columns.types, row, strict=True):
+        for each, content in zip(self.types, row, strict=True):
             if content is None and not each.field.nullable:
                 raise FormatError(
                     f"{self.file.url}, sample {key!r:.200}: it has no member .{each.ending}; the sample is incomplete. "
@@ -372,7 +344,7 @@ class TarPart(PartOfFile):
         self._keys.clear()
         self._keys.update(enumerate(keys, begin))
         arrays = []
-        for each, contents in zip(self.columns.types, zip(*rows, strict=True), strict=True):
+        for each, contents in zip(self.types, zip(*rows, strict=True), strict=True):
             try:
                 arrays.append(each.array(contents))
             except (ValueError, ArithmeticError, pa.ArrowException) as error:  # noqa: PERF203 -- one for each column
@@ -383,18 +355,14 @@ class TarPart(PartOfFile):
                     key=keys[place],
                     column=each.field.name,
                 ) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([each.field for each in self.columns.types]))
+        return pa.RecordBatch.from_arrays(arrays, schema=_schema_of(self.types))
 
     def _check_end(self, last: str) -> None:
         """Refuse a sample whose members continue in the next file."""
         if self.after is None or not last:
             return
         first = next(_groups(self.after), None)
-        if (
-            first is not None
-            and first[0] == last
-            and not set(first[1]).issuperset(each.ending for each in self.columns.types)
-        ):
+        if first is not None and first[0] == last and not set(first[1]).issuperset(each.ending for each in self.types):
             raise FormatError(
                 f"{self.file.url}: its last sample {last!r:.200} goes on in {self.after.url}; each sample lies in one "
                 "file: write the files again",
@@ -418,7 +386,7 @@ def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
         FormatError: It is no whole tar file, or a key returns.
     """
     seen: set[int] = set()
-    left_out = _OtherMembers()
+    left_out = LeftOut()
     for key, sample in _groups(file, left_out):
         mark = hash(key)
         if mark in seen:
@@ -429,18 +397,13 @@ def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
             )
         seen.add(mark)
         yield key, sample
-    if left_out.count:
-        _log.warning(
-            "%s: %d members are no part of a sample and were left out, such as %r",
-            file.url,
-            left_out.count,
-            left_out.first,
-        )
+    if left_out.counts:
+        _log.warning("%s: left out: %s", file.url, left_out)
 
 
-def _groups(file: StoredFile, left_out: "_OtherMembers | None" = None) -> Iterator[tuple[str, Sample]]:
+def _groups(file: StoredFile, left_out: LeftOut | None = None) -> Iterator[tuple[str, Sample]]:
     current, sample, num_bytes = "", Sample(), 0
-    for member, key, ending in _members_of(file, left_out or _OtherMembers()):
+    for member, key, ending in _members_of(file, left_out or LeftOut()):
         if sample and key != current:
             yield current, sample
             sample, num_bytes = {}, 0
@@ -456,20 +419,7 @@ def _groups(file: StoredFile, left_out: "_OtherMembers | None" = None) -> Iterat
         yield current, sample
 
 
-@dataclass
-class _OtherMembers:
-    """The members of a tar file that are no part of a sample."""
-
-    count: int = 0
-    first: str = ""
-
-    def add(self, name: str) -> None:
-        """Count a member."""
-        self.count += 1
-        self.first = self.first or name
-
-
-def _members_of(file: StoredFile, left_out: _OtherMembers) -> Iterator[tuple[Member, str, str]]:
+def _members_of(file: StoredFile, left_out: LeftOut) -> Iterator[tuple[Member, str, str]]:
     """Yield the members that are a part of a sample, with its key and their ending.
 
     Raises:
@@ -481,7 +431,7 @@ def _members_of(file: StoredFile, left_out: _OtherMembers) -> Iterator[tuple[Mem
                 continue
             match = _NAME.fullmatch(member.name)
             if match is None or _META.match(member.name) or is_system_file(member.name):
-                left_out.add(member.name)
+                left_out.add("members that are no part of a sample", member.name)
             else:
                 yield member, match[1], match[2].lower()
 
