@@ -1,4 +1,4 @@
-"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run.
+"""A trial as a Spark task, which runs it in child processes; the driver follows the log of the run.
 
 Spark writes what it sends to tasks to a file when it is larger than 1 MiB. So the program and its source files are in a
 broadcast, without credentials, and what is sent with the task is small: the credentials, which stay in memory.
@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import threading
 import time
 import uuid
@@ -17,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.errors import MissingDependency, TrainingError
 from smalti.process import is_connect, use_driver_python
 from smalti.storage.schemes import secret_variables, store_variables
+from smalti.torch.train.launchers.processes import run_in_processes
 from smalti.torch.train.launchers.program import Program
 from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source
+from smalti.torch.train.launchers.start import run_program
 from smalti.torch.train.run.events import Event, EventTail
 from smalti.torch.train.run.store import log_reader
-from smalti.torch.tuning.trial_process import TrialProcess
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +87,7 @@ class SparkTrial:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Cancel the task; Spark ends its Python worker, and that the trial's process."""
+        """Cancel the task; Spark ends its Python worker, and with it the trial's processes."""
         if is_connect(self._session):
             self._session.interruptTag(self._tag)
         else:
@@ -150,18 +152,28 @@ def run_in_task(
     bare, source_of, source = work
     task = {**bare, "config": {**bare["config"], **json.loads(carried.options)}}
     for _ in batches:
-        with importable(source_of, source):
-            trial = TrialProcess(task, carried.environment)
+        outcome: dict[str, Any] = {"result": None, "failure": ""}
+        with _environment(carried.environment), importable(source_of, source):
             try:
-                while not trial.has_ended():
-                    for _event in trial.events():
-                        pass  # the driver reads them in the log of the run
-                    time.sleep(_POLL_SECONDS)
-            finally:
-                with contextlib.suppress(SmaltiError):
-                    trial.kill()
-        failure = "" if trial.result is not None else trial.failure
-        yield pd.DataFrame({"outcome": [json.dumps({"result": trial.result, "failure": failure})]})
+                # The driver reads the events in the log of the run.
+                outcome["result"] = run_program(Program.from_json(task), None, start=run_in_processes)
+            except Exception as error:  # noqa: BLE001 - of the user's code too: the trial's failure
+                outcome["failure"] = f"{type(error).__name__}: {error}"
+        for path in source:  # Spark runs further tasks in this process, whose sources may be others
+            sys.modules.pop(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), None)
+        yield pd.DataFrame({"outcome": [json.dumps(outcome)]})
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the body."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _session() -> Any:

@@ -15,22 +15,27 @@ import contextlib
 import json
 import math
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.catalog import load_manifest
 from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingError
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.launchers.processes import run_in_processes
 from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.start import run_program
+from smalti.torch.train.life import StopSignal
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
 from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
 from smalti.torch.tuning.space import Dimension, StudyOptions, parse_space, with_params
-from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
 
 if TYPE_CHECKING:
     import optuna
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 
 RESULT_FILE = "study.json"
 _POLL_SECONDS = 0.1
+_GRACE_SECONDS = 25.0  # for trials to end after they were asked to
+_GRACE_OF_RANKS = 20.0  # of these, at most, before processes are killed
 _MAX_LIVES = 3  # of one trial, whose conductor is killed each time
 _MAX_FAILURE = 2000  # characters of a reason that are kept
 _WARM_UP_TRIALS = 3  # before the median is one
@@ -256,7 +263,7 @@ def _end(running: list[RunningTrial]) -> None:
     """End trials, first by asking; blocks until they have ended."""
     for each in running:
         each.stop()
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline and not all(each.has_ended() for each in running):
         time.sleep(_POLL_SECONDS)
     for each in running:
@@ -264,15 +271,79 @@ def _end(running: list[RunningTrial]) -> None:
 
 
 def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
-    if options.trials_on == "inline":
-        from smalti.torch.tuning.trial_process import InlineTrial
-
-        return InlineTrial(program)
     if options.trials_on == "spark":
         from smalti.torch.tuning.spark_trial import SparkTrial
 
         return SparkTrial(program, environment)
-    return TrialProcess(program.to_json(), environment)
+    return LocalTrial(program, None if options.trials_on == "inline" else environment)
+
+
+class _StoppedError(Exception):
+    """The trial was asked to end."""
+
+
+class LocalTrial:
+    """A trial that a thread of this process runs: in child processes, or in the thread itself.
+
+    The latter ends at its next event after it was asked to.
+
+    Args:
+        program: the trial.
+        environment: variables of its processes, beside those of this one; None: in this process.
+    """
+
+    def __init__(self, program: Program, environment: Mapping[str, str] | None) -> None:
+        self.result: dict[str, Any] | None = None
+        self.failure = ""
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._handled: threading.Semaphore | None = None
+        self._stop, start = StopSignal(), None
+        if environment is None:
+            self._handled = threading.Semaphore(0)
+        else:
+            grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
+            program = replace(program, config=replace(program.config, grace_seconds=grace))
+            start = partial(run_in_processes, stop=self._stop, environment=environment)
+        self._thread = threading.Thread(target=self._run, args=(program, start), name="smalti-trial", daemon=True)
+        self._thread.start()
+
+    def events(self) -> Iterator[Event]:
+        """Return the events since the last call; a trial in this process waits after each of them."""
+        while not self._events.empty():
+            yield self._events.get()
+            if self._handled is not None:
+                self._handled.release()
+
+    def has_ended(self) -> bool:
+        """Return whether the trial is over and all its events are here."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask the trial to end."""
+        self._stop.request("SIGTERM")
+        if self._handled is not None:
+            self._handled.release()
+
+    def kill(self) -> None:
+        """Wait until the trial has ended: its processes were killed, and a thread cannot be."""
+        self._thread.join(_GRACE_SECONDS)
+
+    def _run(self, program: Program, start: Any) -> None:
+        try:
+            self.result = run_program(program, self._hear, start=start)
+        except _StoppedError:
+            self.failure = "it was stopped"
+        except Exception as error:  # noqa: BLE001 - the function's own: the trial's failure
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def _hear(self, event: Event) -> None:
+        if event["event"] == "output":
+            return
+        self._events.put(event)
+        if self._handled is not None:
+            self._handled.acquire(timeout=_GRACE_SECONDS)
+            if self._stop.requested:
+                raise _StoppedError
 
 
 def _base_program(trained: Any, config: Any, options: StudyOptions, run: Mapping[str, Any]) -> Program:
