@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import load_manifest
 from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingError
@@ -46,34 +46,13 @@ RESULT_FILE = "study.json"
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 25.0  # for trials to end after they were asked to
 _GRACE_OF_RANKS = 20.0  # of these, at most, before processes are killed
+_KILL_SECONDS = 60.0  # longest wait for one that is ended after that
 _MAX_LIVES = 3  # of one trial, whose conductor is killed each time
 _MAX_FAILURE = 2000  # characters of a reason that are kept
 _WARM_UP_TRIALS = 3  # before the median is one
 _SEED_STEP = 1_000_003
 _KEPT = "smalti"
 """Attribute of a study with what must not change while it lasts."""
-
-
-class RunningTrial(Protocol):
-    """A trial that runs somewhere."""
-
-    result: dict[str, Any] | None
-
-    @property
-    def failure(self) -> str:
-        """The reason why an ended trial has no result."""
-
-    def events(self) -> Iterator[Event]:
-        """Return the events since the last call."""
-
-    def has_ended(self) -> bool:
-        """Return whether the trial is over and all its events are here."""
-
-    def stop(self) -> None:
-        """Ask the trial to end."""
-
-    def kill(self) -> None:
-        """End the trial now; blocks until it has ended."""
 
 
 def hyperparameter_study(
@@ -259,7 +238,7 @@ class Conductor:
             self.on_event(event)
 
 
-def _end(running: list[RunningTrial]) -> None:
+def _end(running: "list[RunningTrial]") -> None:
     """End trials, first by asking; blocks until they have ended."""
     for each in running:
         each.stop()
@@ -270,49 +249,51 @@ def _end(running: list[RunningTrial]) -> None:
         each.kill()
 
 
-def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
+def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> "RunningTrial":
+    stop = StopSignal()
+    if options.trials_on == "inline":
+        return RunningTrial(partial(run_program, program), partial(stop.request, "SIGTERM"), inline=stop)
     if options.trials_on == "spark":
-        from smalti.torch.tuning.spark_trial import SparkTrial
+        from smalti.torch.tuning.spark_trial import SparkTask
 
-        return SparkTrial(program, environment)
-    return LocalTrial(program, None if options.trials_on == "inline" else environment)
+        task = SparkTask(program, environment)
+        return RunningTrial(task.run, task.cancel)
+    grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
+    program = replace(program, config=replace(program.config, grace_seconds=grace))
+    start = partial(run_in_processes, stop=stop, environment=environment)
+    return RunningTrial(partial(run_program, program, start=start), partial(stop.request, "SIGTERM"))
 
 
 class _StoppedError(Exception):
     """The trial was asked to end."""
 
 
-class LocalTrial:
-    """A trial that a thread of this process runs: in child processes, or in the thread itself.
-
-    The latter ends at its next event after it was asked to.
+class RunningTrial:
+    """A trial that a thread of this process runs and watches.
 
     Args:
-        program: the trial.
-        environment: variables of its processes, beside those of this one; None: in this process.
+        run: runs it, calls a function with its events, and returns the result.
+        stop: asks it to end; from any thread, and perhaps more than once.
+        inline: of a trial in this process, which waits after each event, and ends there if this is requested.
     """
 
-    def __init__(self, program: Program, environment: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, run: Callable[[OnEvent], dict[str, Any]], stop: Callable[[], None], inline: StopSignal | None = None
+    ) -> None:
         self.result: dict[str, Any] | None = None
         self.failure = ""
+        """The reason why an ended trial has no result."""
+        self._ask, self._inline = stop, inline
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._handled: threading.Semaphore | None = None
-        self._stop, start = StopSignal(), None
-        if environment is None:
-            self._handled = threading.Semaphore(0)
-        else:
-            grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
-            program = replace(program, config=replace(program.config, grace_seconds=grace))
-            start = partial(run_in_processes, stop=self._stop, environment=environment)
-        self._thread = threading.Thread(target=self._run, args=(program, start), name="smalti-trial", daemon=True)
+        self._handled = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-trial", daemon=True)
         self._thread.start()
 
     def events(self) -> Iterator[Event]:
-        """Return the events since the last call; a trial in this process waits after each of them."""
+        """Return the events since the last call."""
         while not self._events.empty():
             yield self._events.get()
-            if self._handled is not None:
-                self._handled.release()
+            self._handled.release()
 
     def has_ended(self) -> bool:
         """Return whether the trial is over and all its events are here."""
@@ -320,29 +301,30 @@ class LocalTrial:
 
     def stop(self) -> None:
         """Ask the trial to end."""
-        self._stop.request("SIGTERM")
-        if self._handled is not None:
-            self._handled.release()
+        self._ask()
+        self._handled.release()
 
     def kill(self) -> None:
-        """Wait until the trial has ended: its processes were killed, and a thread cannot be."""
-        self._thread.join(_GRACE_SECONDS)
+        """Ask again, and wait until the trial has ended: its processes were killed, and a thread cannot be."""
+        if not self.has_ended():
+            self.stop()
+        self._thread.join(_KILL_SECONDS)
 
-    def _run(self, program: Program, start: Any) -> None:
+    def _run(self, run: Callable[[OnEvent], dict[str, Any]]) -> None:
         try:
-            self.result = run_program(program, self._hear, start=start)
+            self.result = run(self._hear)
         except _StoppedError:
             self.failure = "it was stopped"
-        except Exception as error:  # noqa: BLE001 - the function's own: the trial's failure
+        except Exception as error:  # noqa: BLE001 - the function's own, or Spark's: the trial's failure
             self.failure = f"{type(error).__name__}: {error}"
 
     def _hear(self, event: Event) -> None:
         if event["event"] == "output":
             return
         self._events.put(event)
-        if self._handled is not None:
+        if self._inline is not None:
             self._handled.acquire(timeout=_GRACE_SECONDS)
-            if self._stop.requested:
+            if self._inline.requested:
                 raise _StoppedError
 
 
