@@ -21,7 +21,7 @@ from smalti.process import is_connect, use_driver_python
 from smalti.storage.schemes import secret_variables, store_variables
 from smalti.torch.train.launchers.processes import run_in_processes
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source
+from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source, variables_set
 from smalti.torch.train.launchers.start import run_program
 from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
@@ -133,7 +133,7 @@ def run_in_task(
     task = {**bare, "config": {**bare["config"], **json.loads(carried.options)}}
     for _ in batches:
         outcome: dict[str, Any] = {"result": None, "failure": ""}
-        with _environment(carried.environment), importable(source_of, source):
+        with variables_set(carried.environment), importable(source_of, source):
             try:
                 # The driver reads the events in the log of the run.
                 outcome["result"] = run_program(Program.from_json(task), None, start=run_in_processes)
@@ -142,18 +142,6 @@ def run_in_task(
         for path in source:  # Spark runs further tasks in this process, whose sources may be others
             sys.modules.pop(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), None)
         yield pd.DataFrame({"outcome": [json.dumps(outcome)]})
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables in the body."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _session() -> Any:
