@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from smalti.order import plan_epoch
 from smalti.order.arrangement import arranged, num_cohorts
-from smalti.order.mixture import MixtureOptions, StreamShare, StreamWeight, plan_mixture
+from smalti.order.mixture import StreamWeight
+from tests.order.mixtures import constant
 from tests.order.reference import layout, reference_order
 
 AFFINITIES = ("0", "0.3", "0.5", "0.8", "0.999999", "1")
@@ -145,8 +146,8 @@ def test_groups_of_hosts_that_read_the_same_runs_get_their_part_of_the_moved_sha
 
 def mixture_runs(epoch, affinity):
     """Return the shards that 8 hosts read of a mixture: all of one stream of 256 shards, and half of another."""
-    streams = [StreamShare([20] * 256), StreamShare([20] * 256, StreamWeight(repeat=0.5))]
-    plan = plan_mixture(streams, seed=1, epoch=epoch, canonical_nodes=8, affinity=affinity)
+    run = constant([[20] * 256] * 2, [StreamWeight(), StreamWeight(repeat=0.5)], seed=1)
+    plan = run.plan(epoch, canonical_nodes=8, affinity=affinity)
     ids = plan.sample_ids(0, len(plan))
     assert sorted(np.bincount(ids, minlength=10240).tolist()) == [0] * 2560 + [1] * 7680  # I1
     return [set((ids[host::8] // 20).tolist()) for host in range(8)]
@@ -162,12 +163,9 @@ def test_the_hosts_of_a_mixture_keep_the_part_that_the_affinity_says(affinity, e
 
 @pytest.mark.parametrize("method", ["stratified", "per_stream", "device_per_stream"])
 def test_batches_of_streams_take_every_sample_once_with_an_affinity(method):
-    options = MixtureOptions(batching_method=method, global_batch=8, local_batch=4)
-    streams = [StreamShare([9, 4, 7, 5]), StreamShare([3, 8, 2])]
+    run = constant([[9, 4, 7, 5], [3, 8, 2]], seed=1, batching_method=method, global_batch=8, local_batch=4)
     for epoch in range(6):
-        plan = plan_mixture(
-            streams, seed=1, epoch=epoch, canonical_nodes=2, shuffle_block_size=4, affinity=0.4, options=options
-        )
+        plan = run.plan(epoch, canonical_nodes=2, shuffle_block_size=4, affinity=0.4)
         assert sorted(plan.sample_ids(0, 38).tolist()) == list(range(38))
 
 

@@ -8,24 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.order import plan_epoch
-from smalti.order.mixture import BATCHINGS, MixtureOptions, StreamShare, StreamWeight, plan_mixture
+from smalti.order.mixture import BATCHINGS, StreamWeight
 from tests.order.mixture_reference import reference_mixture
+from tests.order.mixtures import constant
 
 sizes = st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(lambda s: sum(s) > 0)
 
 
 def mixture(streams, taken=None, *, seed=7, epoch=0, nodes=2, block=5, shuffle=True, **options):
     """Return a plan over streams, given by their shard sizes, that takes the given samples of each, or each once."""
-    weights = [StreamWeight()] * len(streams) if taken is None else [StreamWeight(choose=count) for count in taken]
-    return plan_mixture(
-        [StreamShare(stream, weight) for stream, weight in zip(streams, weights, strict=True)],
-        seed=seed,
-        epoch=epoch,
-        canonical_nodes=nodes,
-        shuffle_block_size=block,
-        shuffle=shuffle,
-        options=MixtureOptions(**options),
-    )
+    weights = None if taken is None else [StreamWeight(choose=count) for count in taken]
+    run = constant(streams, weights, seed=seed, **options)
+    return run.plan(epoch, canonical_nodes=nodes, shuffle_block_size=block, shuffle=shuffle)
 
 
 def all_ids(plan):
@@ -206,8 +200,8 @@ def test_without_shuffle_streams_copies_and_shards_come_as_they_are_stored():
 
 def test_a_billion_samples_of_five_streams_are_planned_without_touching_them():
     """10^5 shards of 10^4 samples, half of each stream; the ids at 90 % of the epoch are valid and distinct."""
-    streams = [StreamShare(np.full(20_000, 10_000), StreamWeight(repeat=0.5))] * 5
-    plan = plan_mixture(streams, seed=1, epoch=3, canonical_nodes=64)
+    run = constant([np.full(20_000, 10_000)] * 5, [StreamWeight(repeat=0.5)] * 5, seed=1)
+    plan = run.plan(3, canonical_nodes=64)
     assert len(plan) == 5 * 10**8
     ids = plan.sample_ids(45 * 10**7, 45 * 10**7 + 10**4)
     assert len(set(ids.tolist())) == 10**4
@@ -219,7 +213,7 @@ def test_a_billion_samples_of_five_streams_are_planned_without_touching_them():
 def test_an_argument_out_of_range_is_named(argument, value):
     arguments = {"seed": 0, "epoch": 0, "canonical_nodes": 1} | {argument: value}
     with pytest.raises(ValueError, match=f"`{argument}` must lie in"):
-        plan_mixture([StreamShare([4])], **arguments)
+        mixture([[4]], seed=arguments["seed"], epoch=arguments["epoch"], nodes=arguments["canonical_nodes"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from smalti.compat.streaming.order import WorldShape
 from smalti.errors import WorldMismatch
 from smalti.order import Division
-from smalti.order.mixture import MixtureOptions
 from tests.compat.streaming.mosaic_worlds import rank_of
 from tests.order.test_mixture import all_ids, mixture
 
@@ -149,17 +148,15 @@ def test_a_chain_of_worlds_reads_the_epoch_once_and_in_order(batching, segments)
     [
         ({"batching_method": "mixed"}, "`batching_method` must be one of random, .* found 'mixed'"),
         ({"sampling_method": "none"}, "`sampling_method` must be one of balanced, fixed, found 'none'"),
-        ({"sampling_granularity": 0}, "`sampling_granularity` must lie in .* found 0"),
-        ({"epoch_size": 0}, "`epoch_size` must lie in .* found 0"),
         ({"batching_method": "stratified"}, "`global_batch` must be given with batching 'stratified'"),
         ({"batching_method": "device_per_stream", "global_batch": 8}, "`local_batch` must be given"),
     ],
 )
 def test_invalid_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        MixtureOptions(**options)
+        mixture([A], **options)
 
 
 def test_a_global_batch_is_a_multiple_of_the_local_one():
     with pytest.raises(WorldMismatch, match="global batch of 10 cannot be divided into batches of 4"):
-        MixtureOptions(batching_method="device_per_stream", global_batch=10, local_batch=4)
+        mixture([A], batching_method="device_per_stream", global_batch=10, local_batch=4)

@@ -7,15 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.errors import CursorError
-from smalti.order.mixture import (
-    BATCHINGS,
-    ChangingMixture,
-    MixtureOptions,
-    StreamShare,
-    StreamWeight,
-    Weighting,
-    plan_mixture,
-)
+from smalti.order.mixture import StreamWeight
+from tests.order.mixtures import changing, weights_at
 
 STREAMS = [[6, 6], [6], [4]]
 """Ids 0 to 11, 12 to 17, 18 to 21."""
@@ -29,8 +22,8 @@ def chosen(*counts):
     return tuple(StreamWeight(choose=count) for count in counts)
 
 
-def run_of(*weightings, streams=STREAMS, seed=9176, **options):
-    return ChangingMixture(streams, weightings, seed=seed, options=MixtureOptions(**options))
+def run_of(*history, streams=STREAMS, **options):
+    return changing(streams, *history, **options)
 
 
 def ids_of(run, epoch, *, shuffle=True):
@@ -42,25 +35,12 @@ def by_stream(ids):
     return [sum(low <= sample < high for sample in ids) for low, high in ((0, 12), (12, 18), (18, 22))]
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
-@pytest.mark.parametrize("sampling", ["balanced", "fixed"])
-def test_a_run_without_a_change_has_the_epochs_of_plan_mixture(batching, sampling):
-    options = {"batching_method": batching, "global_batch": 6, "local_batch": 3, "sampling_method": sampling}
-    run = run_of(Weighting(0, 0, chosen(9, 8, 7)), **options)
-    shares = [StreamShare(sizes, weight) for sizes, weight in zip(STREAMS, chosen(9, 8, 7), strict=True)]
-    for epoch in (0, 1, 5):
-        alone = plan_mixture(
-            shares, seed=9176, epoch=epoch, canonical_nodes=2, shuffle_block_size=5, options=MixtureOptions(**options)
-        )
-        assert ids_of(run, epoch) == alone.sample_ids(0, 24).tolist()
-
-
 def test_golden_order_of_a_change_in_version_1():
     """22 samples; from position 8 on equal parts, from 15 on none of the first stream."""
     run = run_of(
-        Weighting(0, 0, proportions(3, 2, 1), 22),
-        Weighting(0, 8, proportions(1, 1, 1), 22),
-        Weighting(0, 15, proportions(0, 1, 1), 22),
+        weights_at(0, 0, proportions(3, 2, 1), 22),
+        weights_at(0, 8, proportions(1, 1, 1), 22),
+        weights_at(0, 15, proportions(0, 1, 1), 22),
     )
     assert ids_of(run, 0) == [5, 8, 21, 15, 18, 7, 4, 6, 1, 19, 4, 18, 8, 16, 5, 14, 19, 16, 21, 17, 18, 12]
     assert ids_of(run, 1) == [19, 19, 20, 18, 19, 13, 18, 20, 18, 21, 21, 17, 20, 15, 13, 14, 12, 16, 14, 16, 15, 17]
@@ -68,7 +48,7 @@ def test_golden_order_of_a_change_in_version_1():
 
 def test_a_change_keeps_the_samples_read_and_divides_the_rest_by_the_new_weights():
     """24 samples as 12, 6 and 6; after 10 of them 14 are left: with 3 : 3 : 1 they are 6, 6 and 2."""
-    old, new = Weighting(0, 0, proportions(2, 1, 1), 24), Weighting(0, 10, proportions(3, 3, 1), 24)
+    old, new = weights_at(0, 0, proportions(2, 1, 1), 24), weights_at(0, 10, proportions(3, 3, 1), 24)
     before, after = ids_of(run_of(old), 0), ids_of(run_of(old, new), 0)
     assert by_stream(before) == [12, 6, 6]
     assert after[:10] == before[:10]
@@ -79,17 +59,17 @@ def test_a_change_keeps_the_samples_read_and_divides_the_rest_by_the_new_weights
 def test_the_rest_of_an_epoch_is_divided_by_the_weights_as_written():
     """Three equal streams and an epoch of 4, of which 3 remain: one of each, although 4 were 2, 1 and 1."""
     run = run_of(
-        Weighting(0, 0, (StreamWeight(),) * 4, 4),
-        Weighting(0, 1, proportions(0, 0.1, 0.1, 0.1), 4),
+        weights_at(0, 0, (StreamWeight(),) * 4, 4),
+        weights_at(0, 1, proportions(0, 0.1, 0.1, 0.1), 4),
         streams=[[2], [2], [2], [2]],
     )
     assert sorted(sample // 2 for sample in ids_of(run, 0)[1:]) == [1, 2, 3]
 
 
 def test_the_epochs_after_a_change_take_what_the_new_weights_say():
-    run = run_of(Weighting(0, 0, proportions(2, 1, 1), 24), Weighting(1, 10, proportions(1, 0, 1), 24))
+    run = run_of(weights_at(0, 0, proportions(2, 1, 1), 24), weights_at(1, 10, proportions(1, 0, 1), 24))
     assert by_stream(ids_of(run, 1)[:10]) == by_stream(
-        ids_of(run_of(Weighting(0, 0, proportions(2, 1, 1), 24)), 1)[:10]
+        ids_of(run_of(weights_at(0, 0, proportions(2, 1, 1), 24)), 1)[:10]
     )
     assert [by_stream(ids_of(run, epoch)) for epoch in (2, 3)] == [[12, 0, 12]] * 2
 
@@ -97,9 +77,9 @@ def test_the_epochs_after_a_change_take_what_the_new_weights_say():
 def test_each_stream_continues_where_the_planned_draws_ended():
     """One stream of 12, 4 in each epoch; 6 from epoch 2 on. Circle: 4 4 6 6 | 4 ..., unshuffled."""
     run = run_of(
-        Weighting(0, 0, chosen(4)),
-        Weighting(2, 0, chosen(6)),
-        Weighting(4, 0, chosen(4)),
+        weights_at(0, 0, chosen(4)),
+        weights_at(2, 0, chosen(6)),
+        weights_at(4, 0, chosen(4)),
         streams=[[12]],
     )
     circle = [ids_of(run, epoch, shuffle=False) for epoch in range(6)]
@@ -113,8 +93,8 @@ def test_each_stream_continues_where_the_planned_draws_ended():
 def test_unread_planned_samples_are_drawn_again_only_after_all_others():
     """12 samples in epochs of 6, changed at 3: the 3 samples not read come on the circle's next turn."""
     weights = proportions(1)
-    unchanged = run_of(Weighting(0, 0, weights, 6), streams=[[12]])
-    run = run_of(Weighting(0, 0, weights, 6), Weighting(0, 3, weights, 6), streams=[[12]])
+    unchanged = run_of(weights_at(0, 0, weights, 6), streams=[[12]])
+    run = run_of(weights_at(0, 0, weights, 6), weights_at(0, 3, weights, 6), streams=[[12]])
     left_out = set(ids_of(unchanged, 0)[3:])
     first, second, third = (ids_of(run, epoch) for epoch in range(3))
     assert set(first[:3]) | left_out == set(ids_of(unchanged, 0))
@@ -134,16 +114,16 @@ def test_planned_draws_stay_balanced_over_any_changes(data):
     places = data.draw(
         st.lists(st.tuples(st.integers(0, 3), st.integers(0, size - 1)), unique=True, max_size=5).map(sorted)
     )
-    history = [Weighting(0, 0, data.draw(values), size)]
-    history += [Weighting(*place, data.draw(values), size) for place in places if place != (0, 0)]
+    history = [weights_at(0, 0, data.draw(values), size)]
+    history += [weights_at(*place, data.draw(values), size) for place in places if place != (0, 0)]
     planned = Counter()
     for epoch in range(5):
         for number in range(1, len(history) + 1):
             if number == len(history) or history[number].epoch >= epoch:
-                here = [each for each in history[:number] if each.epoch == epoch and each.position]
-                begin = here[-1].position if here else 0
+                here = [each for each in history[:number] if each.epoch == epoch and each.samples]
+                begin = here[-1].samples if here else 0
                 last = number == len(history) or history[number].epoch > epoch
-                if last or history[number].position:  # a stretch is planned to the epoch's end, whatever is read of it
+                if last or history[number].samples:  # a stretch is planned to the epoch's end, whatever is read of it
                     planned.update(ids_of(run_of(*history[:number]), epoch)[begin:])
                 if last:
                     break
@@ -154,9 +134,9 @@ def test_planned_draws_stay_balanced_over_any_changes(data):
 
 def test_a_stream_of_weight_0_gives_nothing_and_can_be_turned_on_and_off():
     run = run_of(
-        Weighting(0, 0, proportions(1, 0, 1), 20),
-        Weighting(0, 10, proportions(1, 1, 1), 20),
-        Weighting(1, 0, proportions(1, 0, 0), 20),
+        weights_at(0, 0, proportions(1, 0, 1), 20),
+        weights_at(0, 10, proportions(1, 1, 1), 20),
+        weights_at(1, 0, proportions(1, 0, 0), 20),
     )
     first, second = ids_of(run, 0), ids_of(run, 1)
     assert by_stream(first[:10])[1] == 0
@@ -167,8 +147,8 @@ def test_a_stream_of_weight_0_gives_nothing_and_can_be_turned_on_and_off():
 def test_weights_that_return_give_another_order():
     """Unchanged weights, 40 of one stream, two turns: with the epoch's own seed, the stretch would begin alike."""
     weights, streams = proportions(1), [[40]]
-    once = ids_of(run_of(Weighting(0, 0, weights, 40), streams=streams), 0)
-    again = ids_of(run_of(Weighting(0, 0, weights, 40), Weighting(0, 1, weights, 40), streams=streams), 0)
+    once = ids_of(run_of(weights_at(0, 0, weights, 40), streams=streams), 0)
+    again = ids_of(run_of(weights_at(0, 0, weights, 40), weights_at(0, 1, weights, 40), streams=streams), 0)
     assert once[0] == again[0]
     assert once[:39] != again[1:]
     assert sum(one == other for one, other in zip(once[:39], again[1:], strict=True)) < 8
@@ -176,7 +156,10 @@ def test_weights_that_return_give_another_order():
 
 def test_fixed_sampling_begins_each_stretch_with_the_same_samples():
     run = run_of(
-        Weighting(0, 0, proportions(1), 6), Weighting(0, 3, proportions(1), 6), streams=[[12]], sampling_method="fixed"
+        weights_at(0, 0, proportions(1), 6),
+        weights_at(0, 3, proportions(1), 6),
+        streams=[[12]],
+        sampling_method="fixed",
     )
     arc = set(ids_of(run, 1))
     assert len(arc) == 6
@@ -187,8 +170,8 @@ def test_fixed_sampling_begins_each_stretch_with_the_same_samples():
 def test_the_rest_of_an_epoch_is_made_of_whole_batches_from_the_change_on(batching):
     """Batches of 4, changed after 2 of them: of one stream each, or 2 and 2, except for the remaining samples."""
     run = run_of(
-        Weighting(0, 0, proportions(1, 3), 32),
-        Weighting(0, 8, proportions(1, 1), 32),
+        weights_at(0, 0, proportions(1, 3), 32),
+        weights_at(0, 8, proportions(1, 1), 32),
         streams=[[20], [20]],
         batching_method=batching,
         global_batch=4,
@@ -201,7 +184,7 @@ def test_the_rest_of_an_epoch_is_made_of_whole_batches_from_the_change_on(batchi
 
 
 def test_any_part_of_an_epoch_with_a_change_can_be_looked_up_alone():
-    run = run_of(Weighting(0, 0, proportions(2, 1, 1), 24), Weighting(0, 10, proportions(1, 1, 1), 24))
+    run = run_of(weights_at(0, 0, proportions(2, 1, 1), 24), weights_at(0, 10, proportions(1, 1, 1), 24))
     whole = ids_of(run, 0)
     for begin in range(25):
         plan = run.plan(0, canonical_nodes=2, shuffle_block_size=5)
@@ -213,36 +196,30 @@ def test_a_change_of_size_inside_an_epoch_is_refused_with_both_sizes():
     with pytest.raises(
         CursorError, match=r"at sample 5 of epoch 2: an epoch has 22 .* and 30 .*`epoch_size=22`"
     ) as caught:
-        run_of(Weighting(0, 0, proportions(1, 1, 1)), Weighting(2, 5, proportions(1, 1, 1), 30))
+        run_of(weights_at(0, 0, proportions(1, 1, 1)), weights_at(2, 5, proportions(1, 1, 1), 30))
     assert (caught.value.saved, caught.value.found) == (22, 30)
 
 
 def test_at_an_epochs_start_the_size_may_change():
-    run = run_of(Weighting(0, 0, proportions(1, 1, 1)), Weighting(2, 0, chosen(5, 0, 30)))
+    run = run_of(weights_at(0, 0, proportions(1, 1, 1)), weights_at(2, 0, chosen(5, 0, 30)))
     assert [run.epoch_size(epoch) for epoch in range(4)] == [22, 22, 35, 35]
-
-
-@pytest.mark.parametrize("places", [[], [(0, 1)], [(1, 0)], [(0, 0), (1, 5), (1, 5)], [(0, 0), (2, 0), (1, 3)]])
-def test_changes_that_are_out_of_order_are_refused(places):
-    with pytest.raises(ValueError, match="must begin at epoch 0, position 0, and come in order"):
-        run_of(*(Weighting(*place, proportions(1, 1, 1), 22) for place in places))
 
 
 def test_a_change_beyond_the_epochs_end_is_refused():
     with pytest.raises(ValueError, match="position 22 of an epoch of 22"):
-        run_of(Weighting(0, 0, proportions(1, 1, 1), 22), Weighting(0, 22, proportions(1, 1, 1), 22))
+        run_of(weights_at(0, 0, proportions(1, 1, 1), 22), weights_at(0, 22, proportions(1, 1, 1), 22))
 
 
 @pytest.mark.slow
 def test_ten_thousand_changes_are_planned_without_going_through_all_for_each():
     """As many as a year of hourly changes: quadratic time would be minutes."""
     weights = [proportions(1, 2, 3), proportions(3, 2, 1)]
-    history = [Weighting(0, 0, weights[0], 22)]
-    history += [Weighting(1 + n // 20, 1 + n % 20, weights[n % 2], 22) for n in range(10_000)]
+    history = [weights_at(0, 0, weights[0], 22)]
+    history += [weights_at(1 + n // 20, 1 + n % 20, weights[n % 2], 22) for n in range(10_000)]
     assert len(ids_of(run_of(*history), 500)) == 22
 
 
 def test_more_copies_of_a_stream_than_can_be_planned_are_refused_before_memory_is_taken():
-    run = ChangingMixture([[5], [5, 5]], [Weighting(0, 0, chosen(0, 1 << 60))], seed=1)
+    run = run_of(weights_at(0, 0, chosen(0, 1 << 60)), streams=[[5], [5, 5]], seed=1)
     with pytest.raises(ValueError, match="stream 1, which has 10 in 2 shards: 115292150460684697 copies of each"):
         run.plan(0, canonical_nodes=4)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from smalti.order.mixture import BATCHINGS, MixtureOptions, StreamShare, plan_mixture
+from smalti.order.mixture import BATCHINGS
+from tests.order.mixtures import constant
 
 PAGE = (Path(__file__).parents[2] / "docs" / "mixtures.md").read_text(encoding="utf-8")
 SETTING, TABLE = re.search(r"<!-- mixture: (.*?) -->\n```\n(.*?)```", PAGE, flags=re.DOTALL).groups()
@@ -20,11 +21,8 @@ def test_the_table_has_a_row_for_every_method():
 def test_a_row_shows_the_order_and_where_whole_batches_end(row):
     method, *cells = row.split()
     options = {name: int(value) for name, value in (part.split("=") for part in SETTING.split())}
-    plan = plan_mixture(
-        [StreamShare([6, 6]), StreamShare([6]), StreamShare([4])],
-        **options,
-        options=MixtureOptions(batching_method=method, global_batch=4, local_batch=2),
-    )
+    batches = {"batching_method": method, "global_batch": 4, "local_batch": 2}
+    plan = constant([[6, 6], [6], [4]], seed=options.pop("seed"), **batches).plan(**options)
     shown = [cell for cell in cells if cell not in "|/"]
     assert shown == [SAMPLES[sample] for sample in plan.sample_ids(0, len(plan))]
     whole = row.partition("/")[0].replace("|", " ").split()[1:]

@@ -15,6 +15,7 @@ from smalti.cursor.place import (
     Cursor,
     MixedStream,
     Mixture,
+    Weight,
     Weights,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "Cursor",
     "MixedStream",
     "Mixture",
+    "Weight",
     "Weights",
 ]

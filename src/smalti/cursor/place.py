@@ -132,7 +132,7 @@ class Mixture:
         mixture = cls(
             streams=tuple(map(_stream, fields.listed(saved, "streams", most=MAX_STREAMS))),
             sampling_method=fields.text(saved, "sampling_method"),
-            sampling_granularity=fields.whole(saved, "sampling_granularity", low=1),
+            sampling_granularity=fields.whole(saved, "sampling_granularity", low=1, high=(1 << 62) - 1),
             batching_method=fields.text(saved, "batching_method"),
             global_batch=fields.whole_or_none(saved, "global_batch", low=1, high=(1 << 62) - 1),
             local_batch=fields.whole_or_none(saved, "local_batch", low=1, high=(1 << 62) - 1),

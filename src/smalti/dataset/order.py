@@ -24,9 +24,7 @@ from smalti.order.mixture import (
     MIXTURE_VERSION,
     SAMPLINGS,
     ChangingMixture,
-    MixtureOptions,
     StreamWeight,
-    Weighting,
     portions_of,
     samples_taken,
 )
@@ -131,7 +129,7 @@ class RunOrder(OrderOptions):
             batching_method=self.batching_method,
             global_batch=None,
             local_batch=None,
-            history=(Weights(0, 0, tuple(map(_saved, self.weights)), self.epoch_size),),
+            history=(Weights(0, 0, tuple(each.saved for each in self.weights), self.epoch_size),),
             version=MIXTURE_VERSION,
         )
 
@@ -230,7 +228,7 @@ def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:
             shuffle=start.shuffle,
             affinity=start.affinity,
         )
-    return changing_mixture(start.mixture, shard_sizes, start.seed).plan(
+    return ChangingMixture(shard_sizes, start.mixture, seed=start.seed).plan(
         start.epoch,
         canonical_nodes=start.canonical_nodes,
         shuffle_block_size=start.block_size,
@@ -287,7 +285,7 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
     mixture = start.mixture
     if mixture is None or mixture.batching_method != "stratified" or not start.samples:
         return
-    taken = changing_mixture(mixture, sizes, start.seed).samples_of(start.epoch + 1)
+    taken = ChangingMixture(sizes, mixture, seed=start.seed).samples_of(start.epoch + 1)
     if sum(count > 0 for count in taken) < 2:  # the batching method has no effect on a single stream
         return
     try:
@@ -301,30 +299,6 @@ def check_next_epoch(start: Cursor, sizes: Sizes, global_batch: int) -> None:
         ) from fault
 
 
-def changing_mixture(mixture: Mixture, sizes: Sizes, seed: int) -> ChangingMixture:
-    """Return the orders of all epochs of a run with a mixture, in the `window` order.
-
-    Raises:
-        ValueError: weights contradict each other.
-        CursorError: weights changed inside an epoch in a way that changed its size.
-    """
-    return ChangingMixture(
-        sizes,
-        [
-            Weighting(each.epoch, each.samples, tuple(map(_weight, each.values)), each.epoch_size)
-            for each in mixture.history
-        ],
-        seed=seed,
-        options=MixtureOptions(
-            sampling_method=mixture.sampling_method,
-            sampling_granularity=mixture.sampling_granularity,
-            batching_method=mixture.batching_method,
-            global_batch=mixture.global_batch,
-            local_batch=mixture.local_batch,
-        ),
-    )
-
-
 def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
     """Return the samples of the cursor's epoch.
 
@@ -334,7 +308,7 @@ def epoch_size(cursor: Cursor, sizes: Sizes) -> int:
     if cursor.mixture is None:
         return sum(int(np.sum(stream)) for stream in sizes)
     unbatched = replace(cursor.mixture, batching_method="random")  # the size of an epoch does not depend on batches
-    size = changing_mixture(unbatched, sizes, cursor.seed).epoch_size(cursor.epoch)
+    size = ChangingMixture(sizes, unbatched, seed=cursor.seed).epoch_size(cursor.epoch)
     if not size:
         raise ArgumentError("the streams' weights must take at least one sample, found none.")
     return size
@@ -344,15 +318,3 @@ def describe_weights(weights: Weights) -> str:
     """Return weights as text for a message."""
     values = ", ".join("-" if value is None else f"{value[0]}={value[1]!r}" for value in weights.values)
     return values if weights.epoch_size is None else f"{values}; epoch_size={weights.epoch_size}"
-
-
-def _saved(weight: StreamWeight) -> tuple[str, float] | None:
-    if weight.choose is not None:
-        return "choose", int(weight.choose)
-    if weight.repeat is not None:
-        return "repeat", float(weight.repeat)
-    return None if weight.proportion is None else ("proportion", float(weight.proportion))
-
-
-def _weight(value: tuple[str, float] | None) -> StreamWeight:
-    return StreamWeight() if value is None else StreamWeight(**dict([value]))  # type: ignore[arg-type]  # a field's name and value

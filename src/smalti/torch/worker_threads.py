@@ -45,7 +45,7 @@ class ThreadedIterator(Iterator[Any]):
     """
 
     def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], options: ThreadOptions) -> None:
-        self._relay = _Relay(work, read, _Places(options.num_ahead))
+        self._relay = _Relay(work, read, options.num_ahead)
         self._options = options
         self._pid = os.getpid()
         self._finish: weakref.finalize[..., Any] | None = None
@@ -96,36 +96,13 @@ class _Outcome:
     error: BaseException | None = None
 
 
-class _Places:
-    """A counter of free places for items ahead, on which threads wait."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._changed = threading.Condition()
-
-    def take(self, timeout: float) -> bool:
-        """Take a place; return False if none became free in time."""
-        with self._changed:
-            if self._free <= 0:
-                self._changed.wait(timeout)
-            if self._free <= 0:
-                return False
-            self._free -= 1
-            return True
-
-    def free(self, places: int = 1) -> None:
-        """Free places, or add more so that waiting threads wake up."""
-        with self._changed:
-            self._free += places
-            self._changed.notify(places)
-
-
 class _Relay:
     """The state that the consumer and the threads of one iteration share."""
 
-    def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], places: _Places) -> None:
+    def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], num_ahead: int) -> None:
         self.closed = False
-        self._work, self._read, self._places = work, read, places
+        self._work, self._read = work, read
+        self._places = threading.Semaphore(num_ahead)  # for items ahead, on which threads wait
         self._drawing = threading.Lock()  # not that of the results: drawing may plan, which can take long
         self._drawn = 0
         self._exhausted = False
@@ -140,7 +117,7 @@ class _Relay:
         if outcome is None:
             outcome = self._await(number, timeout)
         self._taken = number + 1
-        self._places.free()
+        self._places.release()
         return outcome
 
     def _await(self, number: int, timeout: float) -> _Outcome:
@@ -162,7 +139,7 @@ class _Relay:
 
     def serve_one(self) -> bool:
         """Draw and read one item if a place is free; return False if there is no more to do."""
-        if not self._places.take(_IDLE_SECONDS):
+        if not self._places.acquire(timeout=_IDLE_SECONDS):
             return not self.closed
         with self._drawing:
             if self.closed or self._exhausted:
@@ -191,7 +168,8 @@ class _Relay:
     def end(self, threads: Sequence[threading.Thread], join_seconds: float) -> None:
         """End the threads; wait for all of them for `join_seconds` at most."""
         self.closed = True
-        self._places.free(len(threads))
+        if threads:
+            self._places.release(len(threads))
         with self._ready:
             self._ready.notify_all()
         end = time.monotonic() + join_seconds

@@ -1,6 +1,7 @@
 """A trial as it is sent to Spark's executors: credentials never together with code, which may be large."""
 
 import json
+import os
 import pickle
 from types import SimpleNamespace
 
@@ -66,26 +67,18 @@ def test_code_is_broadcast_without_credentials_and_what_goes_with_the_task_is_sm
     sent = cloudpickle.dumps(task)
     assert len(sent) < 4096
     assert "canary" not in repr(task)
-    monkeypatch.setattr(spark_trial, "TrialProcess", Finished)
+    monkeypatch.setattr(spark_trial, "run_program", credentials_of)
     [frame] = pickle.loads(sent)([None])
     assert json.loads(frame["outcome"][0]) == {"result": ["canary-1", "canary-2"], "failure": ""}
+    assert os.environ.get("AWS_SECRET_ACCESS_KEY") != "canary-2"
     release()
     assert not VALUES
 
 
-class Finished:
-    """A trial that has ended at once, whose result are the credentials that it has got."""
-
-    def __init__(self, task, environment):
-        program = Program.from_json(task)
-        assert len(program.argument["large"]) == 2**21
-        self.result = [program.config.storage_options["secret"], environment["AWS_SECRET_ACCESS_KEY"]]
-
-    def has_ended(self):
-        return True
-
-    def kill(self):
-        pass
+def credentials_of(program, on_event, *, start):
+    """Return the credentials that a trial has got."""
+    assert len(program.argument["large"]) == 2**21
+    return [program.config.storage_options["secret"], os.environ["AWS_SECRET_ACCESS_KEY"]]
 
 
 def test_spark_connect_refuses_credentials_with_much_code_and_takes_either_of_them():

@@ -2,13 +2,11 @@
 
 import json
 import os
-import queue
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig
 from smalti.torch.tuning import StudyOptions, hyperparameter_study
 from smalti.torch.tuning.space import parse_space, with_params
-from smalti.torch.tuning.trial_process import TrialProcess
 from tests.torch.train.conftest import publish_squares
 from tests.torch.tuning.functions import constant, hopeless, loud, parabola, steps_to, version_read
 
@@ -95,17 +92,6 @@ def test_a_trial_may_print_anything_to_standard_output_and_still_has_its_result(
     given = options(tmp_path, trials=1, trials_on="processes")
     found = hyperparameter_study(loud, {"x": [1]}, given)
     assert [(trial.state, trial.value) for trial in found.trials] == [("complete", 1.0)], found.trials
-
-
-def test_half_a_message_of_a_trial_is_part_of_its_failure():
-    trial = object.__new__(TrialProcess)  # without a process
-    trial.result, trial._events, trial._last_lines = None, queue.SimpleQueue(), deque()
-    trial._take('printed before smalti-trial:{"event": "rep')
-    trial._take("smalti-trial:[1]\n")
-    trial._take('smalti-trial:{"event": "report"}\n')
-    assert trial.result is None
-    assert list(trial._last_lines) == ["printed before ", '{"event": "rep', "[1]"]
-    assert list(trial.events()) == [{"event": "report"}]
 
 
 @pytest.mark.nightly

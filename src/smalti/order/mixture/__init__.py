@@ -1,22 +1,18 @@
 """Mixtures of streams in the `window` order, version 1: planned from shards and weights, never from samples.
 
-`plan_mixture` (in `planning`, the file to read first) returns one epoch as a `MixturePlan`, which
-`smalti.order.Division` divides as it does an `EpochPlan`; `ChangingMixture` returns the epochs of a run whose weights
-change.
+`ChangingMixture` returns the epochs of a run, whose weights may change. An epoch is a `MixturePlan` of `planning`, the
+file to read first, or several of them; `smalti.order.Division` divides it as it does an `EpochPlan`.
 """
 
 from smalti.order.mixture.batches import portions_of
-from smalti.order.mixture.changes import ChangingMixture, Weighting
+from smalti.order.mixture.changes import ChangingMixture
 from smalti.order.mixture.planning import (
     BATCHINGS,
     SAMPLINGS,
-    MixtureOptions,
     MixturePlan,
-    StreamShare,
     StreamWeight,
     are_relative,
     check_not_empty,
-    plan_mixture,
     samples_taken,
 )
 
@@ -28,14 +24,10 @@ __all__ = [
     "MIXTURE_VERSION",
     "SAMPLINGS",
     "ChangingMixture",
-    "MixtureOptions",
     "MixturePlan",
-    "StreamShare",
     "StreamWeight",
-    "Weighting",
     "are_relative",
     "check_not_empty",
-    "plan_mixture",
     "portions_of",
     "samples_taken",
 ]

@@ -13,19 +13,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smalti.cursor import Mixture
 from smalti.errors import ArgumentError, CursorError
 from smalti.order.keys import Purpose, raw_keys
 from smalti.order.mixture.planning import (
-    MixtureOptions,
     MixturePlan,
     StreamWeight,
     Window,
+    check_methods,
     checked_sizes,
     parts_of,
     plan_shares,
@@ -33,19 +33,6 @@ from smalti.order.mixture.planning import (
     shared_out,
 )
 from smalti.order.window import GlobalOrder, Ids, Positions
-
-
-@dataclass(frozen=True)
-class Weighting:
-    """The streams' weights from a position of the run on, until the next ones."""
-
-    epoch: int
-    position: int
-    """Position in that epoch's order, from 0; not its end."""
-    weights: tuple[StreamWeight, ...]
-    """One for each stream."""
-    epoch_size: int | None = None
-    """Samples of an epoch, with proportions or without any weight."""
 
 
 @dataclass(frozen=True)
@@ -59,35 +46,23 @@ class _Stretch:
 
 
 class ChangingMixture:
-    """The epochs of a run over several streams, by shard sizes and weightings. Pure.
+    """The epochs of a run over several streams, by shard sizes and the mixture. Pure.
 
     Args:
         shard_sizes: of every stream, the samples in each of its shards, in stored order.
-        weightings: in the order of their positions; the first one at the start of epoch 0.
+        mixture: the weights over the run, and how streams are drawn from and batched.
         seed: base seed of the run.
-        options: how streams are drawn from and batched; its `epoch_size` is ignored.
 
     Raises:
-        ValueError: weightings are not in order, or sizes or weights are out of range or contradict each other.
+        ValueError: methods, sizes or weights are out of range or contradict each other.
         CursorError: weights that change inside an epoch would change its size.
     """
 
-    def __init__(
-        self,
-        shard_sizes: Sequence[Sequence[int] | NDArray[Any]],
-        weightings: Sequence[Weighting],
-        *,
-        seed: int,
-        options: MixtureOptions | None = None,
-    ) -> None:
-        self._sizes = checked_sizes(shard_sizes)
-        self._weightings, self._seed = tuple(weightings), seed
-        self._options = MixtureOptions() if options is None else options
-        self._places = places = [(each.epoch, each.position) for each in weightings]
-        if not places or places[0] != (0, 0) or any(before >= after for before, after in pairwise(places)):
-            raise ArgumentError(
-                f"`weightings` must begin at epoch 0, position 0, and come in order, found places {places}."
-            )
+    def __init__(self, shard_sizes: Sequence[Sequence[int] | NDArray[Any]], mixture: Mixture, *, seed: int) -> None:
+        check_methods(mixture)
+        self._sizes, self._mixture, self._seed = checked_sizes(shard_sizes), mixture, seed
+        self._places = [(each.epoch, each.samples) for each in mixture.history]
+        self._weights = [tuple(map(StreamWeight.of_saved, each.values)) for each in mixture.history]
         self._check_sizes()
 
     def epoch_size(self, epoch: int) -> int:
@@ -107,7 +82,11 @@ class ChangingMixture:
         shuffle: bool = True,
         affinity: float = 1.0,
     ) -> GlobalOrder:
-        """Return the global order of one epoch; without a change in it, that of `plan_mixture`.
+        """Return the global order of one epoch, with the samples that the weights take of each stream.
+
+        With `random` batching, a stretch without a change is `plan_epoch` over the copies and parts of shards that it
+        takes. With `shuffle=False` streams, copies and shards come in stored order, and a drawn part in the order of
+        the draw.
 
         Raises:
             ValueError: an argument is out of range.
@@ -125,48 +104,47 @@ class ChangingMixture:
             # Weights that return to former values must not repeat the order that was read with them.
             own = raw_keys(1, Purpose.CHANGES, seed=self._seed, epoch=window.epoch, window=stretch.begin)
             window = replace(window, seed=int(own[0] >> np.uint64(1)))
-        return plan_shares(self._sizes, stretch.taken, stretch.drawn, window, self._options, draw_seed=self._seed)
+        return plan_shares(self._sizes, stretch.taken, stretch.drawn, window, self._mixture, draw_seed=self._seed)
 
     def _stretches(self, epoch: int) -> list[_Stretch]:
         base = self._base(epoch)
         taken, drawn = self._taken[base], self._drawn_before(epoch)
         stretches = [_Stretch(0, tuple(taken), tuple(drawn))]
         size = self.epoch_size(epoch)
-        for number in range(base + 1, len(self._weightings)):
-            if self._weightings[number].epoch != epoch:
+        for number in range(base + 1, len(self._places)):
+            its_epoch, begin = self._places[number]
+            if its_epoch != epoch:
                 break
-            begin = self._weightings[number].position
             drawn = [before + count for before, count in zip(drawn, taken, strict=True)]
             taken = self._rest(number, size - begin)
             stretches.append(_Stretch(begin, tuple(taken), tuple(drawn)))
         return stretches
 
     def _drawn_before(self, epoch: int) -> list[int]:
-        """Return the samples of each stream that earlier epochs were planned with; O(weightings)."""
+        """Return the samples of each stream that earlier epochs were planned with; O(changes)."""
         drawn = [0] * len(self._sizes)
 
         def add(taken: Sequence[int], times: int) -> None:
             for stream, count in enumerate(taken):
                 drawn[stream] += times * count
 
-        for number, each in enumerate(self._weightings):
-            if each.epoch >= epoch:
+        for number, (its_epoch, begin) in enumerate(self._places):
+            if its_epoch >= epoch:
                 break
-            if each.position:
-                add(self._rest(number, self.epoch_size(each.epoch) - each.position), 1)
-            first = each.epoch + (each.position > 0)
-            add(self._taken[number], self._end_of(number, epoch) - first)
+            if begin:
+                add(self._rest(number, self.epoch_size(its_epoch) - begin), 1)
+            add(self._taken[number], self._end_of(number, epoch) - its_epoch - (begin > 0))
         return drawn
 
     def _end_of(self, number: int, epoch: int) -> int:
-        """Return the epoch, at most this one, before which the weighting's own epochs end."""
-        if number + 1 == len(self._weightings):
+        """Return the epoch, at most this one, before which the own epochs of some weights end."""
+        if number + 1 == len(self._places):
             return epoch
-        after = self._weightings[number + 1]
-        return min(epoch, after.epoch + (after.position > 0))
+        its_epoch, begin = self._places[number + 1]
+        return min(epoch, its_epoch + (begin > 0))
 
     def _base(self, epoch: int) -> int:
-        """Return the number of the weighting that applies at an epoch's start."""
+        """Return the number of the weights that apply at an epoch's start."""
         return bisect_right(self._places, (epoch, 0)) - 1
 
     @cached_property
@@ -175,30 +153,30 @@ class ChangingMixture:
 
     @cached_property
     def _taken(self) -> list[list[int]]:
-        """By weighting, the samples of each stream that a whole epoch takes."""
+        """By number of the weights, the samples of each stream that a whole epoch takes."""
         return [
-            samples_taken(self._totals, each.weights, epoch_size=each.epoch_size, seed=self._seed)
-            for each in self._weightings
+            samples_taken(self._totals, weights, epoch_size=each.epoch_size, seed=self._seed)
+            for weights, each in zip(self._weights, self._mixture.history, strict=True)
         ]
 
     def _rest(self, number: int, samples: int) -> list[int]:
-        return shared_out(samples, parts_of(self._totals, self._weightings[number].weights), self._seed)
+        return shared_out(samples, parts_of(self._totals, self._weights[number]), self._seed)
 
     def _check_sizes(self) -> None:
-        for number, each in enumerate(self._weightings):
-            if not each.position:
+        for number, (epoch, begin) in enumerate(self._places):
+            if not begin:
                 continue
-            size, new = self.epoch_size(each.epoch), sum(self._taken[number])
+            size, new = self.epoch_size(epoch), sum(self._taken[number])
             if new != size:
                 raise CursorError(
-                    f"weights that change at sample {each.position} of epoch {each.epoch}: an epoch has {size} samples "
+                    f"weights that change at sample {begin} of epoch {epoch}: an epoch has {size} samples "
                     f"with the old ones and {new} with the new ones. Inside an epoch its size must stay: give "
                     f"`proportion` and `epoch_size={size}`, or change weights at an epoch's start.",
                     saved=size,
                     found=new,
                 )
-            if each.position >= size:
-                raise ArgumentError(f"weights change at position {each.position} of an epoch of {size}.")
+            if begin >= size:
+                raise ArgumentError(f"weights change at position {begin} of an epoch of {size}.")
 
 
 class ChangedPlan(GlobalOrder):

@@ -1,4 +1,4 @@
-"""`plan_mixture`: from the streams' shards and weights to the order of one epoch, a `MixturePlan`.
+"""`plan_shares`: from the streams' shards and shares to the order of one epoch, a `MixturePlan`; and the shares.
 
 The number of samples that each stream gives to an epoch is exact arithmetic on the weights as written. `repeat=0.7` of
 10 samples is 7, although the float nearest to 0.7 is below it. Proportions divide the epoch exactly: each stream gets
@@ -7,14 +7,15 @@ its share rounded down, and some of the streams with a fraction left, chosen by 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cursor import WEIGHT_NAMES
+from smalti.attributes import check_choice
+from smalti.cursor import WEIGHT_NAMES, Mixture, Weight
 from smalti.errors import ArgumentError, WorldMismatch
 from smalti.order.keys import Purpose, keyed_permutation, raw_keys
 from smalti.order.mixture.batches import Batches, Layout, OneStream, stratified
@@ -50,6 +51,17 @@ class StreamWeight:
             if not getattr(self, name) >= 0:
                 raise ArgumentError(f"`{name}` must be at least 0, found {getattr(self, name)}.")
 
+    @classmethod
+    def of_saved(cls, weight: Weight) -> "StreamWeight":
+        """Return the weight that cursors hold."""
+        return cls() if weight is None else cls(**dict([weight]))  # type: ignore[arg-type]  # a field's name and value
+
+    @property
+    def saved(self) -> Weight:
+        """The weight as cursors hold it."""
+        given = [(name, getattr(self, name)) for name in WEIGHT_NAMES if getattr(self, name) is not None]
+        return next(((name, int(value) if name == "choose" else float(value)) for name, value in given), None)
+
 
 def are_relative(weights: Sequence[StreamWeight]) -> bool:
     """Return whether the weights are proportions.
@@ -66,63 +78,31 @@ def are_relative(weights: Sequence[StreamWeight]) -> bool:
     return all(relative)
 
 
-@dataclass(frozen=True, eq=False)
-class StreamShare:
-    """One stream of a mixture, and how much of it an epoch takes."""
+def check_methods(mixture: Mixture) -> None:
+    """Check the methods of drawing and batching of a mixture, and the sizes of its batches.
 
-    shard_sizes: Sequence[int] | NDArray[Any]
-    """Samples in each of its shards, in stored order."""
-    weight: StreamWeight = field(default_factory=StreamWeight)
-    """`proportion`, `repeat` or `choose`. Without any, the epoch takes every sample once; with an `epoch_size`, a share
-    of it in proportion to the stream's samples."""
-
-
-@dataclass(frozen=True)
-class MixtureOptions:
-    """Options of drawing from streams and of batching. Every field affects the order."""
-
-    sampling_method: str = "balanced"
-    """For a stream of which an epoch takes a part: `balanced` continues where the last epoch stopped, so that samples
-    are taken equally often, give or take one; `fixed` takes the same samples each epoch."""
-    sampling_granularity: int = 1
-    """Samples drawn together from one shard, from 1; the larger, the fewer shards an epoch opens."""
-    epoch_size: int | None = None
-    """Samples of an epoch, from 1, with proportions or without any weight; None for as many as the streams have."""
-    batching_method: str = "random"
-    """`random` mixes all streams; `stratified` gives each global batch the same number of each stream; `per_stream` and
-    `device_per_stream` take each global batch, or each rank's, from one stream."""
-    global_batch: int | None = None
-    """Samples of one step over all ranks; required by all methods but `random`."""
-    local_batch: int | None = None
-    """Samples of one step and rank; required by `device_per_stream`."""
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("sampling_method", SAMPLINGS), ("batching_method", BATCHINGS)):
-            if getattr(self, name) not in allowed:
-                raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
-        for name in ("sampling_granularity", "epoch_size", "global_batch", "local_batch"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < 1 << 62:
-                raise ArgumentError(f"`{name}` must lie in [1, 2^62), found {value}.")
-        self._check_batches()
-
-    def _check_batches(self) -> None:
-        method, whole, local = self.batching_method, self.global_batch, self.local_batch
-        if method == "random":
-            return
-        if whole is None:
-            raise ArgumentError(f"`global_batch` must be given with batching {method!r}, found None.")
-        if method != "device_per_stream":
-            return
-        if local is None:
-            raise ArgumentError(f"`local_batch` must be given with batching {method!r}, found None.")
-        if whole % local:
-            raise WorldMismatch(
-                f"batching {method!r}: a global batch of {whole} cannot be divided into batches of {local}; choose a "
-                "global batch that is a multiple of the local one.",
-                global_batch=whole,
-                local_batch=local,
-            )
+    Raises:
+        ValueError: this release knows no such method, or batches of streams have no size.
+        WorldMismatch: a global batch is no multiple of the batch of one rank.
+    """
+    check_choice("sampling_method", mixture.sampling_method, SAMPLINGS)
+    check_choice("batching_method", mixture.batching_method, BATCHINGS)
+    method, whole, local = mixture.batching_method, mixture.global_batch, mixture.local_batch
+    if method == "random":
+        return
+    if whole is None:
+        raise ArgumentError(f"`global_batch` must be given with batching {method!r}, found None.")
+    if method != "device_per_stream":
+        return
+    if local is None:
+        raise ArgumentError(f"`local_batch` must be given with batching {method!r}, found None.")
+    if whole % local:
+        raise WorldMismatch(
+            f"batching {method!r}: a global batch of {whole} cannot be divided into batches of {local}; choose a "
+            "global batch that is a multiple of the local one.",
+            global_batch=whole,
+            local_batch=local,
+        )
 
 
 def samples_taken(
@@ -261,36 +241,6 @@ class MixturePlan(GlobalOrder):
         return ids.reshape(positions.shape)
 
 
-def plan_mixture(
-    streams: Sequence[StreamShare],
-    *,
-    seed: int,
-    epoch: int,
-    canonical_nodes: int,
-    shuffle_block_size: int | None = None,
-    shuffle: bool = True,
-    affinity: float = 1.0,
-    options: MixtureOptions | None = None,
-) -> MixturePlan:
-    """Return the global order of one epoch over several streams, with the samples that the weights take of each. Pure.
-
-    With `random` batching it is `plan_epoch` over the copies and parts of shards that the epoch takes, and so equal to
-    `plan_epoch` for one stream without a weight. With `shuffle=False` streams, copies and shards come in stored order,
-    and a drawn part in the order of the draw.
-
-    Raises:
-        ValueError: a size, weight, seed, epoch, block size, affinity or number of canonical nodes is out of range,
-            weights contradict each other, or an epoch takes too many copies of a stream.
-        WorldMismatch: a stream is too small a part of the mixture to be in each batch of `stratified`.
-    """
-    options = MixtureOptions() if options is None else options
-    window = Window(seed, epoch, canonical_nodes, shuffle_block_size, shuffle, affinity)
-    sizes = checked_sizes([share.shard_sizes for share in streams])
-    totals = [int(stream.sum()) for stream in sizes]
-    taken = samples_taken(totals, [share.weight for share in streams], epoch_size=options.epoch_size, seed=seed)
-    return plan_shares(sizes, taken, [epoch * count for count in taken], window, options, draw_seed=seed)
-
-
 @dataclass(frozen=True)
 class Window:
     """Options of the `window` order of samples that are ordered together."""
@@ -331,7 +281,7 @@ def plan_shares(
     taken: Sequence[int],
     drawn: Sequence[int],
     window: Window,
-    options: MixtureOptions,
+    mixture: Mixture,
     *,
     draw_seed: int,
 ) -> MixturePlan:
@@ -342,25 +292,25 @@ def plan_shares(
         taken: of every stream, the samples to take.
         drawn: of every stream, the samples that were taken before; ignored by `fixed` sampling.
         window: options of the order.
-        options: how samples are drawn and batched.
+        mixture: how samples are drawn and batched.
         draw_seed: the run's seed, for each stream's circle; the order's own seed may differ.
     """
     totals = [int(stream.sum()) for stream in sizes]
     units = []
     for number, stream in enumerate(sizes):
-        first = drawn[number] if options.sampling_method == "balanced" else 0
-        drawing = Drawing(draw_seed, first, number, options.sampling_granularity)
+        first = drawn[number] if mixture.sampling_method == "balanced" else 0
+        drawing = Drawing(draw_seed, first, number, mixture.sampling_granularity)
         units.append(units_of(stream, taken[number], sum(totals[:number]), drawing))
     # The batching method has no effect on a single stream.
-    if options.batching_method == "random" or sum(count > 0 for count in taken) < 2:
+    if mixture.batching_method == "random" or sum(count > 0 for count in taken) < 2:
         return MixturePlan([window.order(joined(units), window.seed)], None, taken)
     seeds = (raw_keys(len(sizes), Purpose.STREAMS, seed=window.seed) >> np.uint64(1)).tolist()
     parts = [window.order(part, own_seed) for part, own_seed in zip(units, seeds, strict=True)]
-    return MixturePlan(parts, _layout(np.array(taken, dtype=np.int64), window, options), taken)
+    return MixturePlan(parts, _layout(np.array(taken, dtype=np.int64), window, mixture), taken)
 
 
-def _layout(taken: Ids, window: Window, options: MixtureOptions) -> Layout:
-    batches = _batches(taken, window, options)
+def _layout(taken: Ids, window: Window, mixture: Mixture) -> Layout:
+    batches = _batches(taken, window, mixture)
     rest = taken - batches.used
     if int(rest.max()) > MAX_LENGTH:
         raise ArgumentError(
@@ -369,11 +319,11 @@ def _layout(taken: Ids, window: Window, options: MixtureOptions) -> Layout:
     return Layout(batches, Weave(rest, window.keys(taken.size, _REST)))
 
 
-def _batches(taken: Ids, window: Window, options: MixtureOptions) -> Batches:
-    global_batch, local_batch = options.global_batch or 0, options.local_batch or 0
-    if options.batching_method == "stratified":
+def _batches(taken: Ids, window: Window, mixture: Mixture) -> Batches:
+    global_batch, local_batch = mixture.global_batch or 0, mixture.local_batch or 0
+    if mixture.batching_method == "stratified":
         return stratified(taken, global_batch, window.keys(1, _WITHIN) if window.shuffle else None)
-    batch = local_batch if options.batching_method == "device_per_stream" else global_batch
+    batch = local_batch if mixture.batching_method == "device_per_stream" else global_batch
     whole = taken // batch
     if int(whole.max()) > MAX_LENGTH:
         raise ArgumentError(f"a stream must give at most {MAX_LENGTH} batches to an epoch, found {whole.max()}.")

@@ -1,4 +1,4 @@
-"""A trial as a Spark task, which runs it in a process of its own; the driver follows the log of the run.
+"""A trial as a Spark task, which runs it in child processes; the driver follows the log of the run.
 
 Spark writes what it sends to tasks to a file when it is larger than 1 MiB. So the program and its source files are in a
 broadcast, without credentials, and what is sent with the task is small: the credentials, which stay in memory.
@@ -8,8 +8,7 @@ import contextlib
 import functools
 import json
 import os
-import threading
-import time
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from smalti.errors import MissingDependency, SmaltiError, TrainingError
+from smalti.errors import MissingDependency, TrainingError
 from smalti.process import is_connect, use_driver_python
 from smalti.storage.schemes import secret_variables, store_variables
+from smalti.torch.train.launchers.processes import run_in_processes
 from smalti.torch.train.launchers.program import Program
-from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source
-from smalti.torch.train.run.events import Event, EventTail
+from smalti.torch.train.launchers.spark import Broadcasted, importable, options_of, read_source, variables_set
+from smalti.torch.train.launchers.start import run_program
+from smalti.torch.train.run.events import OnEvent, following
 from smalti.torch.train.run.store import log_reader
-from smalti.torch.tuning.trial_process import TrialProcess
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _POLL_SECONDS = 0.2
 _STORE_POLL_SECONDS = 5.0
-_CANCEL_SECONDS = 60.0
 _MAX_TASK_BYTES = 2**20
 """Size of what is sent with a task, from which on Spark writes it to a file."""
 
@@ -50,8 +49,8 @@ class Carried:
         return any(json.loads(self.options).values()) or not secret_variables().isdisjoint(self.environment)
 
 
-class SparkTrial:
-    """A trial that runs as the only task of a Spark job.
+class SparkTask:
+    """A trial that is the only task of a Spark job.
 
     Raises:
         MissingDependency: pyspark is not installed.
@@ -59,58 +58,41 @@ class SparkTrial:
     """
 
     def __init__(self, program: Program, environment: Mapping[str, str]) -> None:
-        self.result: dict[str, Any] | None = None
-        self.failure = ""
-        self._session = _session()
+        self._session, self._config = _session(), program.config
         self._tag = f"smalti-trial-{uuid.uuid4().hex}"
-        self._heard: list[Event] = []
-        self._tail = EventTail(log_reader(program.config), self._heard.append)
-        self._next_poll = 0.0
-        self._poll_seconds = _POLL_SECONDS if program.config.local_run_dir else _STORE_POLL_SECONDS
         carried = Carried(options_of(program.config), {**store_variables(os.environ), **environment})
-        run, self._release = sent_task(self._session, program, carried)
-        self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-spark-trial", daemon=True)
-        self._thread.start()
+        self._function, self._release = sent_task(self._session, program, carried)
 
-    def events(self) -> Iterator[Event]:
-        """Return the events since the last call."""
-        if time.monotonic() >= self._next_poll or not self._thread.is_alive():
-            self._next_poll = time.monotonic() + self._poll_seconds
-            self._tail.poll()
-        while self._heard:
-            yield self._heard.pop(0)
+    def run(self, on_event: OnEvent) -> dict[str, Any]:
+        """Run the trial, and return its result.
 
-    def has_ended(self) -> bool:
-        """Return whether the trial is over."""
-        return not self._thread.is_alive()
+        Raises:
+            TrainingError: it failed.
+            Exception: Spark's own, if the task failed or was cancelled.
+        """
+        seconds = _POLL_SECONDS if self._config.local_run_dir else _STORE_POLL_SECONDS
+        try:
+            with following(log_reader(self._config), on_event, poll_seconds=seconds):
+                if is_connect(self._session):
+                    self._session.addTag(self._tag)
+                else:
+                    self._session.sparkContext.setJobGroup(self._tag, "a trial of a study")
+                [row] = self._session.range(0, 1, 1, 1).mapInPandas(self._function, "outcome string").collect()
+        finally:
+            with contextlib.suppress(Exception):  # the session may be gone, and with it what was sent
+                self._release()
+        outcome = json.loads(row["outcome"])
+        if outcome["result"] is None:
+            raise TrainingError(f"the task failed: {outcome['failure']}")
+        result: dict[str, Any] = outcome["result"]
+        return result
 
-    def stop(self) -> None:
-        """Cancel the task; Spark ends its Python worker, and that the trial's process."""
+    def cancel(self) -> None:
+        """Cancel the task; Spark ends its Python worker, and with it the trial's processes."""
         if is_connect(self._session):
             self._session.interruptTag(self._tag)
         else:
             self._session.sparkContext.cancelJobGroup(self._tag)
-
-    def kill(self) -> None:
-        """Cancel the task again; blocks until it has ended."""
-        if self._thread.is_alive():
-            self.stop()
-        self._thread.join(_CANCEL_SECONDS)
-
-    def _run(self, run: Any) -> None:
-        try:
-            if is_connect(self._session):
-                self._session.addTag(self._tag)
-            else:
-                self._session.sparkContext.setJobGroup(self._tag, "a trial of a study")
-            [row] = self._session.range(0, 1, 1, 1).mapInPandas(run, "outcome string").collect()
-            outcome = json.loads(row["outcome"])
-            self.result, self.failure = outcome["result"], outcome["failure"]
-        except Exception as error:  # noqa: BLE001 - of Spark's many classes: the trial's failure
-            self.failure = f"{type(error).__name__}: {error}"[:4000]
-        finally:
-            with contextlib.suppress(Exception):  # the session may be gone, and with it what was sent
-                self._release()
 
 
 def sent_task(session: Any, program: Program, carried: Carried) -> tuple[Any, Callable[[], None]]:
@@ -150,18 +132,16 @@ def run_in_task(
     bare, source_of, source = work
     task = {**bare, "config": {**bare["config"], **json.loads(carried.options)}}
     for _ in batches:
-        with importable(source_of, source):
-            trial = TrialProcess(task, carried.environment)
+        outcome: dict[str, Any] = {"result": None, "failure": ""}
+        with variables_set(carried.environment), importable(source_of, source):
             try:
-                while not trial.has_ended():
-                    for _event in trial.events():
-                        pass  # the driver reads them in the log of the run
-                    time.sleep(_POLL_SECONDS)
-            finally:
-                with contextlib.suppress(SmaltiError):
-                    trial.kill()
-        failure = "" if trial.result is not None else trial.failure
-        yield pd.DataFrame({"outcome": [json.dumps({"result": trial.result, "failure": failure})]})
+                # The driver reads the events in the log of the run.
+                outcome["result"] = run_program(Program.from_json(task), None, start=run_in_processes)
+            except Exception as error:  # noqa: BLE001 - of the user's code too: the trial's failure
+                outcome["failure"] = f"{type(error).__name__}: {error}"
+        for path in source:  # Spark runs further tasks in this process, whose sources may be others
+            sys.modules.pop(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), None)
+        yield pd.DataFrame({"outcome": [json.dumps(outcome)]})
 
 
 def _session() -> Any:

@@ -15,22 +15,27 @@ import contextlib
 import json
 import math
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import load_manifest
 from smalti.errors import MissingDependency, SchemaError, SmaltiError, TrainingError
 from smalti.storage import Store, open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
+from smalti.torch.train.launchers.processes import run_in_processes
 from smalti.torch.train.launchers.program import Program
+from smalti.torch.train.launchers.start import run_program
+from smalti.torch.train.life import StopSignal
 from smalti.torch.train.run.events import Event, OnEvent
 from smalti.torch.train.run.store import LocalRun, StoreRun, opened_run
 from smalti.torch.tuning.results import CONTINUES, FAILURE, RUN_DIR, StudyResult, result_of, trials_of
 from smalti.torch.tuning.space import Dimension, StudyOptions, parse_space, with_params
-from smalti.torch.tuning.trial_process import GRACE_SECONDS, TrialProcess
 
 if TYPE_CHECKING:
     import optuna
@@ -39,34 +44,15 @@ if TYPE_CHECKING:
 
 RESULT_FILE = "study.json"
 _POLL_SECONDS = 0.1
+_GRACE_SECONDS = 25.0  # for trials to end after they were asked to
+_GRACE_OF_RANKS = 20.0  # of these, at most, before processes are killed
+_KILL_SECONDS = 60.0  # longest wait for one that is ended after that
 _MAX_LIVES = 3  # of one trial, whose conductor is killed each time
 _MAX_FAILURE = 2000  # characters of a reason that are kept
 _WARM_UP_TRIALS = 3  # before the median is one
 _SEED_STEP = 1_000_003
 _KEPT = "smalti"
 """Attribute of a study with what must not change while it lasts."""
-
-
-class RunningTrial(Protocol):
-    """A trial that runs somewhere."""
-
-    result: dict[str, Any] | None
-
-    @property
-    def failure(self) -> str:
-        """The reason why an ended trial has no result."""
-
-    def events(self) -> Iterator[Event]:
-        """Return the events since the last call."""
-
-    def has_ended(self) -> bool:
-        """Return whether the trial is over and all its events are here."""
-
-    def stop(self) -> None:
-        """Ask the trial to end."""
-
-    def kill(self) -> None:
-        """End the trial now; blocks until it has ended."""
 
 
 def hyperparameter_study(
@@ -252,27 +238,94 @@ class Conductor:
             self.on_event(event)
 
 
-def _end(running: list[RunningTrial]) -> None:
+def _end(running: "list[RunningTrial]") -> None:
     """End trials, first by asking; blocks until they have ended."""
     for each in running:
         each.stop()
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline and not all(each.has_ended() for each in running):
         time.sleep(_POLL_SECONDS)
     for each in running:
         each.kill()
 
 
-def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> RunningTrial:
+def _started(options: StudyOptions, program: Program, environment: Mapping[str, str]) -> "RunningTrial":
+    stop = StopSignal()
     if options.trials_on == "inline":
-        from smalti.torch.tuning.trial_process import InlineTrial
-
-        return InlineTrial(program)
+        return RunningTrial(partial(run_program, program), partial(stop.request, "SIGTERM"), inline=stop)
     if options.trials_on == "spark":
-        from smalti.torch.tuning.spark_trial import SparkTrial
+        from smalti.torch.tuning.spark_trial import SparkTask
 
-        return SparkTrial(program, environment)
-    return TrialProcess(program.to_json(), environment)
+        task = SparkTask(program, environment)
+        return RunningTrial(task.run, task.cancel)
+    grace = min(program.config.grace_seconds, _GRACE_OF_RANKS)
+    program = replace(program, config=replace(program.config, grace_seconds=grace))
+    start = partial(run_in_processes, stop=stop, environment=environment)
+    return RunningTrial(partial(run_program, program, start=start), partial(stop.request, "SIGTERM"))
+
+
+class _StoppedError(Exception):
+    """The trial was asked to end."""
+
+
+class RunningTrial:
+    """A trial that a thread of this process runs and watches.
+
+    Args:
+        run: runs it, calls a function with its events, and returns the result.
+        stop: asks it to end; from any thread, and perhaps more than once.
+        inline: of a trial in this process, which waits after each event, and ends there if this is requested.
+    """
+
+    def __init__(
+        self, run: Callable[[OnEvent], dict[str, Any]], stop: Callable[[], None], inline: StopSignal | None = None
+    ) -> None:
+        self.result: dict[str, Any] | None = None
+        self.failure = ""
+        """The reason why an ended trial has no result."""
+        self._ask, self._inline = stop, inline
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._handled = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(run,), name="smalti-trial", daemon=True)
+        self._thread.start()
+
+    def events(self) -> Iterator[Event]:
+        """Return the events since the last call."""
+        while not self._events.empty():
+            yield self._events.get()
+            self._handled.release()
+
+    def has_ended(self) -> bool:
+        """Return whether the trial is over and all its events are here."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask the trial to end."""
+        self._ask()
+        self._handled.release()
+
+    def kill(self) -> None:
+        """Ask again, and wait until the trial has ended: its processes were killed, and a thread cannot be."""
+        if not self.has_ended():
+            self.stop()
+        self._thread.join(_KILL_SECONDS)
+
+    def _run(self, run: Callable[[OnEvent], dict[str, Any]]) -> None:
+        try:
+            self.result = run(self._hear)
+        except _StoppedError:
+            self.failure = "it was stopped"
+        except Exception as error:  # noqa: BLE001 - the function's own, or Spark's: the trial's failure
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def _hear(self, event: Event) -> None:
+        if event["event"] == "output":
+            return
+        self._events.put(event)
+        if self._inline is not None:
+            self._handled.acquire(timeout=_GRACE_SECONDS)
+            if self._inline.requested:
+                raise _StoppedError
 
 
 def _base_program(trained: Any, config: Any, options: StudyOptions, run: Mapping[str, Any]) -> Program:

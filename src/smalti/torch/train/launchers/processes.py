@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,8 +60,20 @@ runpy.run_module("smalti.torch.train.launchers.processes", run_name="__main__", 
 """
 
 
-def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
+def run_in_processes(
+    program: Program,
+    on_event: OnEvent | None = None,
+    *,
+    stop: StopSignal | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run with `num_processes` child processes of this one, and return the result; blocks until all have ended.
+
+    Args:
+        program: the program.
+        on_event: called with the events of the run, and the output of the processes.
+        stop: stops the run when it is requested, also from other threads.
+        environment: variables of the processes, beside those of this one.
 
     Raises:
         TrainingError: a rank failed; the message names it and holds its last lines.
@@ -74,10 +86,10 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
         store = meeting_store(None, config, config.num_processes)
         scratch = None if run.path == config.local_run_dir else str(run.path)
         task = {"program": program.to_json(), "port": store.port, "parent": os.getpid(), "scratch": scratch}
-        with StopSignal() as stop, _started(config, json.dumps(task)) as ranks:
+        with stop or StopSignal() as stopping, _started(config, json.dumps(task), environment or {}) as ranks:
             while any(rank.process.poll() is None for rank in ranks):
                 _deliver(ranks, tail, on_event)
-                if stop.requested:
+                if stopping.requested:
                     _stop(ranks, grace_seconds=config.grace_seconds)
                     _mark_hung(ranks)
                     break
@@ -89,7 +101,7 @@ def run_in_processes(program: Program, on_event: OnEvent | None = None) -> dict[
         del store  # an error below would hold it, with its thread, as long as its traceback is kept
         _deliver(ranks, tail, on_event)
         if failed is not None:
-            raise failed.as_error(config, was_stopped=stop.requested)
+            raise failed.as_error(config, was_stopped=stopping.requested)
         return read_result(run.path)
 
 
@@ -156,12 +168,12 @@ class _Rank:
 
 
 @contextlib.contextmanager
-def _started(config: RunConfig, task: str) -> Iterator[list[_Rank]]:
+def _started(config: RunConfig, task: str, environment: Mapping[str, str]) -> Iterator[list[_Rank]]:
     """Start the child processes with their task, and end them all when the body ends, for whatever reason."""
     ranks: list[_Rank] = []
     try:
         for number in range(config.num_processes):
-            ranks.append(_start(number, config.num_processes, task))  # noqa: PERF401 - those started must be ended if a later one fails
+            ranks.append(_start(number, config.num_processes, task, environment))  # noqa: PERF401 - those started must be ended if a later one fails
         yield ranks
     except BaseException:
         _end(ranks, grace_seconds=config.grace_seconds)
@@ -170,10 +182,11 @@ def _started(config: RunConfig, task: str) -> Iterator[list[_Rank]]:
         _end(ranks, grace_seconds=0.0)
 
 
-def _start(number: int, count: int, task: str) -> _Rank:
-    environment = {
+def _start(number: int, count: int, task: str, environment: Mapping[str, str]) -> _Rank:
+    variables = {
         **waiting_of_threads(os.environ),
         **os.environ,
+        **environment,
         "RANK": str(number),
         "WORLD_SIZE": str(count),
         "LOCAL_RANK": str(number),
@@ -184,7 +197,7 @@ def _start(number: int, count: int, task: str) -> _Rank:
     }
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", _BOOT, str(os.getpid())],
-        env=environment,
+        env=variables,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -105,7 +105,7 @@ def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str
         TrainingError: a rank failed; the message names it and holds the end of its traceback.
     """
     options = options_of(program.config)
-    with _storage_options_in_environment(options):  # which the child processes inherit
+    with variables_set({_STORAGE_OPTIONS_VARIABLE: options}):  # which the child processes inherit
         return _run(program, on_event, is_local=True)
 
 
@@ -200,16 +200,18 @@ def _distributor(config: RunConfig, session: Any, *, is_local: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _storage_options_in_environment(options: str) -> Iterator[None]:
-    before = os.environ.get(_STORAGE_OPTIONS_VARIABLE)
-    os.environ[_STORAGE_OPTIONS_VARIABLE] = options
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables in the body."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_STORAGE_OPTIONS_VARIABLE, None)
-        else:
-            os.environ[_STORAGE_OPTIONS_VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _as_error(config: RunConfig, error: Exception, attempt: str) -> TrainingError:

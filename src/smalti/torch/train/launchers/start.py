@@ -114,8 +114,13 @@ def launch(
     ]
 
 
-def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
+def run_program(program: Program, on_event: OnEvent | None, *, start: "Start | None" = None) -> dict[str, Any]:
     """Run a program with the launcher of its configuration, and return the result as JSON values.
+
+    Args:
+        program: the program.
+        on_event: called with the events of the run.
+        start: a launcher in place of that of the configuration.
 
     Raises:
         SmaltiError: as `train` and `launch` do.
@@ -131,10 +136,10 @@ def run_program(program: Program, on_event: OnEvent | None) -> dict[str, Any]:
         )
     if launcher.starts_processes and config.preflight:
         check_places(config)
-    start: Any = find_named(launcher.function, field="launcher")
+    chosen: Any = start or find_named(launcher.function, field="launcher")
     try:
         with tracked(config, program.argument, on_event) as hear:
-            return run_with_restarts(start, program, hear)
+            return run_with_restarts(chosen, program, hear)
     except KeyboardInterrupt:
         _log.warning("interrupted; %s", _how_to_go_on(config))
         raise
