@@ -287,7 +287,8 @@ class SampleNeeds(Needs):
         options = MosaicOptions(
             plan.canonical_nodes, order.seed, shuffle=True, block_size=plan.block_size, initial_hosts=plan.fleet.hosts
         )
-        work = Work(weigh_streams(sizes), options, WorldShape.of(world, workers=1, batch_size=batch_size))
+        shape = WorldShape(world.num_hosts, world.ranks_on_host, 1, batch_size)
+        work = Work(weigh_streams(sizes), options, shape)
         return WorkReading(this_pass, sizes, batch_size, OrderOptions(tail="short"), work=work)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from smalti.catalog import Manifest
 from smalti.images import encode_jpeg
-from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files
+from smalti.spark import reshard
+from smalti.spark.reshard import Recipe, SourceFile, convert_files, reshard_files
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import WriteOptions
 from smalti_dagster.checks.sums import (
     KEPT,
     MODULUS,
@@ -69,12 +70,19 @@ class Pictures:
             attempt, batches = Attempt.new(0), frame.rows.select(list(plan.input.names)).to_batches()
             return [(attempt, convert_files(plan, recipe.path_column, iter(batches), attempt))]
 
-        options = WriteOptions(
-            columns=COLUMNS, compression=None, size_limit=3_000, partition_by="split", mode="overwrite"
-        )
         files = [SourceFile(path, str(number)) for path, number in self.numbers.items()]
-        conversion: Any = FileConversion(None, prepare, convert)  # type: ignore[arg-type]  # no session is needed
-        return bring_up_to_date(self.store, Recipe("one", "path", options), files, conversion)
+        with patch.object(reshard, "_convert_by_tasks", convert):
+            return reshard_files(
+                None,  # type: ignore[arg-type]  # no session is needed
+                files,
+                self.store,  # type: ignore[arg-type]
+                prepare=prepare,
+                recipe="one",
+                columns=COLUMNS,
+                compression=None,
+                size_limit=3_000,
+                partition_by="split",
+            )
 
     @property
     def expected(self) -> dict[str, SplitSums]:

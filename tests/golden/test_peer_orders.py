@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.order import (
     PARTITIONS,
     SHUFFLES,
     MosaicOptions,
     WorldShape,
-    partition_ids,
     plan_mosaic_epoch,
     sample_counts,
     shuffled_ids,
@@ -20,6 +20,7 @@ from smalti.compat.streaming.order import (
 )
 from smalti.errors import CursorError
 from smalti.order.mixture import BATCHINGS, SAMPLINGS, StreamWeight
+from tests.compat.streaming.mosaic_worlds import partition_ids
 from tests.peer_program import fork_alone
 from tests.seeds import seed_of, sized
 
@@ -189,10 +190,10 @@ def streams_of(case):
 
 
 def plan_of(case):
-    world = WorldShape(case["num_nodes"], case["ranks_per_node"], case["workers_per_rank"], case["batch_size"])
+    world = World(case["num_nodes"], case["ranks_per_node"], 1, 0).replicate(case["replication"] or 1)
     return plan_mosaic_epoch(
         streams_of(case),
-        world.replicated(case["replication"] or 1),
+        WorldShape(world.num_nodes, world.ranks_per_node, case["workers_per_rank"], case["batch_size"]),
         options=MosaicOptions(
             canonical_nodes=case["num_canonical_nodes"],
             seed=case["shuffle_seed"],

@@ -13,20 +13,36 @@ from typing import TYPE_CHECKING
 from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
-    from smalti.java import detect_java
-    from smalti.sources.archive import FLOWER_PHOTOS, ArchiveLimits, describe_archive, fetch_archive, is_archive
-    from smalti.sources.image_folder import ImageFile, ImageFolder, list_images
-    from smalti.spark.added_columns import add_columns, drop_columns
-    from smalti.spark.image_set import reshard_images
-    from smalti.spark.mds import register
-    from smalti.spark.prepare import PrepareOptions, prepare_images
-    from smalti.spark.prepared.rows import read_prepared
-    from smalti.spark.prepared.table import PreparedFiles, PreparedTable, load_prepared, prepared_files
-    from smalti.spark.prepared.update import PreparedUpdate, find_prepared, update_prepared
-    from smalti.spark.reshard import SourceFile, reshard_files
-    from smalti.spark.session import SparkOptions, build_session, hadoop_settings
-    from smalti.spark.writing.dataframe import dataframe_to_mds
-    from smalti.writer.tables.transform import Transform
+    from smalti.java import detect_java as detect_java
+    from smalti.sources.archive import FLOWER_PHOTOS as FLOWER_PHOTOS
+    from smalti.sources.archive import ArchiveLimits as ArchiveLimits
+    from smalti.sources.archive import describe_archive as describe_archive
+    from smalti.sources.archive import fetch_archive as fetch_archive
+    from smalti.sources.archive import is_archive as is_archive
+    from smalti.sources.image_folder import ImageFile as ImageFile
+    from smalti.sources.image_folder import ImageFolder as ImageFolder
+    from smalti.sources.image_folder import list_images as list_images
+    from smalti.spark.added_columns import add_columns as add_columns
+    from smalti.spark.added_columns import drop_columns as drop_columns
+    from smalti.spark.image_set import reshard_images as reshard_images
+    from smalti.spark.mds import register as register
+    from smalti.spark.prepare import PrepareOptions as PrepareOptions
+    from smalti.spark.prepare import prepare_images as prepare_images
+    from smalti.spark.prepared.rows import read_prepared as read_prepared
+    from smalti.spark.prepared.table import PreparedFiles as PreparedFiles
+    from smalti.spark.prepared.table import PreparedTable as PreparedTable
+    from smalti.spark.prepared.table import load_prepared as load_prepared
+    from smalti.spark.prepared.table import prepared_files as prepared_files
+    from smalti.spark.prepared.update import PreparedUpdate as PreparedUpdate
+    from smalti.spark.prepared.update import find_prepared as find_prepared
+    from smalti.spark.prepared.update import update_prepared as update_prepared
+    from smalti.spark.reshard import SourceFile as SourceFile
+    from smalti.spark.reshard import reshard_files as reshard_files
+    from smalti.spark.session import SparkOptions as SparkOptions
+    from smalti.spark.session import build_session as build_session
+    from smalti.spark.session import hadoop_settings as hadoop_settings
+    from smalti.spark.writing.dataframe import dataframe_to_mds as dataframe_to_mds
+    from smalti.writer.tables.transform import Transform as Transform
 
 _HOMES = {
     "ArchiveLimits": ".sources.archive",
@@ -60,37 +76,6 @@ _HOMES = {
     "reshard_images": "image_set",
     "update_prepared": "prepared.update",
 }
-__all__ = [
-    "FLOWER_PHOTOS",
-    "ArchiveLimits",
-    "ImageFile",
-    "ImageFolder",
-    "PrepareOptions",
-    "PreparedFiles",
-    "PreparedTable",
-    "PreparedUpdate",
-    "SourceFile",
-    "SparkOptions",
-    "Transform",
-    "add_columns",
-    "build_session",
-    "dataframe_to_mds",
-    "detect_java",
-    "drop_columns",
-    "describe_archive",
-    "fetch_archive",
-    "is_archive",
-    "list_images",
-    "find_prepared",
-    "hadoop_settings",
-    "load_prepared",
-    "prepare_images",
-    "prepared_files",
-    "read_prepared",
-    "register",
-    "reshard_files",
-    "reshard_images",
-    "update_prepared",
-]
+__all__ = [*sorted(_HOMES)]  # noqa: PLE0604 -- all of them are strings
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

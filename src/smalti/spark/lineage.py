@@ -21,11 +21,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from smalti.errors import CatalogError, StoreNotFound
+from smalti.spark.tasks import settings_by_default
 from smalti.storage.redact import redact
 from smalti.writer.tables.versions import derive_write_id
 
@@ -79,8 +80,8 @@ _NEUTRAL_SETTINGS = (
     "spark.sql.debug.", "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.extensions",
 )  # fmt: skip
 """Prefixes of settings that change how rows are computed, but not which rows."""
-_PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-_LISTING_TASKS = "64"  # Spark starts one task per file by default, which costs the server 8 ms per file; 64 cost 1 ms
+_LISTING_TASKS = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "64"}
+"""Spark starts one task per file by default, which costs the server 8 ms per file; 64 cost 1 ms."""
 _FILES_PER_REQUEST = 5_000  # 1 MB of paths
 _GLOB = re.compile(r"([\\*?{}\[\]])")
 _ESCAPED = re.compile(r"\\([\\*?{}\[\]])")
@@ -341,7 +342,7 @@ def list_files(df: "DataFrame") -> FileList:
         PySparkException: The server cannot list them.
     """
     names = sorted({unquote(name) for name in df.inputFiles()})
-    with _limited_listing_tasks(df.sparkSession):
+    with settings_by_default(df.sparkSession, _LISTING_TASKS):
         parts = (names[begin : begin + _FILES_PER_REQUEST] for begin in range(0, len(names), _FILES_PER_REQUEST))
         return [file for part in parts for file in _list(df.sparkSession, part)]
 
@@ -360,23 +361,6 @@ def _list(spark: "SparkSession", names: Sequence[str]) -> FileList:
         path = _ESCAPED.sub(r"\1", gone[1])
         raise StoreNotFound(f"{redact(path)} is gone", path=path) from error
     return [(row["path"], row["length"], str(row["time"])) for row in rows]
-
-
-@contextmanager
-def _limited_listing_tasks(spark: "SparkSession") -> Iterator[None]:
-    """Limit the tasks that list files inside the block, unless the session has a limit of its own."""
-    from pyspark.errors import PySparkException
-
-    if spark.conf.get(_PARALLELISM, None) is not None:
-        yield
-        return
-    with suppress(PySparkException):  # best effort: the session may not permit the setting
-        spark.conf.set(_PARALLELISM, _LISTING_TASKS)
-    try:
-        yield
-    finally:
-        with suppress(PySparkException):
-            spark.conf.unset(_PARALLELISM)
 
 
 def plan_digest(nodes: Sequence[Mapping[str, Any]], text: str, *, about: Mapping[str, Any]) -> str | None:

@@ -218,8 +218,11 @@ def reshard_files(  # noqa: PLR0913  these names are the documented interface
     store = open_store(out, storage_options)
     if erased not in ("refuse", "skip", "convert"):
         raise ArgumentError(f"`erased` is {erased!r}, expected refuse, skip or convert")
-    conversion = FileConversion(spark, prepare, _convert_by_tasks, erased)
-    return bring_up_to_date(store, Recipe(recipe, path_column, options), files, conversion)
+    fingerprints, known = _fingerprints(files), Recipe(recipe, path_column, options)
+    base = _find_base(store, known)
+    if base.manifest is not None and base.holds(fingerprints):
+        return base.manifest
+    return _Resharding(store, known, base, fingerprints).run(spark, prepare, erased)
 
 
 def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: Recipe) -> Answers:
@@ -230,26 +233,6 @@ def _convert_by_tasks(frame: "DataFrame | LocalFrame", plan: WritePlan, recipe: 
         return [(attempt, work((batch.select(names) for batch in frame.batches), attempt))]
     require_reach(frame.sparkSession, plan.store)
     return run_tasks(select_inputs(frame, plan.input), work)
-
-
-@dataclass(frozen=True)
-class FileConversion:
-    """The functions that make rows of files, and shards of rows."""
-
-    spark: "SparkSession | Start"
-    prepare: Prepare
-    convert: Callable[["DataFrame | LocalFrame", WritePlan, Recipe], Answers]
-    erased: Erased = "refuse"
-    """The treatment of new and changed files of which samples were deleted."""
-
-
-def bring_up_to_date(store: Store, recipe: Recipe, files: Sequence[SourceFile], conversion: FileConversion) -> Manifest:
-    """Do what `reshard_files` documents, with any conversion."""
-    fingerprints = _fingerprints(files)
-    base = _find_base(store, recipe)
-    if base.manifest is not None and base.holds(fingerprints):
-        return base.manifest
-    return _Resharding(store, recipe, base, fingerprints).run(conversion)
 
 
 def _fingerprints(files: Sequence[SourceFile]) -> dict[str, str]:
@@ -356,25 +339,25 @@ class _Resharding:
     base: Base
     fingerprints: Mapping[str, str]
 
-    def run(self, conversion: FileConversion) -> Manifest:
+    def run(self, spark: "SparkSession | Start", prepare: Prepare, erased: Erased) -> Manifest:
         """Convert, copy, publish."""
         before = self.base.sources.fingerprints if self.base.sources is not None else {}
         gone = {path for path, mark in before.items() if self.fingerprints.get(path) != mark}
         changed = [path for path, mark in self.fingerprints.items() if before.get(path) != mark]
-        fresh = self._without_erased(changed, conversion.erased)
+        fresh = self._without_erased(changed, erased)
         kept, surviving = self._divide(gone)
-        frame = conversion.prepare(conversion.spark, fresh) if fresh else None
+        frame = prepare(spark, fresh) if fresh else None
         write_id = new_write_id()
         rows, output = self._columns(frame) if frame is not None else (InputRows(()), OutputColumns())
         plan = WritePlan(self.store, write_id, self.recipe.options.shard_options, rows, output)
         markers.begin(self.store, write_id)
-        copied = _copy_surviving(conversion.spark, plan, surviving)
-        converted = conversion.convert(frame, plan, self.recipe) if frame is not None else []
+        copied = _copy_surviving(spark, plan, surviving)
+        converted = _convert_by_tasks(frame, plan, self.recipe) if frame is not None else []
         _check_paths(converted, fresh)
         parts = _parts(copied, converted)
         schema = self._schema(output, parts, kept)
         joins = find_runs(parts)
-        packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(conversion.spark)))
+        packed = Packed(parts, joins, join_runs(plan, joins, join_on_executors(spark)))
         runs = self._runs(gone, kept, surviving, converted, packed.shards)
         row_hash = self._row_hash(copied, converted)
         sources = SourceRecord(SourceTable(self.fingerprints, runs), self.recipe.digest, row_hash)

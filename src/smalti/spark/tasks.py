@@ -23,7 +23,7 @@ import os
 import platform
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -267,7 +267,7 @@ def run_on_rows(
 
 def _collect_answers(df: "DataFrame", work: TaskFunction, *, as_pandas: bool = False) -> Answers:
     task = encode_errors(task_of(work, as_pandas=as_pandas))
-    with decode_errors(), _small_batches(df.sparkSession):
+    with decode_errors(), settings_by_default(df.sparkSession, ARROW_BATCHES):
         mapped = df.mapInPandas(task, _ANSWER_FOR_SPARK) if as_pandas else df.mapInArrow(task, _ANSWER_FOR_SPARK)
         rows = mapped.collect()
     return one_answer_each([(Attempt(row["task"], row["attempt"]), json.loads(row["answer"])) for row in rows])
@@ -368,23 +368,29 @@ def _this_attempt() -> Attempt:
     return Attempt.new(context.partitionId())
 
 
-def limit_batches(spark: "SparkSession") -> list[str]:
-    """Limit the Arrow batches of a session; existing limits are kept. Return the settings that were changed."""
-    changed = [name for name in ARROW_BATCHES if spark.conf.get(name, None) is None]
-    for name in changed:
-        spark.conf.set(name, ARROW_BATCHES[name])
+def set_by_default(spark: "SparkSession", settings: Mapping[str, str]) -> list[str]:
+    """Set those settings that the session has not, as far as it permits that; return their names."""
+    from pyspark.errors import PySparkException
+
+    changed = [name for name in settings if spark.conf.get(name, None) is None]
+    with contextlib.suppress(PySparkException):
+        for name in changed:
+            spark.conf.set(name, settings[name])
     return changed
 
 
 @contextlib.contextmanager
-def _small_batches(spark: "SparkSession") -> Iterator[None]:
-    """Limit Arrow batches inside the block, on sessions that this library did not start; existing limits are kept."""
-    changed = limit_batches(spark)
+def settings_by_default(spark: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    """Have settings inside the block on a session that has none of its own for them."""
+    from pyspark.errors import PySparkException
+
+    changed = set_by_default(spark, settings)
     try:
         yield
     finally:
-        for name in changed:
-            spark.conf.unset(name)
+        with contextlib.suppress(PySparkException):
+            for name in changed:
+                spark.conf.unset(name)
 
 
 def require_frame(frame: Any, what: str, *, is_set: bool = False) -> None:

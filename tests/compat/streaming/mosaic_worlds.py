@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, MosaicOptions, WorldShape, weigh_streams
+from smalti.compat.streaming.order.partition import all_ids, make_partition
 from smalti.order.mixture import BATCHINGS, StreamWeight
 from smalti.world import World
 
@@ -31,6 +32,12 @@ def mosaic_cases(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=
     sizes = draw(st.lists(st.lists(st.integers(1, 12), min_size=4, max_size=12), min_size=1, max_size=most_streams))
     weights = [StreamWeight(repeat=draw(st.sampled_from([1, 2, 1.5]))) for _ in sizes]
     return draw(shapes), options, weigh_streams(sizes, weights)
+
+
+def partition_ids(algorithm, num_samples, shape, **options):
+    """Return MosaicML's whole partition: hosts, ranks of a host, workers of a rank, batches, batch size."""
+    partition = make_partition(algorithm, num_samples, shape, **options)
+    return all_ids(partition, shape, partition.start, partition.num_steps)
 
 
 def rank_of(shape, rank):

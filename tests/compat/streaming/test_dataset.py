@@ -177,10 +177,10 @@ def rejected(**options):
             rejected(batching_method="x"),
             "Must be one of `random`, `stratified`, `per_stream`, or `device_per_stream`.",
         ),
-        (lambda _: get_sampling([4], -1, 1, 0, 0, True), "`choose` must be a non-negative integer, but got: -1"),
-        (lambda _: get_sampling([4], 1, 0, 0, 0, True), "`granularity` must be a positive integer, but got: 0"),
-        (lambda _: get_sampling([4], 1, 1, -1, 0, True), "`seed` must be a non-negative integer, but got: -1"),
-        (lambda _: get_sampling([4], 1, 1, 0, -1, True), "`epoch` must be a non-negative integer, but got: -1"),
+        (lambda _: get_sampling([4], -1, 1, 0, 0, True), "`choose` must be at least 0, found -1"),
+        (lambda _: get_sampling([4], 1, 0, 0, 0, True), "`granularity` must be at least 1, found 0"),
+        (lambda _: get_sampling([4], 1, 1, -1, 0, True), "`seed` must be at least 0, found -1"),
+        (lambda _: get_sampling([4], 1, 1, 0, -1, True), "`epoch` must be at least 0, found -1"),
     ],
 )
 def test_arguments_out_of_range_have_mosaicmls_messages(remote, call, text):

@@ -8,12 +8,12 @@ from smalti.compat.streaming.order import (
     SHUFFLES,
     MosaicOptions,
     WorldShape,
-    partition_ids,
     plan_mosaic_epoch,
     sample_counts,
     shuffled_ids,
     weigh_streams,
 )
+from tests.compat.streaming.mosaic_worlds import partition_ids
 
 # Shards of 5, 7, 4 and 6 samples, 2 canonical nodes, seed 9176, epoch 0, blocks of 8; written by MosaicML on numpy 2.1.
 BY_SHUFFLE = {

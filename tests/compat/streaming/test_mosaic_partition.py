@@ -7,37 +7,32 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import PARTITIONS, WorldShape, partition_ids
+from smalti.compat.streaming.order import PARTITIONS, WorldShape
 from smalti.compat.streaming.order.partition import CanonicalOrder
 from smalti.errors import CursorError, WorldMismatch
-from smalti.world import World
-from tests.compat.streaming.mosaic_worlds import shapes
+from tests.compat.streaming.mosaic_worlds import partition_ids, shapes
 
 
 def canonical(num_samples, nodes, hosts=1):
     order = CanonicalOrder(num_samples, nodes, hosts)
-    places = np.arange(len(order))
-    return order.ids_at(places).tolist(), order.is_repeat(places).tolist()
+    return order.ids_at(np.arange(len(order))).tolist()
 
 
 def test_canonical_nodes_take_turns_and_short_ones_repeat_their_last_id():
     """The table in the module's docstring: nodes of 5, 6, 5 and 6 ids."""
-    ids, repeats = canonical(22, 4)
+    ids = canonical(22, 4)
     assert ids[:8] == [0, 5, 11, 16, 1, 6, 12, 17]
     assert ids[16:] == [4, 9, 15, 20, 4, 10, 15, 21]
-    assert [place for place, repeat in enumerate(repeats) if repeat] == [20, 22]
 
 
 def test_rows_are_added_until_the_hosts_of_a_node_share_it_evenly():
     """One node, 4 hosts, 10 ids: 2 more, from 4 + 1 ids before."""
-    ids, repeats = canonical(10, 1, hosts=4)
-    assert ids == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 6]
-    assert repeats == [False] * 10 + [True] * 2
+    assert canonical(10, 1, hosts=4) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 5, 6]
 
 
 def test_fewer_ids_than_canonical_nodes_are_repeated_in_turn():
-    assert canonical(3, 4) == ([0, 1, 2, 0], [False, False, False, True])
-    assert canonical(2, 2, hosts=4) == ([0, 0, 1, 1], [False, True, False, True])
+    assert canonical(3, 4) == [0, 1, 2, 0]
+    assert canonical(2, 2, hosts=4) == [0, 0, 1, 1]
 
 
 def test_too_few_ids_for_the_hosts_of_a_node_are_refused_as_by_mosaicml():
@@ -138,23 +133,3 @@ def test_an_argument_out_of_range_is_named(arguments, message):
 def test_a_shape_with_a_zero_is_refused(name):
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1, found 0"):
         WorldShape(**{name: 0})
-
-
-def test_a_shape_is_that_of_a_world():
-    world = World(rank=5, num_ranks=6, host=2, num_hosts=3, host_rank=1, ranks_on_host=2)
-    assert WorldShape.of(world, workers=0, batch_size=7) == WorldShape(3, 2, 1, 7)
-    assert WorldShape(3, 2, 1, 7).global_batch == 42
-
-
-def test_replica_groups_count_as_ranks():
-    """As MosaicML's world: 4 hosts of 2; groups of 4 ranks are one host of 2, groups of 8 one host of 1."""
-    assert WorldShape(4, 2).replicated(1) == WorldShape(4, 2)
-    assert WorldShape(4, 2).replicated(2) == WorldShape(2, 2)
-    assert WorldShape(4, 2).replicated(4) == WorldShape(1, 2)
-    assert WorldShape(4, 2).replicated(8) == WorldShape(1, 1)
-
-
-@pytest.mark.parametrize("replication", [0, 3])
-def test_a_replication_that_does_not_divide_the_ranks_is_refused(replication):
-    with pytest.raises(WorldMismatch, match=f"`replication` is {replication}, expected a divisor of the 8 ranks"):
-        WorldShape(4, 2).replicated(replication)

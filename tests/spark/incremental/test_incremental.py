@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +29,14 @@ from smalti.catalog.verify import open_checked
 from smalti.errors import CatalogError, CommitConflict, IndexFileError, SchemaError, SmaltiError
 from smalti.format import FileInfo, Schema, ShardInfo
 from smalti.sources.image_folder import list_images
+from smalti.spark import reshard
 from smalti.spark.added_columns import add_columns
 from smalti.spark.image_set import reshard_images, source_files
 from smalti.spark.prepare import PrepareOptions
-from smalti.spark.reshard import FileConversion, Recipe, SourceFile, bring_up_to_date, convert_files, reshard_files
+from smalti.spark.reshard import SourceFile, convert_files, reshard_files
 from smalti.storage import open_store
 from smalti.writer import MDSWriter, delete
 from smalti.writer.tables.attempts import Attempt
-from smalti.writer.tables.plan import WriteOptions
 from tests import seeds
 from tests.spark.photos import put
 from tests.stores import MemoryStore
@@ -95,18 +96,21 @@ class Converter:
         return answers
 
     def run(self, store, *, size_limit=400, recipe="one", columns=None, erased="refuse"):
-        options = WriteOptions(
-            columns=columns or {"path": "str", "number": "int32", "text": "str"},
-            compression=None,
-            size_limit=size_limit,
-            partition_by="split",
-            mode="overwrite",
-        )
         files = [SourceFile(path, str(content)) for path, content in self.content.items()]
         self.asked = []
-        return bring_up_to_date(
-            store, Recipe(recipe, "path", options), files, FileConversion(None, self.prepare, self.convert, erased)
-        )
+        with patch.object(reshard, "_convert_by_tasks", self.convert):
+            return reshard_files(
+                None,
+                files,
+                store,
+                prepare=self.prepare,
+                recipe=recipe,
+                columns=columns or {"path": "str", "number": "int32", "text": "str"},
+                compression=None,
+                size_limit=size_limit,
+                partition_by="split",
+                erased=erased,
+            )
 
 
 SCHEMA_ARROW = pa.schema([("path", pa.string()), ("number", pa.int32()), ("text", pa.string()), ("split", pa.string())])
@@ -393,7 +397,7 @@ def test_a_path_column_that_is_not_stored_is_refused():
     with pytest.raises(SchemaError, match="must hold the path of each row's file in column 'path'"):
         small_set(2, columns={"number": "int32"})
     with pytest.raises(ValueError, match="names 1 paths more than once"):
-        bring_up_to_date(MemoryStore(), Recipe(1, "path", WriteOptions()), [SourceFile("a", "1")] * 2, None)
+        reshard_files(None, [SourceFile("a", "1")] * 2, MemoryStore(), prepare=None, recipe=1)
 
 
 def image_rows(out, manifest):

@@ -13,12 +13,18 @@ from smalti.spark.prepare import PrepareOptions, prepare_file
 from smalti.spark.prepared.parts import write_prepared_rows
 from smalti.spark.prepared.rows import read_labelled
 from smalti.spark.prepared.table import PreparedTable
-from smalti.spark.prepared.update import PreparedUpdate, bring_up_to_date
+from smalti.spark.prepared.update import PreparedUpdate, _Update
 from smalti.storage import Store, open_store
 from smalti.writer.tables.attempts import Attempt
 from tests.stores import MemoryStore
 
 OPTIONS = PrepareOptions(size=16, validation_fraction=0.25)
+
+
+def bring_up_to_date(store, folder, options, prepare) -> PreparedUpdate:
+    """Do what `update_prepared` does, with any function that prepares files."""
+    update = _Update(store, folder, options)
+    return update.find() or update.run(prepare, None)
 
 
 @dataclass

@@ -12,11 +12,11 @@ from smalti.sources.image_folder import list_images
 from smalti.spark.prepare import PrepareOptions
 from smalti.spark.prepared.rows import images_of_classes
 from smalti.spark.prepared.table import FILES, load_prepared, prepared_files
-from smalti.spark.prepared.update import bring_up_to_date, find_prepared
+from smalti.spark.prepared.update import find_prepared
 from smalti.storage import LocalStore
 from smalti.writer import MDSWriter
 from tests.spark.photos import put
-from tests.spark.prepared.preparer import OPTIONS, Preparer, photo, rows_of
+from tests.spark.prepared.preparer import OPTIONS, Preparer, bring_up_to_date, photo, rows_of
 from tests.stores.memory import Killed
 
 ROOT = Path(__file__).parents[3]

@@ -14,10 +14,9 @@ from smalti.catalog.retention.sweep import Why
 from smalti.errors import CatalogError, VersionNotFound
 from smalti.sources.image_folder import list_images
 from smalti.spark.prepared.table import load_prepared
-from smalti.spark.prepared.update import bring_up_to_date
 from smalti.storage import LocalStore
 from tests.spark.photos import put
-from tests.spark.prepared.preparer import OPTIONS, Preparer, photo, rows_of
+from tests.spark.prepared.preparer import OPTIONS, Preparer, bring_up_to_date, photo, rows_of
 from tests.stores import MemoryStore
 from tests.stores.memory import Killed
 

@@ -1,32 +1,24 @@
-"""Uploads of whole files: buffers in memory and on disk, sent once on close."""
-
-from pathlib import Path
+"""Uploads of whole files: a temporary file, sent once on close."""
 
 import pytest
 
-from smalti.storage.databricks.volumes import MEMORY_BYTES, Upload
+from smalti.storage.databricks.volumes import Upload
 
 
-@pytest.mark.parametrize(("num_bytes", "kind"), [(0, bytes), (MEMORY_BYTES, bytes), (MEMORY_BYTES + 1, Path)])
-def test_a_large_upload_is_buffered_on_disk_and_removed_afterwards(num_bytes, kind):
+def test_an_upload_is_a_file_that_is_removed_afterwards():
     sent = []
-
-    def send(contents):
-        sent.append((contents, contents.read_bytes() if isinstance(contents, Path) else contents))
-
-    with Upload(send, "k") as file:
-        file.write(bytes(num_bytes // 2))
-        file.write(memoryview(bytes(num_bytes - num_bytes // 2)))
-        assert file.tell() == num_bytes
-    [(contents, data)] = sent
-    assert isinstance(contents, kind)
-    assert data == bytes(num_bytes)
-    assert not (isinstance(contents, Path) and contents.exists())
+    with Upload(lambda path: sent.append((path, path.read_bytes())), "k") as file:
+        file.write(b"12")
+        file.write(memoryview(b"345"))
+        assert file.tell() == 5
+    [(path, data)] = sent
+    assert data == b"12345"
+    assert not path.parent.exists()
 
 
 def test_an_upload_is_sent_once_and_a_refusal_is_raised():
     sent = []
-    file = Upload(sent.append, "k")
+    file = Upload(lambda path: sent.append(path.read_bytes()), "k")
     file.write(b"1")
     file.close()
     file.close()

@@ -1,6 +1,5 @@
 """make_batch_reader: Petastorm's arguments turned into option objects, its disk cache, and the refused make_reader."""
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,7 +16,6 @@ import pyarrow as pa
 import xxhash
 
 from smalti.attributes import check_choice, whole_number, whole_or_none
-from smalti.cache.files import is_held
 from smalti.compat.petastorm.reading.batch_reader import BatchReader, ReaderOptions
 from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set
 from smalti.compat.petastorm.reading.rows import RowOptions, RowReader, kept_rows
@@ -356,29 +354,18 @@ class DiskCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         temp = self.folder / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
         with self._lock:
-            self._remove_stale()
             self._make_room(len(data))
             try:
-                with temp.open("xb") as file:
-                    with suppress(OSError):  # a file system without locks: no file is treated as stale there
-                        fcntl.flock(file, fcntl.LOCK_EX)
-                    file.write(data)
-                    file.flush()
-                    with suppress(FileNotFoundError):  # another process removed it as stale before it was locked
-                        temp.replace(self.folder / _name(key, data))
+                temp.write_bytes(data)
+                with suppress(FileNotFoundError):  # another process made room
+                    temp.replace(self.folder / _name(key, data))
             finally:
                 temp.unlink(missing_ok=True)
 
-    def _remove_stale(self) -> None:
-        """Remove temporary files of killed processes: a live one holds a lock on its file."""
-        for path in self.folder.glob(f"*{_TEMPORARY_SUFFIX}"):
-            with suppress(OSError):
-                if not is_held(path):
-                    path.unlink(missing_ok=True)
-
     def _make_room(self, num_bytes: int) -> None:
+        """Remove the oldest files, also those that killed processes have left half written."""
         files = []
-        for path in self.folder.glob(f"*{_SUFFIX}"):
+        for path in (*self.folder.glob(f"*{_SUFFIX}"), *self.folder.glob(f"*{_TEMPORARY_SUFFIX}")):
             try:
                 stat = path.stat()
             except FileNotFoundError:

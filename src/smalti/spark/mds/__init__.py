@@ -41,9 +41,10 @@ def register(spark: "SparkSession") -> None:
             package="pyspark",
             extra="spark",
         )
-    from smalti.spark.tasks import limit_batches
+    from smalti.spark.session import ARROW_BATCHES
+    from smalti.spark.tasks import set_by_default
 
-    limit_batches(spark)
+    set_by_default(spark, ARROW_BATCHES)
     spark.dataSource.register(source)
 
 

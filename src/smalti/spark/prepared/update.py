@@ -163,14 +163,6 @@ def find_prepared(
     return _Update(open_store(path, storage_options), folder, options).find()
 
 
-def bring_up_to_date(
-    store: Store, folder: ImageFolder, options: PrepareOptions, prepare: Prepare, spark: "SparkSession | None" = None
-) -> PreparedUpdate:
-    """Do what `update_prepared` documents, with any function that prepares files."""
-    update = _Update(store, folder, options)
-    return update.find() or update.run(prepare, spark)
-
-
 class _Update:
     """One update: the wanted files, and the versions there are."""
 

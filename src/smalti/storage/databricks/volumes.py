@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
@@ -32,8 +32,6 @@ STORE_RETRY_SECONDS = 2
 REQUESTS_AT_ONCE = 8
 COPY_BYTES = 8 << 20
 """Size of the pieces in which a file is copied."""
-MEMORY_BYTES = 8 << 20
-"""Largest upload that is buffered in memory; a larger one goes to a temporary file."""
 
 
 def option_names() -> set[str]:
@@ -144,26 +142,6 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return b""
         return self._api(name).read(name, start or 0, end)
 
-    def cat_ranges(
-        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
-    ) -> list[Any]:
-        """Ranges of files, several at once."""
-        if max_gap is not None:
-            raise NotImplementedError("ranges are not merged here: leave `max_gap` out")
-        starts = starts if isinstance(starts, list) else [starts] * len(paths)
-        ends = ends if isinstance(ends, list) else [ends] * len(paths)
-
-        def read(span: tuple[str, int | None, int | None]) -> Any:
-            try:
-                return self.cat_file(*span)
-            except Exception as error:
-                if on_error == "return":
-                    return error
-                raise
-
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-            return list(pool.map(read, zip(paths, starts, ends, strict=True)))
-
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; with mode="create" the server refuses to replace one."""
         name = self._strip_protocol(path)
@@ -243,7 +221,7 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode == "xb" and self.exists(path):
             raise FileExistsError(17, "is there already", path)  # `close` finds a file that is written from now on
 
-        def send(contents: bytes | Path) -> None:
+        def send(contents: Path) -> None:
             self._api(path).write(path, contents, overwrite=mode == "wb")
 
         return Upload(send, path, autocommit=options.get("autocommit", True))
@@ -284,78 +262,39 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self.rmdir(folder)
 
 
-class Upload(io.BufferedIOBase):
-    """A file that is written locally and sent whole by `close` or `commit`, because the APIs only accept whole files.
+class Upload(io.BufferedWriter):
+    """A temporary file that is sent whole by `close` or `commit`, because the APIs only accept whole files.
 
     Nothing is sent if the `with` block raises, or if the object is garbage collected without `close`.
 
     Args:
-        send: Called once, with the bytes or the path of a local file.
+        send: Called once, with the path of the temporary file.
         path: Name of the file, for messages.
-        autocommit: Whether `close` sends; otherwise `commit` does.
+        autocommit: Whether `close` sends; otherwise `commit` does, for fsspec's transactions.
     """
 
-    def __init__(self, send: Callable[[bytes | Path], None], path: str, *, autocommit: bool = True) -> None:
-        super().__init__()
-        self.path = path
-        self.mode = "wb"
-        self._send = send
-        self._autocommit = autocommit
-        self._file: IO[bytes] = io.BytesIO()
-        self._is_over = False
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Append bytes to the local buffer and return their number."""
-        self._check_open()
-        view = memoryview(data).cast("B")
-        if isinstance(self._file, io.BytesIO) and self._file.tell() + len(view) > MEMORY_BYTES:
-            buffer = self._file
-            self._file = tempfile.NamedTemporaryFile(prefix="smalti-upload-")  # noqa: SIM115 -- closed by `_end`
-            self._file.write(buffer.getbuffer())
-        self._file.write(view)
-        return len(view)
-
-    def tell(self) -> int:
-        """Return the number of bytes written so far."""
-        self._check_open()
-        return self._file.tell()
-
-    def flush(self) -> None:
-        """Do nothing: readers must not see a part of a file."""
+    def __init__(self, send: Callable[[Path], None], path: str, *, autocommit: bool = True) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="smalti-upload-")
+        super().__init__(io.FileIO(f"{self._folder.name}/file", "xb"))
+        self.path, self._send, self._autocommit = path, send, autocommit
 
     def close(self) -> None:
         """Send the file and close it. Idempotent."""
-        if self.closed:
-            return
-        try:
-            if self._autocommit:
-                self.commit()
-        finally:
+        if not self.closed:
             super().close()
             if self._autocommit:
-                self._end()
+                self.commit()
 
     def commit(self) -> None:
-        """Send the file; for fsspec's transactions, which close first. Idempotent."""
-        if self._is_over:
-            return
-        try:
-            if isinstance(self._file, io.BytesIO):
-                self._send(self._file.getvalue())
-            else:
-                self._file.flush()
-                self._send(Path(self._file.name))
-        finally:
-            self._end()
+        """Send the file."""
+        with self._folder as folder:
+            self._send(Path(folder, "file"))
 
     def discard(self) -> None:
         """Close without sending."""
-        self._end()
-        super().close()
+        self._autocommit = False
+        self.close()
+        self._folder.cleanup()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -368,14 +307,6 @@ class Upload(io.BufferedIOBase):
 
     def __del__(self) -> None:
         """Discard a file that was not closed, with a warning."""
-        if not self.closed and not self._is_over:
+        if not self.closed:
             self.discard()
             warnings.warn(f"{self.path} was not closed and is not written", ResourceWarning, source=self, stacklevel=2)
-
-    def _end(self) -> None:
-        self._is_over = True
-        self._file.close()
-
-    def _check_open(self) -> None:
-        if self.closed or self._is_over:
-            raise ValueError(f"{self.path} is closed")

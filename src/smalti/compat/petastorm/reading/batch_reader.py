@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ from smalti.cursor import Cursor, MixedStream
 from smalti.cursor.fields import mapping
 from smalti.dataset.order import Pass, Planned, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
-from smalti.errors import CursorError, SchemaError, SmaltiError
+from smalti.errors import CursorError, SchemaError, SmaltiError, StoreTimeout
 from smalti.order import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
+from smalti.storage.retry import call_within
 from smalti.world import World
 
 _OPEN_BYTES = 1 << 29
@@ -192,7 +193,6 @@ class BatchReader:
         self._taken: tuple[Reading, int] | None = None
         self._next: Cursor | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._working, self._idle = 0, threading.Condition()
         if options.order.shuffle:
             order = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
             _warn_about_repeated_reads(rows, options.world, **order)
@@ -420,16 +420,6 @@ class BatchReader:
             yield from batches
 
     def _gather(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:
-        with self._idle:
-            self._working += 1
-        try:
-            return self._gathered(work)
-        finally:
-            with self._idle:
-                self._working -= 1
-                self._idle.notify_all()
-
-    def _gathered(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:
         ids = [ids for _, ids in work.steps]
         columns = self._rows.rows(np.concatenate(ids))
         if self._options.include_ids:
@@ -458,9 +448,9 @@ class BatchReader:
     def join(self) -> None:
         """Wait until no thread reads, for at most the reader's timeout, and free the row groups in memory."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        with self._idle:
-            if not self._idle.wait_for(lambda: not self._working, self._options.timeout):
+            try:
+                call_within(self._options.timeout, partial(self._threads.shutdown, cancel_futures=True))
+            except StoreTimeout:
                 _log.warning("%s: a thread still reads or transforms after %g s", self.where, self._options.timeout)
         self._rows.held.clear()
 

@@ -27,11 +27,6 @@ def get_sampling(
     Raises:
         ValueError: an argument is out of range, or samples are to be taken of a stream that has none.
     """
-    for name, value in (("choose", choose), ("seed", seed), ("epoch", epoch)):
-        if value < 0:
-            raise ValueError(f"`{name}` must be a non-negative integer, but got: {value}.")
-    if granularity <= 0:
-        raise ValueError(f"`granularity` must be a positive integer, but got: {granularity}.")
     return sample_counts(
         samples_per_shard, choose, granularity=granularity, seed=seed, epoch=epoch, use_epoch=use_epoch
     )

@@ -2,14 +2,14 @@
 
 `plan_mosaic_epoch` (in `planning`, the file to read first) returns one epoch as a `MosaicPlan`, which
 `smalti.order.Division` divides over ranks as MosaicML does. Its steps (`weigh_streams`, `sample_counts`,
-`shuffled_ids`, `partition_ids`) are public so that they can be compared with MosaicML's functions. Everything is pure:
-numpy arrays in, numpy arrays out, no warnings, no logging, no global state.
+`shuffled_ids`, and those of `partition`) can be compared with MosaicML's functions. Everything is pure: numpy arrays
+in, numpy arrays out, no warnings, no logging, no global state.
 
 All of it is O(N), and uses methods of numpy's `Generator` whose results numpy does not guarantee across versions. New
 runs should use `smalti.order.plan_epoch`, which has neither limit.
 """
 
-from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape, partition_ids
+from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape
 from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan, default_mosaic_nodes, plan_mosaic_epoch
 from smalti.compat.streaming.order.sampling import MosaicStream, sample_counts, weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
@@ -22,7 +22,6 @@ __all__ = [
     "MosaicStream",
     "WorldShape",
     "default_mosaic_nodes",
-    "partition_ids",
     "plan_mosaic_epoch",
     "sample_counts",
     "shuffled_ids",

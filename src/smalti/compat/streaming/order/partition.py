@@ -23,7 +23,7 @@ batch is then the one that the first world would have read, divided differently.
 with id -1 are empty, and a rank may end with fewer samples than others or one step early, which MosaicML does not
 prevent.
 
-`partition_ids` returns the positions of each host, rank and worker in the shapes of MosaicML's arrays. One host of two
+`all_ids` returns the ids of each host, rank and worker in the shapes of MosaicML's arrays. One host of two
 ranks, two workers each, batches of 3; positions from the start:
 
     rank 0   worker 0   [0  2  4]            [12 14 16]
@@ -35,14 +35,13 @@ ranks, two workers each, batches of 3; positions from the start:
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.streaming.order.shuffles import Ids, Ints
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
-from smalti.world import World
 
 RowT = TypeVar("RowT", int, Ints)
 PARTITIONS = ("orig", "relaxed")
@@ -66,11 +65,6 @@ class WorldShape:
             if getattr(self, name) < 1:
                 raise ArgumentError(f"`{name}` must be at least 1, found {getattr(self, name)}.")
 
-    @classmethod
-    def of(cls, world: World, *, workers: int, batch_size: int) -> "WorldShape":
-        """Return the shape of `world`, with this many workers per rank (0 counts as 1) and this batch size."""
-        return cls(world.num_hosts, world.ranks_on_host, max(1, workers), batch_size)
-
     @property
     def num_ranks(self) -> int:
         """Ranks altogether."""
@@ -80,24 +74,6 @@ class WorldShape:
     def global_batch(self) -> int:
         """Samples of one step over all ranks."""
         return self.num_ranks * self.batch_size
-
-    def replicated(self, replication: int) -> "WorldShape":
-        """Return the shape in which each replica group of `replication` consecutive ranks counts as one rank.
-
-        As in MosaicML: where the groups do not fill whole hosts, all of them count as ranks of one host.
-
-        Raises:
-            WorldMismatch: `replication` does not divide the ranks.
-        """
-        if replication < 1 or self.num_ranks % replication:
-            raise WorldMismatch(
-                f"`replication` is {replication}, expected a divisor of the {self.num_ranks} ranks.",
-                replication=replication,
-                num_ranks=self.num_ranks,
-            )
-        groups = self.num_ranks // replication
-        hosts = groups // self.ranks_on_host if groups % self.ranks_on_host == 0 else 1
-        return WorldShape(hosts, groups // hosts, self.workers, self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -171,13 +147,6 @@ class CanonicalOrder:
             row = np.where(row < self.longest, row, self._source(row))
         return begin + np.minimum(row, size - 1)
 
-    def is_repeat(self, places: Ints) -> NDArray[np.bool_]:
-        """Return, for each place, whether its id is a repeat that also occurs at another place."""
-        row, node = np.divmod(places, self.canonical_nodes)
-        if self.is_tiny:
-            return node * self.rows + row >= self.num_samples
-        return row >= self._node(node)[1]
-
     def _node(self, node: Ints) -> tuple[Ints, Ints]:
         begin = node * self.num_samples // self.canonical_nodes
         return begin, (node + 1) * self.num_samples // self.canonical_nodes - begin
@@ -236,12 +205,6 @@ class Partition:
         if (places >= 0).all():
             return self.order.ids_at(places)
         return np.where(places >= 0, self.order.ids_at(np.maximum(places, 0)), -1)
-
-    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Return, for each position, whether its id is a repeat that only pads there; True for empty positions."""
-        dealt = self._dealt(positions)
-        inside = (dealt >= 0) & (dealt < len(self.order))
-        return ~inside | self.order.is_repeat(np.where(inside, dealt, 0))
 
     def _places(self, positions: Ints) -> Ints:
         """Return the places of the canonical order at the given positions; -1 for none."""
@@ -359,16 +322,6 @@ def rank_positions(shape: WorldShape, start: int, steps: Ints, host: Ints | int,
     return positions
 
 
-def worker_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int, place: tuple[int, int, int]) -> Ints:
-    """Return the ids of one worker (host, rank of the host, worker of the rank); int64, shape (batches, batch_size).
-
-    All workers have equally many batches: -1 is padding, as in MosaicML's array.
-    """
-    host, rank, worker = place
-    steps = worker + shape.workers * np.arange(-(-num_steps // shape.workers), dtype=np.int64)
-    return _ids_or_padding(source, rank_positions(shape, start, steps, host, rank))
-
-
 def all_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int) -> Ints:
     """Return all ids; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size); -1 is padding."""
     host, rank, worker, batch = np.ix_(
@@ -378,15 +331,6 @@ def all_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int) -
         np.arange(-(-num_steps // shape.workers)),
     )
     return _ids_or_padding(source, rank_positions(shape, start, worker + shape.workers * batch, host, rank))
-
-
-def partition_ids(algorithm: str, num_samples: int, shape: WorldShape, **options: Any) -> Ints:
-    """Return MosaicML's whole partition; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
-
-    -1 is padding. Arguments and errors are those of `make_partition`. O(N) memory.
-    """
-    partition = make_partition(algorithm, num_samples, shape, **options)
-    return all_ids(partition, shape, partition.start, partition.num_steps)
 
 
 def _ids_or_padding(source: Positioned, positions: Ints) -> Ints:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smalti.compat.streaming.order.batching import (
     device_per_stream_rows,
@@ -18,17 +17,15 @@ from smalti.compat.streaming.order.batching import (
     stratified_rows,
 )
 from smalti.compat.streaming.order.partition import (
-    PARTITIONS,
     Partition,
     WorldShape,
     all_ids,
     make_partition,
-    worker_ids,
 )
 from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, resample, sample_counts
-from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, SHUFFLES, Ids, Ints, shuffled_ids
-from smalti.errors import ArgumentError, CursorError, SampleIndexError, WorldMismatch
-from smalti.order.mixture import BATCHINGS, SAMPLINGS
+from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, shuffled_ids
+from smalti.errors import ArgumentError, CursorError, WorldMismatch
+from smalti.order.mixture import BATCHINGS
 from smalti.order.window import GlobalOrder
 
 _MIXED_SAMPLES = 4_000_000  # MosaicML's default: samples in the blocks of all canonical nodes together
@@ -64,17 +61,10 @@ class MosaicOptions:
     """Method that makes batches from several streams."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("shuffle_algo", SHUFFLES),
-            ("partition_algo", PARTITIONS),
-            ("sampling_method", SAMPLINGS),
-            ("batching_method", BATCHINGS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ArgumentError(f"`{name}` must be one of {', '.join(allowed)}, found {getattr(self, name)!r}.")
-        for name, low in (("canonical_nodes", 1), ("seed", 0), ("sampling_granularity", 1)):
-            if getattr(self, name) < low:
-                raise ArgumentError(f"`{name}` must be at least {low}, found {getattr(self, name)}.")
+        if self.batching_method not in BATCHINGS:
+            raise ArgumentError(
+                f"`batching_method` must be one of {', '.join(BATCHINGS)}, found {self.batching_method!r}."
+            )
 
     @property
     def shuffle_block(self) -> int:
@@ -116,10 +106,6 @@ class PartitionedIds:
             return self._sample_ids(ids)
         return np.where(held, self._sample_ids(np.maximum(ids, 0)), -1)
 
-    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Return, for each position, whether its sample is a repeat that only pads there."""
-        return self.partition.is_repeat(positions)
-
     def _sample_ids(self, ids: Ints) -> Ids:
         return self.taken.sample_ids(ids) if self.order is None else self.order[ids]
 
@@ -130,8 +116,6 @@ class ListedIds:
 
     ids: Ids
     """The sample id of every position; -1 for empty positions."""
-    repeats: NDArray[np.bool_]
-    """True where the sample is a repeat that only pads there."""
 
     def __len__(self) -> int:
         return int(self.ids.size)
@@ -139,10 +123,6 @@ class ListedIds:
     def ids_at(self, positions: Ints) -> Ids:
         """Return the sample ids at the given positions; -1 for empty positions."""
         return self.ids[positions]
-
-    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Return, for each position, whether its sample is a repeat that only pads there."""
-        return self.repeats[positions]
 
 
 class MosaicPlan(GlobalOrder):
@@ -157,14 +137,14 @@ class MosaicPlan(GlobalOrder):
       exceptions, which follow from MosaicML's order: `start` is rounded down to a multiple of the hosts, so that up to
       H - 1 samples are read again; the last C positions and those added after them are padded differently in each
       world; and with `relaxed` on a world that does not divide, the global batch must remain the same.
-    * I1. Every sample that the epoch takes is at one position, and again where `is_repeat` is true. The methods
-      `stratified`, `per_stream` and `device_per_stream` leave samples out, resume at whole steps only, and fix their
-      order for one global batch: prefix + rest holds while that remains the same.
+    * I1. Every sample that the epoch takes is at one position, and again where it pads. The methods `stratified`,
+      `per_stream` and `device_per_stream` leave samples out, resume at whole steps only, and fix their order for one
+      global batch: prefix + rest holds while that remains the same.
     * I4. No position goes to two ranks, but a repeat may be in the same step as its sample. Ranks take equally many
       steps, but with `relaxed` on a world that does not divide and with `device_per_stream` some positions of the last
       steps are empty (id -1), and a rank may get an empty step.
 
-    For replica groups, give the shape of the groups (`WorldShape.replicated`). Pure and thread-safe.
+    For replica groups, give the shape of the groups (`World.replicate`). Pure and thread-safe.
     """
 
     def __init__(self, source: PartitionedIds | ListedIds, shape: WorldShape, start: int, num_steps: int) -> None:
@@ -189,27 +169,6 @@ class MosaicPlan(GlobalOrder):
         inside = positions < len(self._source)
         ids[inside] = self._source.ids_at(positions[inside])
         return ids
-
-    def is_repeat(self, positions: Ints) -> NDArray[np.bool_]:
-        """Return, for each position, whether its sample is a repeat that only pads there; True for empty positions.
-
-        A sample that the epoch takes several times because of its stream's weight is no repeat.
-        """
-        repeats = np.ones(positions.shape, dtype=np.bool_)
-        inside = positions < len(self._source)
-        repeats[inside] = self._source.is_repeat(positions[inside])
-        return repeats
-
-    def worker_ids(self, host: int, rank: int, worker: int) -> Ints:
-        """Return the ids of one worker; int64, shape (batches, batch_size); -1 is padding, as in MosaicML.
-
-        Raises:
-            IndexError: there is no such worker.
-        """
-        shape = (self.shape.hosts, self.shape.ranks_on_host, self.shape.workers)
-        if not all(0 <= number < count for number, count in zip((host, rank, worker), shape, strict=True)):
-            raise SampleIndexError(f"no worker {worker} of rank {rank} of host {host}: there are {shape} of each.")
-        return worker_ids(self._source, self.shape, self.start, self._all_steps, (host, rank, worker))
 
     def all_ids(self) -> Ints:
         """Return MosaicML's whole array; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
@@ -327,14 +286,10 @@ class _Batches:
         """Return the epoch position by position, and the number of steps, including steps without any sample."""
         sources = [self._partitioned(stream) for stream in range(len(self.streams))]
         places = self._places(sources)
-        everywhere = [np.arange(len(source), dtype=np.int64) for source in sources]
-        ids = np.concatenate([source.ids_at(at) for source, at in zip(sources, everywhere, strict=True)])
-        repeats = np.concatenate([source.is_repeat(at) for source, at in zip(sources, everywhere, strict=True)])
+        ids = np.concatenate([source.ids_at(np.arange(len(source), dtype=np.int64)) for source in sources])
         steps = places.reshape(-1, self.shape.global_batch)
         read = steps[: int(np.count_nonzero((steps >= 0).any(axis=1)))].reshape(-1)
-        is_empty = read < 0
-        listed = ListedIds(np.where(is_empty, -1, ids[read]), repeats[read] | is_empty)
-        return listed, len(steps)
+        return ListedIds(np.where(read < 0, -1, ids[read])), len(steps)
 
     def _partitioned(self, stream: int) -> PartitionedIds:
         options = self.options

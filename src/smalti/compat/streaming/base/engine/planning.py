@@ -154,8 +154,7 @@ def _sampling_options(dataset: Any) -> dict[str, Any]:
     return {
         "seed": dataset.shuffle_seed,
         "shuffle": bool(dataset.shuffle),
-        # Without `shuffle` the algorithm may be any, as in MosaicML Streaming.
-        "shuffle_algo": dataset.shuffle_algo if dataset.shuffle else MosaicOptions.shuffle_algo,
+        "shuffle_algo": dataset.shuffle_algo,
         "sampling_method": dataset.sampling_method,
         "sampling_granularity": dataset.sampling_granularity,
     }
