@@ -7,9 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from smalti import SmaltiError, convert
+from smalti.conversion import conversion
+from smalti.conversion.job import WriteGroup
 from smalti.errors import SchemaError
 from tests.canary import paths_below
 from tests.conversion.rows import Numbers, NumberSource, ids_of
@@ -57,25 +60,39 @@ def test_the_error_of_a_part_ends_the_others_and_leaves_no_shards(tmp_path):
     assert list((tmp_path / "out").rglob("*.mds*")) == []
 
 
-@pytest.mark.nightly  # the test before is without the race
-def test_an_answer_that_arrives_after_a_failure_leaves_no_shards(tmp_path):
-    """Both parts are stored when the caller's function fails at the first answer."""
+class Late(WriteGroup):
+    """A task whose process is ended between its last shard and its answer."""
 
-    def fail(state):
-        until = time.monotonic() + 60
-        while (
-            state.parts_done
-            and sum(path.suffix == ".mds" for path in paths_below(tmp_path)) < 2
-            and time.monotonic() < until
-        ):
+    def __call__(self, plan, attempt, report):
+        answer = super().__call__(plan, attempt, report)
+        time.sleep(60)
+        return answer
+
+
+class BadOnceStored(Numbers):
+    """A part that cannot be stored, whose rows come when a shard of another part is there."""
+
+    def batches(self):
+        until = time.monotonic() + 280
+        while not any(path.suffix == ".mds" for path in paths_below(Path(self.marker))) and time.monotonic() < until:
             time.sleep(0.01)
-        if state.parts_done:
-            raise RuntimeError("stop")
+        yield from super().batches()
 
-    source = NumberSource([Numbers(0, (10,)), Numbers(10, (10,))])
-    with pytest.raises(RuntimeError, match="stop"):
-        convert(source, tmp_path, processes=2, part_bytes=1, compression=None, on_progress=fail)
+
+@pytest.mark.parametrize("columns", [{"id": "uint8"}, None], ids=["without splits", "in splits"])
+def test_shards_of_a_process_that_is_ended_before_it_answers_are_removed(tmp_path, monkeypatch, columns):
+    monkeypatch.setattr(conversion, "WriteGroup", Late)
+    source = NumberSource([Numbers(0, (10,)), BadOnceStored(-5, (5,), marker=str(tmp_path))])
+    options = {"columns": columns} if columns else {"transform": split_or_fail, "partition_by": "split"}
+    with pytest.raises(SmaltiError, match=r"part 1 \(numbers from -5\)|negative"):
+        convert(source, tmp_path, processes=2, part_bytes=1, compression=None, **options)
     assert list(tmp_path.rglob("*.mds*")) == []
+
+
+def split_or_fail(batch):
+    if batch.column("id")[0].as_py() < 0:
+        raise SmaltiError("negative")
+    return batch.append_column("split", pa.array(["train"] * batch.num_rows))
 
 
 _PROGRAM = """

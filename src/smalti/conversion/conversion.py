@@ -219,9 +219,10 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
             check_unchanged(job)
         except BaseException:
             _remove_shards(store, answers)
+            _remove_attempts(plan, runner.lost)
             raise
         published = publish_shards(plan, write, job.options, answers, runner.join, watch)
-    _remove_attempts(store, write.write_id, runner.lost, {info.partition for info in published.shards})
+    _remove_attempts(plan, runner.lost)
     return published.manifest
 
 
@@ -283,9 +284,10 @@ class _Runner:
         try:
             with workers:
                 workers.run(tasks, on_done, on_rows)
-        finally:
-            self.lost += workers.lost
-            _remove_shards(plan.store, workers.unread)
+        except BaseException:
+            _remove_attempts(plan, [*self.lost, *workers.lost])
+            raise
+        self.lost += workers.lost
 
 
 def _run_here(plan: WritePlan, task: WorkerTask, on_rows: Callable[[WorkerTask], None]) -> dict[str, Any]:
@@ -326,10 +328,12 @@ def _remove_shards(store: Store, answers: Answers) -> None:
     delete_all(store, [name for part in parts for name in written_keys(part.shards())])
 
 
-def _remove_attempts(store: Store, write_id: str, attempts: Sequence[Attempt], splits: set[str | None]) -> None:
-    """Delete what attempts have stored whose processes died. Best effort: vacuum removes what cannot be deleted now."""
-    for attempt in attempts:
-        for split in splits | {None}:
-            folder = f"{write_id}/{attempt.name}" if split is None else f"{split}/{write_id}/{attempt.name}"
-            with contextlib.suppress(StoreError):
-                delete_all(store, [item.key for item in store.list(folder)])
+def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
+    """Delete what these attempts have stored. Best effort: a vacuum removes what cannot be deleted now."""
+    # With splits, whose names are known to the attempts alone, the folder of the write is below each of them.
+    prefixes = [""] if plan.input.partition_by else [f"{plan.write_id}/{attempt.name}" for attempt in attempts]
+    folders = [f"{plan.write_id}/{attempt.name}/" for attempt in attempts]
+    with contextlib.suppress(StoreError):
+        for prefix in prefixes if attempts else ():
+            keys = [item.key for item in plan.store.list(prefix)]
+            delete_all(plan.store, [key for key in keys if any(folder in key for folder in folders)])

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -30,7 +30,7 @@ import pyarrow as pa
 from smalti.conversion.job import Report
 from smalti.errors import MissingDependency, SmaltiError
 from smalti.process import end_with_parent
-from smalti.writer.tables.attempts import Answers, Attempt
+from smalti.writer.tables.attempts import Attempt
 from smalti.writer.tables.plan import WritePlan
 
 MAX_ATTEMPTS = 3
@@ -106,9 +106,8 @@ class Workers:
         self._count = count
         self._workers: list[_Worker] = []
         self.lost: list[Attempt] = []
-        """Attempts whose processes died; what they stored is named by nothing."""
-        self.unread: Answers = []
-        """Answers that arrived after another task had failed, known once the `with` block has ended."""
+        """Attempts whose processes died, or were ended before their answers were read; no answer names what they
+        stored. Complete once the `with` block has ended."""
 
     def run(self, tasks: Sequence[WorkerTask], on_done: OnDone, on_rows: OnRows | None = None) -> None:
         """Run the tasks, in about this order; blocks until all are done. `on_done` gets the answer of each.
@@ -192,18 +191,9 @@ class Workers:
         _end_all(self._workers)
         for worker in self._workers:
             if worker.task is not None:
-                self.unread += _unread_answers(worker, worker.task)
+                self.lost.append(worker.task.attempts[-1])
                 worker.connection.close()
         self._workers.clear()
-
-
-def _unread_answers(worker: _Worker, task: WorkerTask) -> Iterator[tuple[Attempt, dict[str, Any]]]:
-    """Yield the answer of a task that was done when its process was ended."""
-    with contextlib.suppress(EOFError, OSError):
-        while worker.connection.poll():
-            kind, value = worker.connection.recv()
-            if kind == _DONE:
-                yield task.attempts[-1], value
 
 
 def _end_all(workers: Iterable[_Worker]) -> None:
