@@ -88,6 +88,7 @@ NAMES_OF_OTHERS = {
     "variant_get": "Spark",
     "vector_to_array": "Spark",
     "session_kwargs": "gcsfs",
+    "max_gap": "fsspec",
     "storage_reachable_job": "a job of Dagster, of the check of this name",
     "webdataset": "a format",
     "window": "an order",

@@ -95,6 +95,16 @@ def test_ranges_count_from_either_end(fs, folder):
     assert fs.cat_ranges([f"{folder}/k"] * 3, [0, 4, 8], [2, 6, 99]) == [b"01", b"45", b"89"]
 
 
+def test_a_failed_range_is_returned_or_raised_by_option(fs):
+    fs.pipe_file(f"{FOLDER}/k", b"1")
+    paths = [f"{FOLDER}/k", f"{FOLDER}/none"]
+    good, bad = fs.cat_ranges(paths, 0, 1, on_error="return")
+    assert good == b"1"
+    assert isinstance(bad, FileNotFoundError)
+    with pytest.raises(FileNotFoundError, match="none"):
+        fs.cat_ranges(paths, 0, 1, on_error="raise")
+
+
 def test_a_file_whose_writer_failed_does_not_exist(files_api, fs):
     def fail(file):
         file.write(b"half")

@@ -142,6 +142,26 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return b""
         return self._api(name).read(name, start or 0, end)
 
+    def cat_ranges(
+        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
+    ) -> list[Any]:
+        """Ranges of files, several at once."""
+        if max_gap is not None:
+            raise NotImplementedError("ranges are not merged here: leave `max_gap` out")
+        starts = starts if isinstance(starts, list) else [starts] * len(paths)
+        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+
+        def read(span: tuple[str, int | None, int | None]) -> Any:
+            try:
+                return self.cat_file(*span)
+            except Exception as error:
+                if on_error == "return":
+                    return error
+                raise
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            return list(pool.map(read, zip(paths, starts, ends, strict=True)))
+
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; with mode="create" the server refuses to replace one."""
         name = self._strip_protocol(path)
