@@ -330,10 +330,10 @@ def _remove_shards(store: Store, answers: Answers) -> None:
 
 def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:
     """Delete what these attempts have stored. Best effort: a vacuum removes what cannot be deleted now."""
-    # With splits, whose names are known to the attempts alone, the folder of the write is below each of them.
-    prefixes = [""] if plan.input.partition_by else [f"{plan.write_id}/{attempt.name}" for attempt in attempts]
+    if not attempts:
+        return
+    place = "" if plan.input.partition_by else plan.write_id  # splits, above it, are known to the attempts alone
     folders = [f"{plan.write_id}/{attempt.name}/" for attempt in attempts]
     with contextlib.suppress(StoreError):
-        for prefix in prefixes if attempts else ():
-            keys = [item.key for item in plan.store.list(prefix)]
-            delete_all(plan.store, [key for key in keys if any(folder in key for folder in folders)])
+        keys = [item.key for item in plan.store.list(place)]
+        delete_all(plan.store, [key for key in keys if any(folder in key for folder in folders)])

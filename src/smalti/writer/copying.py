@@ -92,7 +92,9 @@ class ShardCopier:
                 hash_read += samples.row_hash()
                 hash_removed += sum(samples[begin:end].row_hash() for begin, end in _spans(~mask))
                 for begin, end in _spans(mask):
-                    uploader.write_encoded(samples[begin:end].lengths, samples[begin:end].content)
+                    part = samples[begin:end]
+                    uploader.write_encoded(part.lengths, part.content)
+                    del part
                 del samples
             self.on_shard()
         made = uploader.finish()

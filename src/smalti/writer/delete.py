@@ -249,7 +249,13 @@ class _Rewriter(ShardCopier):
         for row, shard in enumerate(group.shards):
             fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
             limit = shard.size_limit if fits else None  # so that the samples that stay are one shard again
-            copies.append(self.copy([shard], f"{name}-{row}" if row else name, limit, stays))
+            made, removed = self.copy([shard], f"{name}-{row}" if row else name, limit, stays)
+            if len(made) > 1:
+                raise CatalogError(
+                    f"{self.store.locate(shard.raw.basename)}: {len(made)} shards were written in its place, expected "
+                    "one; nothing was published. This is a fault of Smalti or of this machine's memory"
+                )
+            copies.append((made, removed))
         self.replaced[group.key] = tuple(made for shards, _ in copies for made in shards)
         self.removed_hash[group.key] = copies[0][1]
 
