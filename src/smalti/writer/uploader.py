@@ -28,7 +28,7 @@ from smalti.errors import ClosedError, SchemaError, SmaltiError, StoreAuthError,
 from smalti.format import FilledShard, ShardBuilder, ShardInfo, place_lists
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.hashing import Buffer
-from smalti.format.writing.builder import RowWriter
+from smalti.format.writing.rows import RowBlock
 from smalti.storage import Store
 
 if TYPE_CHECKING:
@@ -361,7 +361,7 @@ class ShardUploader:
 
         A function of the builder where it has one, without a call in between: a call takes a tenth of the time.
         """
-        self._rows: RowWriter | None = None
+        self._rows: RowBlock | None = None
         if type(builder) is ShardBuilder:  # a subclass may add samples otherwise
             self._rows = builder.row_writer(self._queue.put, self._queue.record_interrupt)
             self.write = self._rows.write

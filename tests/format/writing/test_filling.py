@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from smalti.format import Schema, ShardBuilder, ShardOptions
-from smalti.format.writing.sealing import ShardMemory, SpareMemory
+from smalti.format.writing.sealing import FillingShard, SpareMemory
 
 
 def address(view):
@@ -15,56 +15,53 @@ def address(view):
 
 
 def test_head_stands_right_before_the_samples():
-    memory = ShardMemory(front=10, limit=100)
-    shard = memory.lend()
+    shard = FillingShard(10, 100, SpareMemory())
     shard.append(b"abc")
     shard.append(b"")
     shard.append(memoryview(b"de"))
-    view = memory.close(shard, b"head")
+    view = shard.close(b"head")
     assert bytes(view) == b"headabcde"
     assert view.readonly
 
 
 def test_head_that_is_longer_than_expected_and_samples_beyond_the_limit_still_fit():
-    memory = ShardMemory(front=2, limit=4)
-    shard = memory.lend()
+    shard = FillingShard(2, 4, SpareMemory())
     samples = bytes(range(256)) * 10
     for begin in range(0, len(samples), 100):
         shard.append(samples[begin : begin + 100])
-    assert bytes(memory.close(shard, b"a long head")) == b"a long head" + samples
+    assert bytes(shard.close(b"a long head")) == b"a long head" + samples
 
 
 @pytest.mark.slow
 def test_memory_is_reused_only_after_the_last_view_is_gone():
-    memory = ShardMemory(front=10, limit=100)
-    first = memory.lend()
+    spare = SpareMemory()
+    first = FillingShard(10, 100, spare)
     first.append(b"first")
-    view = memory.close(first, b"")
+    view = first.close(b"")
     place, part = address(view), view[1:3]
     array = np.frombuffer(view, np.uint8)
     del view, first
     gc.collect()
-    second = memory.lend()
+    second = FillingShard(10, 100, spare)
     second.append(b"SECOND")
     assert bytes(part) == b"ir"
     assert array.tobytes() == b"first"
     del part, array
     gc.collect()
-    third = memory.lend()
+    third = FillingShard(10, 100, spare)
     third.append(b"third")
-    view = memory.close(third, b"")
+    view = third.close(b"")
     assert address(view) == place
-    assert bytes(memory.close(second, b"")) == b"SECOND"
+    assert bytes(second.close(b"")) == b"SECOND"
 
 
 def test_memory_of_one_builder_is_reused_by_later_ones_if_large_enough():
     spare = SpareMemory()
     places = []
     for limit in (100, 100, 50):
-        memory = ShardMemory(front=10, limit=limit, spare=spare)
-        shard = memory.lend()
+        shard = FillingShard(10, limit, spare)
         shard.append(b"sample")
-        view = memory.close(shard, b"head ")
+        view = shard.close(b"head ")
         assert bytes(view) == b"head sample"
         places.append(address(view))
         del shard, view

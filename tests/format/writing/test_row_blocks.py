@@ -69,7 +69,7 @@ class FullMemory(list):
 
 def test_sample_of_which_only_a_part_was_added_makes_the_builder_unusable():
     builder = builder_of()
-    builder._samples.variable_lengths = FullMemory()
+    builder._shards.variable_lengths = FullMemory()
     with pytest.raises(MemoryError):
         builder.add({"x": b"value", "n": 1})
     for _ in range(2):
@@ -79,7 +79,7 @@ def test_sample_of_which_only_a_part_was_added_makes_the_builder_unusable():
 
 def test_closed_row_writer_calls_the_refusal_and_holds_no_memory():
     builder, shards = builder_of(), []
-    write, close = builder.row_writer(shards.append, lambda _: None)
+    write, _, close = builder.row_writer(shards.append, lambda _: None)
     write({"x": bytes(600), "n": 1})
     gone = []
     weakref.finalize(builder._shards, gone.append, 1)
@@ -107,7 +107,7 @@ def test_errors_of_a_sample_have_no_error_of_the_fast_path_as_context():
 class Interrupter:
     """Raises KeyboardInterrupt before one of the bytecodes that move samples to a shard, or counts them."""
 
-    FUNCTIONS = ("write", "take", "_push", "push", "push_fitting", "_check_complete")
+    FUNCTIONS = ("write", "take", "_push_block", "push", "_check_complete")
 
     def __init__(self, at):
         self.at, self.count = at, 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SchemaError
 from smalti.format import Encoding, Schema, ShardBuilder, ShardOptions, parse_encoding
-from smalti.format.writing.rows import CheckedEncoder, FastPath, make_fast_encoder
+from smalti.format.writing.rows import FastPath, make_checked_encoder, make_fast_encoder
 from tests.format.columns import COLUMNS, NAMES, image_bytes, json_values
 
 NO_HASH = ShardOptions(hashes=(), size_limit=None)
@@ -53,8 +53,8 @@ ANYTHING = st.one_of(
 def both_encoders(columns):
     """Return the fast path, which returns None for samples that it declines, and the checked encoder."""
     schema = Schema.from_columns(columns)
-    long_way = CheckedEncoder(schema, schema.codecs())
-    return make_fast_encoder(schema, schema.codecs(), lambda _: None), lambda sample: long_way.encode(sample, row=7)
+    long_way = make_checked_encoder(schema, schema.codecs())
+    return make_fast_encoder(schema, schema.codecs(), lambda _: None), lambda sample: long_way(sample, 7)
 
 
 @settings(max_examples=400)
@@ -156,7 +156,7 @@ def test_subclass_of_str_is_stored_as_its_text_in_any_schema():
     codecs = schema.codecs()
     by_hand = (5).to_bytes(4, "little") + np.float64(1).tobytes() + b"quiet"
     for number in (1.0, 1):  # the fast path declines the second, which is not a float
-        encode = make_fast_encoder(schema, codecs, lambda sample: CheckedEncoder(schema, codecs).encode(sample, row=0))
+        encode = make_fast_encoder(schema, codecs, lambda sample: make_checked_encoder(schema, codecs)(sample, 0))
         assert encode({"text": Shouting("quiet"), "number": number}) == by_hand
 
 
@@ -210,12 +210,12 @@ class WrongSizeForOddValues(Encoding):
 def test_value_of_another_size_than_its_encoding_declares_is_refused():
     schema = Schema(("x", "y"), ("halves", "int"), (4, 8))
     codecs = (WrongSizeForOddValues(), parse_encoding("int"))
-    long_way = CheckedEncoder(schema, codecs)
+    long_way = make_checked_encoder(schema, codecs)
     short = make_fast_encoder(schema, codecs, lambda _: None)
     assert short({"x": 2, "y": 1}) == bytes(4) + b"\x01" + bytes(7)
     assert short({"x": 1, "y": 1}) is None
     with pytest.raises(SchemaError, match="declares 4 bytes for every value, but returned 3"):
-        long_way.encode({"x": 1, "y": 1}, row=0)
+        long_way({"x": 1, "y": 1}, 0)
 
 
 class Huge(bytes):
@@ -242,7 +242,7 @@ def test_value_of_four_gigabytes_is_refused_with_its_column():
     schema, codecs = Schema(("x", "y"), ("huge", "int"), (None, 8)), (HugeEncoding(), parse_encoding("int"))
     assert make_fast_encoder(schema, codecs, lambda _: None)({"x": True, "y": 1}) is None
     with pytest.raises(SchemaError, match="4 GiB") as caught:
-        CheckedEncoder(schema, codecs).encode({"x": True, "y": 1}, row=3)
+        make_checked_encoder(schema, codecs)({"x": True, "y": 1}, 3)
     assert (caught.value.column, caught.value.row) == ("x", 3)
 
 
@@ -259,7 +259,7 @@ def test_arrow_value_of_four_gigabytes_is_refused_with_its_row():
 
 def test_only_shard_that_would_exceed_four_gigabytes_is_refused_at_the_sample_that_does_it():
     builder = ShardBuilder(Schema.from_columns({"x": "bytes"}), NO_HASH)
-    builder._shards.cutter.push(np.array([2**32 - 5_000], np.int64))  # as if so much had been written
+    builder._shards._cutter.push(np.array([2**32 - 5_000], np.int64))  # as if so much had been written
     builder._end_block()
     for _ in range(4):  # header and config take some 200 of the 5,000 bytes, each sample 1,008
         builder.add({"x": bytes(1000)})

@@ -6,21 +6,20 @@ known here.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from smalti.errors import ArgumentError, SchemaError
-from smalti.format.encodings.encoding import Int64s
+from smalti.format.encodings.encoding import Encoding, Int64s
 from smalti.format.schema import Schema
 from smalti.format.sizes import MAX_FILE_BYTES
-from smalti.format.writing.rows import CheckedEncoder, RowBlock, fixed_bytes, make_row_block
+from smalti.format.writing.rows import RowBlock, fixed_bytes, make_checked_encoder, make_row_block
 from smalti.format.writing.sealing import (
+    FileOptions,
     FilledMds,
     FilledShard,
     FillingShard,
-    MdsSealer,
-    ShardMemory,
     ShardOptions,
     SpareMemory,
 )
@@ -32,14 +31,6 @@ _OFFSET_BYTES = 4  # entry of each sample in the table of offsets
 _BLOCK_BYTES = 1 << 20  # of single samples: makes the cost per block negligible; larger blocks gain nothing
 Deliver: TypeAlias = Callable[[FilledShard], None]
 Strips: TypeAlias = Callable[[int, int], Iterable[memoryview]]
-
-
-class RowWriter(NamedTuple):
-    """The functions of a caller that adds single samples to a builder; see `ShardBuilder.row_writer`."""
-
-    write: Callable[[Mapping[str, Any]], None]
-    close: Callable[[Callable[..., NoReturn]], None]
-    """Make `write` call this function, which raises, from now on, and release the memory that it holds."""
 
 
 class ShardCutter:
@@ -86,28 +77,20 @@ class ShardCutter:
             size, count = size + int(ends[stop] - ends[row]), count + stop - row
             row = stop
             if row < len(lengths):
-                self._check_cuttable(first_row + row)
+                if self._limit is None:
+                    raise SchemaError(
+                        f"with sample {first_row + row}, one shard for everything would exceed {MAX_FILE_BYTES} bytes, "
+                        'which 32 bit offsets cannot address; give a `size_limit` such as "64mb".',
+                        row=first_row + row,
+                    )
                 cuts.append(row)
                 size, count = self._overhead, 0
         self._size, self._count = size, count
         return cuts
 
-    def take(self, count: int, num_bytes: int) -> None:
-        """Add `count` samples of `num_bytes` together to the open shard, whose `room` they fit."""
-        self._size += num_bytes + _OFFSET_BYTES * count
-        self._count += count
-
     def close(self) -> None:
         """Start a new shard with the next sample."""
         self._size, self._count = self._overhead, 0
-
-    def _check_cuttable(self, row: int) -> None:
-        if self._limit is None:
-            raise SchemaError(
-                f"with sample {row}, one shard for everything would exceed {MAX_FILE_BYTES} bytes, which 32 bit "
-                'offsets cannot address; give a `size_limit` such as "64mb".',
-                row=row,
-            )
 
 
 class ShardBuilder:
@@ -131,10 +114,11 @@ class ShardBuilder:
         Raises:
             SchemaError: No columns, or an option or encoding that cannot be used.
         """
+        if not schema.names:
+            raise SchemaError("`columns`: a shard needs at least one column; none is given.")
         self.schema = schema
         self._codecs = schema.codecs(allow_unsafe_types=allow_unsafe_types)
-        self._shards = _Shards(MdsSealer.of(schema, options), spare)
-        self._samples = _Samples(self._shards, CheckedEncoder(schema, self._codecs))
+        self._shards = _Shards(schema, self._codecs, FileOptions.of(options), spare or SpareMemory())
         self._block: RowBlock | None = None
 
     def add(self, sample: Mapping[str, Any]) -> list[FilledShard]:
@@ -147,15 +131,14 @@ class ShardBuilder:
         self._rows().write(sample)
         return self._shards.pop_ready()
 
-    def row_writer(self, deliver: Deliver, on_error: Callable[[BaseException], None]) -> RowWriter:
-        """Return the function to add single samples with in place of `add`, and the one that ends it.
+    def row_writer(self, deliver: Deliver, on_error: Callable[[BaseException], None]) -> RowBlock:
+        """Return the functions to add single samples with in place of `add`.
 
         `deliver` gets every completed shard, and `on_error` every error that a call ends with. Called before the first
         sample, once.
         """
-        self._samples.deliver, self._samples.on_error = deliver, on_error
-        rows = self._rows()
-        return RowWriter(rows.write, rows.close)
+        self._shards.deliver = deliver
+        return self._rows(on_error)
 
     def add_batch(self, batch: "pa.RecordBatch") -> list[FilledShard]:
         """Add every row of a batch, column by column, and return the shards that were completed.
@@ -167,7 +150,7 @@ class ShardBuilder:
 
         if batch.num_rows == 0:
             return []
-        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._samples.next_row)
+        rows = encode_batch(self.schema, self._codecs, batch, first_row=self._shards.next_row)
         return self._push(rows.lengths, rows.strips)
 
     def add_encoded(self, lengths: Int64s, data: memoryview) -> list[FilledShard]:
@@ -180,12 +163,9 @@ class ShardBuilder:
         Raises:
             SchemaError: The lengths are not those of the data, or a shard file would exceed 4 GiB; nothing was added.
         """
-        ends = _ends(lengths)
-        if ends[-1] != len(data):
-            raise SchemaError(f"the samples' lengths add up to {ends[-1]} bytes, found {len(data)}")
-        if not len(lengths):
-            return self._shards.pop_ready()
-        return self._push(lengths, lambda begin, end: (data[int(ends[begin]) : int(ends[end])],))
+        if (total := int(lengths.sum())) != len(data):
+            raise SchemaError(f"the samples' lengths add up to {total} bytes, found {len(data)}")
+        return self._push(lengths, _strips_of(lengths, data)) if len(lengths) else self._shards.pop_ready()
 
     def finish(self) -> list[FilledShard]:
         """Return the last shard, if it has samples; the builder can be used afterwards, for the next shard."""
@@ -194,9 +174,17 @@ class ShardBuilder:
         self._end_block()
         return self._shards.pop_ready()
 
-    def _rows(self) -> RowBlock:
+    def _rows(self, on_error: Callable[[BaseException], None] = lambda _: None) -> RowBlock:
         if self._block is None:
-            self._block = make_row_block(self.schema, self._codecs, self._samples)
+            shards = self._shards
+            self._block = make_row_block(
+                self.schema,
+                self._codecs,
+                take=shards.take,
+                lengths=shards.variable_lengths,
+                fallback=shards.fallback,
+                on_error=on_error,
+            )
         return self._block
 
     def _push(self, lengths: Int64s, strips: Strips) -> list[FilledShard]:
@@ -213,30 +201,74 @@ class ShardBuilder:
             self._block.flush()
 
 
-def _ends(lengths: Int64s) -> Int64s:
-    ends = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    return ends
+def _strips_of(lengths: Int64s, data: memoryview) -> Strips:
+    """Return the bytes of samples of these lengths, back to back in `data`, as `_Shards.push` takes them."""
+    ends = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    return lambda begin, end: (data[ends[begin] : ends[end]],)
 
 
 class _Shards:
-    """The shard that is being filled, and the completed ones until `pop_ready`."""
+    """The shard that is being filled, also from blocks of single samples; and the completed ones until `pop_ready`.
 
-    def __init__(self, sealer: MdsSealer, spare: SpareMemory | None) -> None:
-        self._sealer = sealer
-        overhead, limit = 8 + len(sealer.config), sealer.files.size_limit
-        self.cutter = ShardCutter(overhead, limit)
-        self.least_bytes = fixed_bytes(sealer.schema)
-        """Bytes of the smallest possible sample."""
-        self.samples = 0
-        """Samples that were pushed."""
-        most_samples = (limit or MAX_FILE_BYTES) // (self.least_bytes + _OFFSET_BYTES) + 1
-        self._memory = ShardMemory(overhead + _OFFSET_BYTES * most_samples, limit, spare)
+    Not the builder: the functions that fill the blocks would then refer back to it, and delay the release of its
+    memory.
+    """
+
+    def __init__(self, schema: Schema, codecs: tuple[Encoding, ...], files: FileOptions, spare: SpareMemory) -> None:
+        self._schema, self._files, self._spare = schema, files, spare
+        self._encode = make_checked_encoder(schema, codecs)
+        self._least_bytes = fixed_bytes(schema)  # of a sample
+        overhead, limit = 8 + len(files.config_of(schema)), files.size_limit
+        self._cutter = ShardCutter(overhead, limit)
+        most_samples = (limit or MAX_FILE_BYTES) // (self._least_bytes + _OFFSET_BYTES) + 1
+        self._front = overhead + _OFFSET_BYTES * most_samples
         self._filling: FillingShard | None = None
         self._lengths = array("q")
-        self._num_shards = 0
+        self._num_samples = self._num_shards = 0
         self._ready: list[FilledShard] = []
         self._is_incomplete = False
+        self.variable_lengths: list[int] = []
+        """Bytes of each sample of the block in variable columns, without the four of each length."""
+        self.deliver: Deliver | None = None
+        """The recipient of completed shards; without one they stay until `pop_ready`."""
+
+    @property
+    def next_row(self) -> int:
+        """The number of the next sample."""
+        return self._num_samples + len(self.variable_lengths)
+
+    def fallback(self, sample: Mapping[str, Any]) -> bytes:
+        """Return the stored bytes of a sample that the fast path declines."""
+        return self._encode(sample, self.next_row)
+
+    def take(self, data: bytearray) -> int:
+        """Add the samples of a block to the shard, and return the size at which the next block is full."""
+        if self.variable_lengths or data:
+            self._push_block(memoryview(data))
+            if self.deliver is not None:
+                for shard in self.pop_ready():
+                    self.deliver(shard)
+        # So many bytes fit the shard whatever their samples are, so only the last sample of a block can end a shard.
+        least = self._least_bytes
+        return min(_BLOCK_BYTES, self._cutter.room * least // (least + _OFFSET_BYTES)) if least else -1
+
+    def _push_block(self, data: memoryview) -> None:
+        count = len(self.variable_lengths)
+        lengths = np.fromiter(self.variable_lengths, np.int64, count) + self._least_bytes
+        if int(lengths.sum()) != len(data):
+            self._is_incomplete = True
+            self._check_complete()
+        begin = len(data) - int(lengths[-1])
+        try:
+            # The last sample is pushed alone: it may end the shard, or be refused because it exceeds any shard.
+            if count > 1:
+                self.push(lengths[:-1], _strips_of(lengths, data))
+            self.push(lengths[-1:], lambda *_: (data[begin:],))
+        except SchemaError:  # the last sample is refused; all others were added
+            self.variable_lengths.clear()
+            raise
+        # Last: after an interrupt anywhere above, the lengths are not those of the next block, and it is refused.
+        self.variable_lengths.clear()
 
     def push(self, lengths: Int64s, strips: Strips) -> None:
         """Add samples of these lengths; `strips(begin, end)` are the bytes of those [begin, end).
@@ -245,23 +277,26 @@ class _Shards:
             SchemaError: A shard file would exceed 4 GiB; nothing was added.
         """
         self._check_complete()
-        cuts = self.cutter.push(lengths, first_row=self.samples)
+        cuts = self._cutter.push(lengths, first_row=self._num_samples)
         self._is_incomplete = True
-        self._fill(lengths, cuts, strips)
-        self._is_incomplete = False
-
-    def push_fitting(self, lengths: Int64s, data: memoryview) -> None:
-        """Add samples that fit the open shard with all of their offsets."""
-        self._check_complete()
-        self._is_incomplete = True
-        self.cutter.take(len(lengths), len(data))
-        self._fill(lengths, [], lambda *_: (data,))
+        self._num_samples += len(lengths)
+        begin = 0
+        for number, end in enumerate([*cuts, len(lengths)]):
+            if end > begin:
+                if self._filling is None:
+                    self._filling = FillingShard(self._front, self._files.size_limit, self._spare)
+                for data in strips(begin, end):
+                    self._filling.append(data)
+                self._lengths.frombytes(lengths[begin:end].tobytes())
+            if number < len(cuts):
+                self._finish_shard()
+            begin = end
         self._is_incomplete = False
 
     def finish(self) -> None:
         """Complete the last shard, if it has samples."""
         self._check_complete()
-        self.cutter.close()
+        self._cutter.close()
         self._finish_shard()
 
     def pop_ready(self) -> list[FilledShard]:
@@ -271,15 +306,6 @@ class _Shards:
         ready, self._ready = self._ready, []
         return ready
 
-    def record_loss(self) -> None:
-        """Refuse everything from now on, because a part of a sample is missing.
-
-        Raises:
-            ValueError: Always.
-        """
-        self._is_incomplete = True
-        self._check_complete()
-
     def _check_complete(self) -> None:
         if self._is_incomplete:
             raise ArgumentError(
@@ -287,80 +313,9 @@ class _Shards:
                 "them; make a new builder, and write again."
             )
 
-    def _fill(self, lengths: Int64s, cuts: list[int], strips: Strips) -> None:
-        self.samples += len(lengths)
-        begin = 0
-        for number, end in enumerate([*cuts, len(lengths)]):
-            if end > begin:
-                self._filling = self._filling or self._memory.lend()
-                for data in strips(begin, end):
-                    self._filling.append(data)
-                self._lengths.frombytes(lengths[begin:end].tobytes())
-            if number < len(cuts):
-                self._finish_shard()
-            begin = end
-
     def _finish_shard(self) -> None:
         if self._filling is not None:
             lengths = np.frombuffer(self._lengths, np.int64)
-            self._ready.append(FilledMds(self._sealer, self._num_shards, lengths, self._filling, self._memory))
+            self._ready.append(FilledMds(self._schema, self._files, self._num_shards, lengths, self._filling))
             self._filling, self._lengths = None, array("q")
             self._num_shards += 1
-
-
-class _Samples:
-    """The sink of the blocks of single samples (`BlockSink`); knows the numbers of the samples.
-
-    Not the builder: the functions that fill the blocks would then refer back to it, and delay the release of its
-    memory.
-    """
-
-    def __init__(self, shards: _Shards, encoder: CheckedEncoder) -> None:
-        self._shards = shards
-        self._encoder = encoder
-        self.variable_lengths: list[int] = []
-        self.deliver: Deliver | None = None
-        """The recipient of completed shards; without one they stay until they are taken from the `_Shards`."""
-        self.on_error: Callable[[BaseException], None] = lambda _: None
-
-    @property
-    def next_row(self) -> int:
-        """The number of the next sample."""
-        return self._shards.samples + len(self.variable_lengths)
-
-    def fallback(self, sample: Mapping[str, Any]) -> bytes:
-        """Return the stored bytes of a sample that the fast path declines."""
-        return self._encoder.encode(sample, row=self.next_row)
-
-    def take(self, data: bytearray) -> int:
-        """Add the samples of a block to the shard, and return the size at which the next block is full."""
-        shards = self._shards
-        if self.variable_lengths or data:
-            self._push(data)
-            if self.deliver is not None:
-                for shard in shards.pop_ready():
-                    self.deliver(shard)
-        # So many bytes fit the shard whatever their samples are, so only the last sample of a block can end a shard.
-        least = shards.least_bytes
-        return min(_BLOCK_BYTES, shards.cutter.room * least // (least + _OFFSET_BYTES)) if least else -1
-
-    def _push(self, data: bytearray) -> None:
-        shards, count = self._shards, len(self.variable_lengths)
-        lengths = np.fromiter(self.variable_lengths, np.int64, count) + shards.least_bytes
-        if int(lengths.sum()) != len(data):
-            shards.record_loss()
-        whole = memoryview(data)
-        try:
-            if len(data) + _OFFSET_BYTES * count <= shards.cutter.room:
-                shards.push_fitting(lengths, whole)
-            else:
-                # The last sample is pushed alone: it ends the shard, or is refused because it exceeds any shard.
-                begin = len(data) - int(lengths[-1])
-                if count > 1:
-                    shards.push_fitting(lengths[:-1], whole[:begin])
-                shards.push(lengths[-1:], lambda *_: (whole[begin:],))
-        except SchemaError:  # the last sample is refused; all others were added
-            self.variable_lengths.clear()
-            raise
-        # Last: after an interrupt anywhere above, the lengths are not those of the next block, and it is refused.
-        self.variable_lengths.clear()

@@ -2,14 +2,14 @@
 
 A sample is encoded when it is added, not later: a bad one is refused by its own call, and callers may reuse their
 buffers. The fast path is generated for the schema, takes values of the plain types only, and only if they are stored
-unchanged. Samples that it declines are encoded by `CheckedEncoder`, where the encodings accept the value or explain
+unchanged. Samples that it declines go through `make_checked_encoder`, where the encodings accept the value or explain
 what is wrong. Both give the same bytes.
 """
 
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -30,19 +30,13 @@ class FastPath:
     """Storage of a value on the fast path: its exact type must be `kind`, `encode` is called, `code` packs it.
 
     Each step may decline the value by raising KeyError, TypeError, ValueError, OverflowError, AttributeError or
-    struct.error; the encoding then decides.
+    struct.error; the encoding then decides. An encoding may declare its own by a method `fast_path`, which returns one
+    that gives the same bytes as `encode`.
     """
 
     kind: type | None = None
     encode: Callable[[Any], Any] | None = None
     code: str | None = None
-
-
-class OwnFastPath(Protocol):
-    """An encoding that declares its fast path itself."""
-
-    def fast_path(self) -> FastPath:
-        """Return the fast path, which gives the same bytes as `encode`."""
 
 
 def fast_path(codec: Encoding) -> FastPath:
@@ -141,35 +135,31 @@ class _Heads(dict[tuple[Any, tuple[int, ...]], bytes]):
         return head
 
 
-class CheckedEncoder:
-    """Samples to bytes through the encodings; every error names its column and sample."""
+def make_checked_encoder(schema: Schema, codecs: tuple[Encoding, ...]) -> Callable[[Mapping[str, Any], int], bytes]:
+    """Return the function from a sample, and its number, to its bytes through the encodings.
 
-    def __init__(self, schema: Schema, codecs: tuple[Encoding, ...]) -> None:
-        self._schema = schema
-        self._columns = list(zip(schema.names, codecs, strict=True))
-        self._names = frozenset(schema.names)
-        self._pack_lengths = struct.Struct(f"<{schema.sizes.count(None)}I").pack
+    Its SchemaError, for a column that is missing or unknown, or a value that does not fit, has `column` and `row`.
+    """
+    columns, names = list(zip(schema.names, codecs, strict=True)), frozenset(schema.names)
+    pack_lengths = struct.Struct(f"<{schema.sizes.count(None)}I").pack
 
-    def encode(self, sample: Mapping[str, Any], *, row: int) -> bytes:
-        """Return the stored bytes of a sample.
-
-        Raises:
-            SchemaError: A column is missing or unknown, or a value does not fit; `column` and `row` are attributes.
-        """
-        if not hasattr(sample, "keys") or sample.keys() != self._names:
-            self._schema.check_sample(sample, row)
+    def encode(sample: Mapping[str, Any], row: int) -> bytes:
+        if not hasattr(sample, "keys") or sample.keys() != names:
+            schema.check_sample(sample, row)
         lengths: list[int] = []
         parts: list[bytes] = []
         try:
-            for name, codec in self._columns:
+            for name, codec in columns:
                 data = check_stored(codec.encode(sample[name]), codec.size)
                 if codec.size is None:
                     lengths.append(len(data))
                 parts.append(data)
         except SchemaError as error:
-            name, codec = self._columns[len(parts)]  # the number of encoded columns is the place of the one that failed
+            name, codec = columns[len(parts)]  # the number of encoded columns is the place of the one that failed
             raise refused_value(error, column=name, encoding=codec.name, row=row) from error
-        return b"".join([self._pack_lengths(*lengths), *parts])
+        return b"".join([pack_lengths(*lengths), *parts])
+
+    return encode
 
 
 def make_fast_encoder(
@@ -181,8 +171,12 @@ def make_fast_encoder(
     """
     if len(codecs) > _MAX_FAST_COLUMNS:
         return fallback
-    source = _FastPathSource(schema, codecs, takes_more=takes_more)
-    encode: Encode = source.compile(source.encoder_text(), "encode", fallback=fallback)
+    path = _GeneratedPath(schema, codecs, takes_more=takes_more)
+    result = " + ".join(path.parts) if len(path.parts) < 3 else f"join(({', '.join(path.parts)}))"
+    lines = "".join(f"        {line}\n" for line in [*path.steps, f"return {result}"])
+    text = f"def encode(sample):\n    try:\n{lines}    except declined: pass\n    return fallback(sample)\n"
+    path.space["fallback"] = fallback
+    encode: Encode = path.compiled(text, "encode")
     return encode
 
 
@@ -198,30 +192,39 @@ class RowBlock(NamedTuple):
     close: Callable[[Callable[..., NoReturn]], None]
 
 
-class BlockSink(Protocol):
-    """The recipient of the blocks of single samples, and the encoder of the samples that the fast path declines."""
-
-    variable_lengths: list[int]
-    """Bytes of each sample of the block in variable columns, without the four of each length; emptied by `take`."""
-
-    def fallback(self, sample: Mapping[str, Any]) -> bytes:
-        """Return the stored bytes of a sample."""
-
-    def take(self, data: bytearray) -> int:
-        """Add the samples of the block, and return the number of bytes that the next block may have."""
-
-    def on_error(self, error: BaseException) -> None:
-        """Do what is necessary after a call of `write` that ends with this error."""
-
-
-def make_row_block(schema: Schema, codecs: tuple[Encoding, ...], sink: BlockSink) -> RowBlock:
+def make_row_block(
+    schema: Schema,
+    codecs: tuple[Encoding, ...],
+    *,
+    take: Callable[[bytearray], int],
+    lengths: list[int],
+    fallback: Encode,
+    on_error: Callable[[BaseException], None],
+) -> RowBlock:
     """Return the functions that collect single samples: generated for the schema, one call for each sample.
 
-    A sample is encoded, checked and copied before `write` returns.
+    A sample is encoded, checked and copied before `write` returns. Every part is made before the first one is appended,
+    so a declined sample leaves no trace.
+
+    Args:
+        schema: The columns.
+        codecs: Their encodings.
+        take: Called with the samples of a block; returns the number of bytes that the next block may have.
+        lengths: Gets the bytes of each sample of the block in variable columns, without the four of each length; `take`
+            empties it.
+        fallback: Returns the bytes of a sample that the fast path declines.
+        on_error: Called with the error that a call of `write` ends with.
     """
-    source = _FastPathSource(schema, codecs, takes_more=False)
-    make: Callable[..., tuple[Any, ...]] = source.compile(source.block_text(fixed_bytes(schema)), "make")
-    return RowBlock(*make(sink.take, sink.variable_lengths, sink.fallback, sink.on_error))
+    path = _GeneratedPath(schema, codecs, takes_more=False)
+    names = [part if part.startswith("v") else f"p{number}" for number, part in enumerate(path.parts)]
+    packed = [f"{name} = {part}" for name, part in zip(names, path.parts, strict=True) if name != part]
+    total = " + ".join(f"n{place}" for place in path.variable) or "0"
+    appends = [f"data += {name}" for name in names] + [f"add_length({total})"]
+    indent = "\n" + " " * 16
+    text = _BLOCK_TEXT.format(
+        steps=indent.join([*path.steps, *packed]), appends=indent.join(appends), fixed=fixed_bytes(schema)
+    )
+    return RowBlock(*path.compiled(text, "make")(take, lengths, fallback, on_error))
 
 
 def fixed_bytes(schema: Schema) -> int:
@@ -229,8 +232,8 @@ def fixed_bytes(schema: Schema) -> int:
     return sum(4 if size is None else size for size in schema.sizes)
 
 
-class _FastPathSource:
-    """The source text of the generated functions, and the values of its names.
+class _GeneratedPath:
+    """The source text that generated functions begin with, and the values of its names.
 
     For the columns a (bytes), b (int), c (str), the steps that both functions begin with:
 
@@ -256,75 +259,54 @@ class _FastPathSource:
                 KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error, DeprecationWarning
             ),
         }  # fmt: skip
-        self._parts: list[str] = []
+        self.parts: list[str] = []
+        """Expressions for the bytes of a sample, in order; those of values are names."""
+        self.variable: list[int] = []
+        """Places of the columns of varying length."""
         if len(codecs) > _MAX_FAST_COLUMNS:
-            self._steps, self._variable = ["raise TypeError"], []
+            self.steps = ["raise TypeError"]
             return
         # A subclass of dict may invent columns that are looked up (`defaultdict`).
         count = f"len(sample) {'<' if takes_more else '!='} {len(codecs)}"
-        self._steps = [f"if type(sample) is not dict or {count}: raise TypeError"]
+        self.steps = [f"if type(sample) is not dict or {count}: raise TypeError"]
         for place, name in enumerate(schema.names):
             self.space[f"name{place}"] = name
-            self._steps.append(f"v{place} = sample[name{place}]")
-        self._variable = [place for place, codec in enumerate(codecs) if codec.size is None]
-        run = [("I", f"n{place}") for place in self._variable]
+            self.steps.append(f"v{place} = sample[name{place}]")
+        self.variable = [place for place, codec in enumerate(codecs) if codec.size is None]
+        run = [("I", f"n{place}") for place in self.variable]
         for place, codec in enumerate(codecs):
             path = fast_path(codec)
             if path.kind is not None:
                 self.space[f"kind{place}"] = path.kind
-                self._steps.append(f"if type(v{place}) is not kind{place}: raise TypeError")
+                self.steps.append(f"if type(v{place}) is not kind{place}: raise TypeError")
             if path.encode is not None:
                 self.space[f"encode{place}"] = path.encode
-                self._steps.append(f"v{place} = encode{place}(v{place})")
+                self.steps.append(f"v{place} = encode{place}(v{place})")
             if path.code is not None:
                 run.append((path.code, f"v{place}"))
                 continue
             if path.kind is None and type(codec) is not Str:
-                self._steps.append(f"if type(v{place}) is not bytes: raise TypeError")
+                self.steps.append(f"if type(v{place}) is not bytes: raise TypeError")
             self._pack_run(run)
             run = []
-            self._parts.append(f"v{place}")
+            self.parts.append(f"v{place}")
         self._pack_run(run)
-        self._steps += [f"n{place} = len(v{place})" for place in self._variable]
+        self.steps += [f"n{place} = len(v{place})" for place in self.variable]
 
     def _pack_run(self, run: list[tuple[str, str]]) -> None:
         """Pack neighbouring numbers by one call."""
-        if not run:
-            return
-        name = f"pack{len(self._parts)}"
-        self.space[name] = struct.Struct("<" + "".join(code for code, _ in run)).pack
-        self._parts.append(f"{name}({', '.join(value for _, value in run)})")
+        if run:
+            name = f"pack{len(self.parts)}"
+            self.space[name] = struct.Struct("<" + "".join(code for code, _ in run)).pack
+            self.parts.append(f"{name}({', '.join(value for _, value in run)})")
 
-    def compile(self, text: str, name: str, **more: Any) -> Any:
+    def compiled(self, text: str, name: str) -> Any:
         """Return a generated function.
 
         Generated as dataclasses generate their methods: only column numbers and struct codes enter the text.
         """
-        space = {**self.space, **more}
-        exec(text, space)  # noqa: S102
-        return space[name]
-
-    def encoder_text(self) -> str:
-        """Return the source text of `encode`, which returns the bytes of a sample."""
-        result = " + ".join(self._parts) if len(self._parts) < 3 else f"join(({', '.join(self._parts)}))"
-        lines = "".join(f"        {line}\n" for line in [*self._steps, f"return {result}"])
-        return f"def encode(sample):\n    try:\n{lines}    except declined: pass\n    return fallback(sample)\n"
-
-    def block_text(self, fixed: int) -> str:
-        """Return the source text of `make`, which returns the functions of a `RowBlock`.
-
-        Every part is made before the first one is appended, so a declined sample leaves no trace.
-        """
-        parts = [part if part.startswith("v") else f"p{number}" for number, part in enumerate(self._parts)]
-        packed = [f"p{number} = {part}" for number, part in enumerate(self._parts) if not part.startswith("v")]
-        total = " + ".join(f"n{place}" for place in self._variable) or "0"
-        steps = [*self._steps, *packed]
-        appends = [f"data += {part}" for part in parts] + [f"add_length({total})"]
-        return _BLOCK_TEXT.format(steps=_indented(steps, 16), appends=_indented(appends, 16), fixed=fixed)
-
-
-def _indented(lines: list[str], width: int) -> str:
-    return "\n".join(" " * width + line for line in lines).lstrip()
+        exec(text, self.space)  # noqa: S102
+        return self.space[name]
 
 
 _BLOCK_TEXT = """

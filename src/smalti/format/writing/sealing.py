@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from smalti.errors import ClosedError, SchemaError
+from smalti.errors import ClosedError
 from smalti.format.blocks import block_hashes_of
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Bytes1d, Int64s
@@ -56,12 +56,20 @@ class SpareMemory:
 
 
 class FillingShard:
-    """The bytes of the samples of one shard, in order, with `front` bytes reserved before them."""
+    """The bytes of the samples of one shard, in order, with room for the head of the file before them."""
 
-    def __init__(self, memory: Bytes1d, front: int) -> None:
-        self._memory = memory
-        self._front = front
-        self._end = front
+    def __init__(self, front: int, limit: int | None, spare: SpareMemory) -> None:
+        """Take the memory.
+
+        Args:
+            front: Most bytes that will stand in front of the samples.
+            limit: The largest shard file in bytes; None for no limit.
+            spare: Memory of earlier shards, which gets this one's back.
+        """
+        self._spare = spare
+        self._front = self._end = min(front, _MAX_FRONT_BYTES)
+        self._reusable_bytes = min(self._front + (limit or _START_BYTES), _START_BYTES)
+        self._memory = spare.take(self._reusable_bytes)
         self._is_closed = False
 
     def append(self, data: Buffer) -> None:
@@ -70,7 +78,9 @@ class FillingShard:
         if begin == end:  # numpy refuses an empty buffer
             return
         if end > len(self._memory):
-            self._grow(end)
+            larger = np.empty(max(end, 2 * len(self._memory)), np.uint8)
+            larger[:begin] = self._memory[:begin]
+            self._memory = larger
         self._memory[begin:end] = np.frombuffer(data, np.uint8)
         self._end = end
 
@@ -81,56 +91,24 @@ class FillingShard:
         Raises:
             ValueError: Closed already; the memory may be in use for another shard.
         """
-        self._check_open()
+        if self._is_closed:
+            raise ClosedError("a shard can be sealed once; keep what `seal` returned")
         return memoryview(self._memory[self._front : self._end])
 
-    def close(self, head: bytes) -> tuple[Bytes1d, Bytes1d]:
-        """Return `head` and the samples together, and the memory that they lie in; appending ends.
+    def close(self, head: bytes) -> memoryview:
+        """Return the file, `head` and samples, read-only; its memory is reused when the last view of it is gone.
 
         Raises:
             ValueError: Closed already; the memory may be in use for another shard.
         """
-        self._check_open()
+        samples, memory, begin = self.content, self._memory, self._front - len(head)
         self._is_closed = True
-        begin = self._front - len(head)
         if begin < 0:  # many samples, whose number no size limit bounds
-            return np.concatenate([np.frombuffer(head, np.uint8), self._memory[self._front : self._end]]), self._memory
-        self._memory[begin : self._front] = np.frombuffer(head, np.uint8)
-        return self._memory[begin : self._end], self._memory
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError("a shard can be sealed once; keep what `seal` returned")
-
-    def _grow(self, needed: int) -> None:
-        larger = np.empty(max(needed, 2 * len(self._memory)), np.uint8)
-        larger[: self._end] = self._memory[: self._end]
-        self._memory = larger
-
-
-class ShardMemory:
-    """Memory for the shards of one builder, reused when no view of a shard is left."""
-
-    def __init__(self, front: int, limit: int | None, spare: SpareMemory | None = None) -> None:
-        """Set the sizes; memory is allocated by `lend`.
-
-        Args:
-            front: Most bytes that will stand in front of the samples.
-            limit: The largest shard file in bytes; None for no limit.
-            spare: Memory of earlier builders; by default none.
-        """
-        self._front = min(front, _MAX_FRONT_BYTES)
-        self._size = min(self._front + (limit or _START_BYTES), _START_BYTES)
-        self._spare = spare or SpareMemory()
-
-    def lend(self) -> FillingShard:
-        """Return memory for the next shard."""
-        return FillingShard(self._spare.take(self._size), self._front)
-
-    def close(self, shard: FillingShard, head: bytes) -> memoryview:
-        """Return the file, `head` and samples, read-only; its memory is reused when the last view of it is gone."""
-        content, memory = shard.close(head)
-        if len(memory) <= self._size:
+            content: Bytes1d = np.concatenate([np.frombuffer(head, np.uint8), np.frombuffer(samples, np.uint8)])
+        else:
+            memory[begin : self._front] = np.frombuffer(head, np.uint8)
+            content = memory[begin : self._end]
+        if len(memory) <= self._reusable_bytes:
             # Every view, however derived, keeps `content` alive: it is the object behind the memoryview.
             weakref.finalize(content, self._spare.keep, memory).atexit = False
         return memoryview(content).toreadonly()
@@ -228,6 +206,10 @@ class FileOptions:
         """The compression as written in an index file."""
         return self.compression.text if self.compression else None
 
+    def config_of(self, schema: Schema) -> bytes:
+        """Return the description of the columns that stands inside every shard of this schema."""
+        return config_bytes(schema, compression=self.compression_name, hashes=self.hashes, size_limit=self.size_limit)
+
     def finish(self, name: str, data: Buffer) -> tuple[FileInfo, FileInfo | None, Buffer]:
         """Describe and compress the uncompressed file `name`.
 
@@ -245,62 +227,16 @@ class FileOptions:
 
 
 @dataclass(frozen=True)
-class MdsSealer:
-    """Everything about the finished shards of one builder that does not change from shard to shard."""
-
-    schema: Schema
-    files: FileOptions
-    config: bytes
-    """The description of the columns that stands inside every shard."""
-
-    @classmethod
-    def of(cls, schema: Schema, options: ShardOptions) -> "MdsSealer":
-        """Return the sealer of a builder.
-
-        Raises:
-            SchemaError: No columns, or an option that cannot be used.
-        """
-        if not schema.names:
-            raise SchemaError("`columns`: a shard needs at least one column; none is given.")
-        return cls._of_files(schema, FileOptions.of(options))
-
-    @classmethod
-    def _of_files(cls, schema: Schema, files: FileOptions) -> "MdsSealer":
-        config = config_bytes(
-            schema, compression=files.compression_name, hashes=files.hashes, size_limit=files.size_limit
-        )
-        return cls(schema, files, config)
-
-    def decide(self, content: memoryview) -> "MdsSealer":
-        """Return the sealer of a shard with these samples; see `FileOptions.decide`."""
-        return self._of_files(self.schema, self.files.decide(content)) if self.files.is_automatic else self
-
-    def seal(self, number: int, samples: int, data: memoryview) -> BuiltShard:
-        """Return the finished shard called `shard.<number>.mds`.
-
-        `data` is the uncompressed file; `number` counts the shards of one writer from 0.
-        """
-        files = self.files
-        raw, zipped, stored = files.finish(f"shard.{number:05}.mds", data)
-        block_hashes = None
-        if zipped is None:
-            block_hashes = block_hashes_of(data, files.recorded_hashes)
-        info = ShardInfo(self.schema, samples, raw, zipped, files.compression_name, files.hashes, files.size_limit)
-        check_written(data, info)
-        return BuiltShard(info, (stored,), block_hashes)
-
-
-@dataclass(frozen=True)
 class FilledMds:
     """The encoded samples of one shard."""
 
-    sealer: MdsSealer
+    schema: Schema
+    files: FileOptions
     number: int
+    """Counts the shards of one builder from 0."""
     lengths: Int64s
     """Bytes of each sample, int64, shape (N,)."""
     samples: FillingShard
-    memory: ShardMemory
-    """The memory that the samples lie in."""
 
     def row_hash(self) -> int:
         """Return the sum of the hashes of its samples; before `seal`."""
@@ -309,7 +245,13 @@ class FilledMds:
         return hash_rows(self.samples.content, ends)
 
     def seal(self) -> BuiltShard:
-        """Return the finished shard; called once."""
-        sealer = self.sealer.decide(self.samples.content)
-        head = head_bytes(sealer.config, self.lengths)
-        return sealer.seal(self.number, len(self.lengths), self.memory.close(self.samples, head))
+        """Return the finished shard, called `shard.<number>.mds`; called once."""
+        files = self.files.decide(self.samples.content)
+        data = self.samples.close(head_bytes(files.config_of(self.schema), self.lengths))
+        raw, zipped, stored = files.finish(f"shard.{self.number:05}.mds", data)
+        block_hashes = block_hashes_of(data, files.recorded_hashes) if zipped is None else None
+        info = ShardInfo(
+            self.schema, len(self.lengths), raw, zipped, files.compression_name, files.hashes, files.size_limit
+        )
+        check_written(data, info)
+        return BuiltShard(info, (stored,), block_hashes)
