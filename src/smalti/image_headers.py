@@ -6,7 +6,7 @@ that a shard stores, and `smalti.images` the images that it decodes, each with m
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 MAX_PIXELS = 178_956_970
 """Largest image in pixels, half a GiB as RGB: the size from which Pillow itself refuses to open an image."""
@@ -174,9 +174,6 @@ def _after_blocks(data: bytes, at: int) -> int:
     return at + 1
 
 
-_FAULTS: dict[str, Callable[[bytes], str | None]] = {"GIF": _gif_fault, "BMP": _bmp_fault, "WEBP": _webp_fault}
-
-
 def webp_size(data: bytes) -> tuple[int, int] | None:
     """Return width and height of a WebP file; None if its first chunk is unknown.
 
@@ -194,3 +191,10 @@ def webp_size(data: bytes) -> tuple[int, int] | None:
         width, high_width, height, high_height = struct.unpack_from("<HBHB", data, 24)
         return (width | high_width << 16) + 1, (height | high_height << 16) + 1
     return None
+
+
+SIZE_OF: Mapping[str, Callable[[bytes], tuple[int, int] | None]] = {
+    "PNG": png_size, "WEBP": webp_size, "GIF": gif_size, "BMP": bmp_size,
+}  # fmt: skip
+"""The functions that return width and height of the formats beside JPEG, by their names."""
+_FAULTS: Mapping[str, Callable[[bytes], str | None]] = {"GIF": _gif_fault, "BMP": _bmp_fault, "WEBP": _webp_fault}

@@ -32,37 +32,6 @@ AxisOrder = Literal["hwc", "chw"]
 _DEADLINE_SECONDS = 600.0  # for the threads of one batch; decoding a large image takes about one second
 
 
-@dataclass(frozen=True)
-class DecodeOptions:
-    """The size, crop and axes that each image of a batch is brought to."""
-
-    size: int
-    """Pixels on each side."""
-    crop: Crop = "resize"
-    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, not resized; if
-    the image has a shorter side, its centre square, resized. A `RandomResizedCrop`: a random part, resized."""
-    layout: AxisOrder = "hwc"
-    """Axes of the array: `hwc` is (n, size, size, 3), `chw` is (n, 3, size, size)."""
-    interpolation: Interpolation = "bilinear"
-    """The filter that resizes, `bilinear` or `bicubic`, both anti-aliased."""
-
-    def __post_init__(self) -> None:
-        if type(self.size) is not int or self.size < 1:
-            raise ArgumentError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
-        if not isinstance(self.crop, RandomResizedCrop) and self.crop not in ("resize", "center"):
-            raise ArgumentError(f'`crop` is "resize", "center" or a RandomResizedCrop, found {self.crop!r}.')
-        if self.layout not in {"hwc", "chw"}:
-            raise ArgumentError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ArgumentError(f'`interpolation` is "bilinear" or "bicubic", found {self.interpolation!r}.')
-
-    def box(self, header: ImageHeader, draws: Sequence[float]) -> Box:
-        """Return the part of an image that is shown; `draws` are the numbers that a random one is made of."""
-        if isinstance(self.crop, RandomResizedCrop):
-            return self.crop.box(header.height, header.width, draws)
-        return centre_box(header.height, header.width, self.size if self.crop == "center" else None)
-
-
 def decode_batch(
     images: Sequence[bytes],
     *,
@@ -83,9 +52,9 @@ def decode_batch(
     Args:
         images: The files.
         size: Pixels on each side.
-        crop: See `DecodeOptions.crop`.
-        layout: See `DecodeOptions.layout`.
-        interpolation: See `DecodeOptions.interpolation`. Torch resizes if this process has imported it, and Pillow
+        crop: See `DecodeImages.crop`.
+        layout: See `DecodeImages.layout`.
+        interpolation: See `DecodeImages.interpolation`. Torch resizes if this process has imported it, and Pillow
             otherwise.
         num_threads: Threads that decode at the same time: the decoders release the interpreter lock.
         epoch: The epoch for which a `RandomResizedCrop` draws the parts.
@@ -100,75 +69,12 @@ def decode_batch(
         >>> decode_batch(photos, size=32, crop="center").shape
         (3, 32, 32, 3)
     """
-    options = DecodeOptions(size, crop, layout, interpolation)
-    draws = _draws(crop, epoch, sample_ids, len(images))
-    batch = _unaligned((len(images), size, size, 3) if layout == "hwc" else (len(images), 3, size, size))
-    places = batch if layout == "hwc" else batch.transpose(0, 2, 3, 1)
-    cuts = [len(images) * part // num_threads for part in range(num_threads + 1)]
-    parts = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
-    jobs = [(images[begin:end], places[begin:end], options, draws[begin:end], begin) for begin, end in parts]
-    if len(jobs) > 1:
-        threads = [_pool(os.getpid(), num_threads - 1).submit(_decode_part, *job) for job in jobs[1:]]
-        _decode_part(*jobs[0])  # this thread decodes as well; the error of the lowest part is raised first
-        for thread in threads:
-            thread.result(timeout=_DEADLINE_SECONDS)
-    elif jobs:
-        _decode_part(*jobs[0])
-    return batch
+    return DecodeImages(size, None, crop, layout, num_threads, interpolation)._decode(images, epoch, sample_ids)
 
 
 @lru_cache(maxsize=8)
 def _pool(process: int, num_threads: int) -> ThreadPoolExecutor:  # noqa: ARG001 - the key: a fork inherits no threads
     return ThreadPoolExecutor(num_threads, thread_name_prefix="smalti-decode")
-
-
-def _draws(
-    crop: Crop, epoch: int | None, sample_ids: NDArray[np.int64] | None, num_images: int
-) -> Sequence[Sequence[float]]:
-    if not isinstance(crop, RandomResizedCrop):
-        return [()] * num_images
-    if epoch is None or sample_ids is None or len(sample_ids) != num_images:
-        ids = "none" if sample_ids is None else f"{len(sample_ids)} of {num_images}"
-        raise ArgumentError(
-            f"random crops are drawn for an epoch and the ids of samples, found epoch {epoch} and ids: {ids}. Give the "
-            "transform to the dataset, or call it with `epoch` and `sample_ids`."
-        )
-    draws: list[list[float]] = crop.draw(epoch, sample_ids).tolist()
-    return draws
-
-
-def _decode_part(
-    images: Sequence[bytes], places: Pixels, options: DecodeOptions, draws: Sequence[Sequence[float]], first: int
-) -> None:
-    scratch, resizer, place = _Scratch(), Resizer(options.interpolation), 0
-    try:
-        for place, data in enumerate(images):
-            _decode_into(places[place], data, options, draws[place], scratch, resizer)
-    except BadImageError as error:
-        index = first + place
-        raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
-
-
-def _decode_into(
-    place: Pixels, data: bytes, options: DecodeOptions, draws: Sequence[float], scratch: "_Scratch", resizer: Resizer
-) -> None:
-    header, size = probe_image(data), options.size
-    box = options.box(header, draws)
-    min_size, pixels = box.least_side(size, header.height, header.width), None
-    if is_fast(header):
-        height, width = scaled_size(header, min_size)
-        is_direct = height == width == size and place.flags.c_contiguous and not box.is_mirrored
-        out = place if is_direct else scratch.pixels(height, width)
-        pixels = decode_fast(data, header, min_size=min_size, out=out, smooth=False, backwards=box.is_mirrored)
-        if pixels is not None and is_direct:
-            return
-    if pixels is None:
-        pixels = decode_probed(data, header, min_size)
-    part = box.of(pixels, header.height, header.width)
-    if part.shape == place.shape:
-        place[...] = part
-    else:
-        resizer.into(place, part)
 
 
 class _Scratch:
@@ -215,7 +121,8 @@ class DecodeImages:
     columns: tuple[str, ...] | None = None
     """Names of the columns; None for every column of bytes most of whose values begin like an image."""
     crop: Crop = "resize"
-    """`resize`, `center`, or a `RandomResizedCrop`; see `DecodeOptions.crop`."""
+    """`resize`: the centre square, resized. `center`: the middle `size` x `size` of the stored pixels, not resized; if
+    the image has a shorter side, its centre square, resized. A `RandomResizedCrop`: a random part, resized."""
     layout: AxisOrder = "hwc"
     """`hwc` for arrays of shape (n, size, size, 3), `chw` for (n, 3, size, size)."""
     num_threads: int = 1
@@ -229,7 +136,14 @@ class DecodeImages:
     """Loader threads may share one object."""
 
     def __post_init__(self) -> None:
-        DecodeOptions(self.size, self.crop, self.layout, self.interpolation)
+        if type(self.size) is not int or self.size < 1:
+            raise ArgumentError(f"`size` must be a number of pixels, at least 1, found {self.size!r}.")
+        if not isinstance(self.crop, RandomResizedCrop) and self.crop not in ("resize", "center"):
+            raise ArgumentError(f'`crop` is "resize", "center" or a RandomResizedCrop, found {self.crop!r}.')
+        if self.layout not in {"hwc", "chw"}:
+            raise ArgumentError(f'`layout` is "hwc" or "chw", found {self.layout!r}.')
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ArgumentError(f'`interpolation` is "bilinear" or "bicubic", found {self.interpolation!r}.')
         if type(self.num_threads) is not int or self.num_threads < 1:
             raise ArgumentError(f"`num_threads` must be a number of threads, at least 1, found {self.num_threads!r}.")
         if isinstance(self.columns, str):
@@ -265,25 +179,26 @@ class DecodeImages:
             SchemaError: a column that was named is not there, or holds no bytes.
         """
         decoded = dict(columns)
+        ids = columns.get("_sample_id")
         for name in self._image_columns(columns):
             try:
-                decoded[name] = decode_batch(
-                    columns[name],
-                    size=self.size,
-                    crop=self.crop,
-                    layout=self.layout,
-                    interpolation=self.interpolation,
-                    num_threads=self.num_threads,
-                    epoch=epoch,
-                    sample_ids=columns.get("_sample_id") if sample_ids is None else sample_ids,
-                )
+                decoded[name] = self._decode(columns[name], epoch, ids if sample_ids is None else sample_ids)
             except BadImageError as error:  # noqa: PERF203 - a batch has few columns
-                raise _with_place(error, name, columns) from error
+                facts, where = error.facts | {"column": name}, f"column {name!r}"
+                if ids is not None:
+                    facts["sample_id"] = int(ids[error.index])
+                    where = f"sample {facts['sample_id']}, {where}"
+                raise BadImageError(f"{where}: {error.message}", **facts) from error
         return decoded
 
     def _image_columns(self, columns: Mapping[str, Any]) -> list[str]:
         if self.columns is None:
-            return [name for name, values in columns.items() if _is_images(values)]
+            # Most values begin like an image: a damaged one is an error of an image column.
+            return [
+                name
+                for name, values in columns.items()
+                if _is_bytes(values) and 2 * sum(map(may_be_image, values)) > len(values)
+            ]
         for name in self.columns:
             if name not in columns:
                 raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(columns)}.", column=name)
@@ -295,20 +210,71 @@ class DecodeImages:
                 )
         return list(self.columns)
 
+    def _decode(self, images: Sequence[bytes], epoch: int | None, sample_ids: NDArray[np.int64] | None) -> Pixels:
+        """Return the images as one array; see `decode_batch`."""
+        count, size = len(images), self.size
+        draws: Sequence[Sequence[float]] = [()] * count  # the numbers that random parts are made of
+        if isinstance(self.crop, RandomResizedCrop):
+            if epoch is None or sample_ids is None or len(sample_ids) != count:
+                ids = "none" if sample_ids is None else f"{len(sample_ids)} of {count}"
+                raise ArgumentError(
+                    f"random crops are drawn for an epoch and the ids of samples, found epoch {epoch} and ids: {ids}. "
+                    "Give the transform to the dataset, or call it with `epoch` and `sample_ids`."
+                )
+            draws = self.crop.draw(epoch, sample_ids).tolist()
+        batch = _unaligned((count, size, size, 3) if self.layout == "hwc" else (count, 3, size, size))
+        places = batch if self.layout == "hwc" else batch.transpose(0, 2, 3, 1)
+        cuts = [count * part // self.num_threads for part in range(self.num_threads + 1)]
+        jobs = [
+            (images[begin:end], places[begin:end], draws[begin:end], begin)
+            for begin, end in pairwise(cuts)
+            if begin < end
+        ]
+        threads = [_pool(os.getpid(), self.num_threads - 1).submit(self._decode_part, *job) for job in jobs[1:]]
+        for job in jobs[:1]:
+            self._decode_part(*job)  # this thread decodes as well; the error of the lowest part is raised first
+        for thread in threads:
+            thread.result(timeout=_DEADLINE_SECONDS)
+        return batch
+
+    def _decode_part(
+        self, images: Sequence[bytes], places: Pixels, draws: Sequence[Sequence[float]], first: int
+    ) -> None:
+        scratch, resizer, place = _Scratch(), Resizer(self.interpolation), 0
+        try:
+            for place, data in enumerate(images):
+                header = probe_image(data)
+                if isinstance(self.crop, RandomResizedCrop):
+                    box = self.crop.box(header.height, header.width, draws[place])
+                else:
+                    box = centre_box(header.height, header.width, self.size if self.crop == "center" else None)
+                _decode_into(places[place], data, header, box, scratch, resizer)
+        except BadImageError as error:
+            index = first + place
+            raise BadImageError(f"image {index} of the batch: {error}", **(error.facts | {"index": index})) from error
+
+
+def _decode_into(
+    place: Pixels, data: bytes, header: ImageHeader, box: Box, scratch: "_Scratch", resizer: Resizer
+) -> None:
+    """Decode the part of an image that is shown into its place."""
+    size = len(place)
+    min_size, pixels = box.least_side(size, header.height, header.width), None
+    if is_fast(header):
+        height, width = scaled_size(header, min_size)
+        is_direct = height == width == size and place.flags.c_contiguous and not box.is_mirrored
+        out = place if is_direct else scratch.pixels(height, width)
+        pixels = decode_fast(data, header, min_size=min_size, out=out, smooth=False, backwards=box.is_mirrored)
+        if pixels is not None and is_direct:
+            return
+    if pixels is None:
+        pixels = decode_probed(data, header, min_size)
+    part = box.of(pixels, header.height, header.width)
+    if part.shape == place.shape:
+        place[...] = part
+    else:
+        resizer.into(place, part)
+
 
 def _is_bytes(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, bytes) for value in values)
-
-
-def _is_images(values: Any) -> bool:
-    """Return whether most values begin like an image: a damaged one is an error of an image column."""
-    return _is_bytes(values) and 2 * sum(map(may_be_image, values)) > len(values)
-
-
-def _with_place(error: BadImageError, column: str, columns: Mapping[str, Any]) -> BadImageError:
-    facts = error.facts | {"column": column}
-    where = f"column {column!r}"
-    if "_sample_id" in columns:
-        facts["sample_id"] = int(columns["_sample_id"][error.index])
-        where = f"sample {facts['sample_id']}, {where}"
-    return BadImageError(f"{where}: {error.message}", **facts)

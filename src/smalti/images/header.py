@@ -11,18 +11,7 @@ from dataclasses import dataclass
 import simplejpeg
 
 from smalti.errors import BadImageError
-from smalti.image_headers import (
-    FRAME_MARKERS,
-    MAX_PIXELS,
-    bmp_size,
-    format_of,
-    frame_size,
-    gif_size,
-    is_exif,
-    jpeg_segments,
-    png_size,
-    webp_size,
-)
+from smalti.image_headers import FRAME_MARKERS, MAX_PIXELS, SIZE_OF, format_of, frame_size, is_exif, jpeg_segments
 
 _MAX_SIDE = 1 << 17  # pixels; far above any camera, and keeps width * height a small integer for every format
 _SIGNATURE_STARTS = frozenset({b"\xff\xd8", b"\x89P", b"GI", b"RI", b"BM"})
@@ -61,12 +50,19 @@ def probe_image(data: bytes) -> ImageHeader:
     """
     kind = sniff_format(data)
     try:
-        header = _PARSERS[kind](data)
+        size, color = _jpeg_header(data) if kind == "JPEG" else (SIZE_OF[kind](data), "RGB")
     except (struct.error, IndexError) as error:
         raise BadImageError(
             f"{kind} file of {len(data)} bytes ends inside its header; it is truncated: replace the file",
             num_bytes=len(data),
         ) from error
+    if size is None and kind == "PNG":
+        raise BadImageError("PNG file does not begin with its IHDR chunk; it is damaged: replace the file")
+    if size is None:
+        raise BadImageError(
+            f"WEBP file has an unknown first chunk {data[12:16]!r}; it is truncated or damaged: replace the file"
+        )
+    header = ImageHeader(kind, *size, color)
     if not (0 < header.width <= _MAX_SIDE and 0 < header.height <= _MAX_SIDE):
         raise BadImageError(f"{kind} header declares an impossible size of {header.width}x{header.height} pixels")
     limit = MAX_PIXELS if kind == "JPEG" else MAX_PIXELS // 2  # only a JPEG is scaled down while it is decoded
@@ -128,54 +124,20 @@ def _describe(head: bytes) -> str:
     return "bytes of no known kind"
 
 
-def _parse_jpeg(data: bytes) -> ImageHeader:
+def _jpeg_header(data: bytes) -> tuple[tuple[int, int], str]:
+    """Return width and height, and the colour space."""
     try:
         height, width, color, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     except (ValueError, KeyError) as error:  # KeyError: the wrapper has no name for this colour space
-        found = _find_jpeg_frame(data)  # a JPEG that libjpeg-turbo's wrapper refuses may still be one for Pillow
-        if found is None:
-            raise BadImageError(
-                f"JPEG file of {len(data)} bytes has no complete header; it is truncated or damaged: replace the file",
-                num_bytes=len(data),
-            ) from error
-        width, height = found
-        color = "other"
-    return ImageHeader("JPEG", width, height, color)
-
-
-def _find_jpeg_frame(data: bytes) -> tuple[int, int] | None:
-    """Return width and height from the first whole frame segment, None if there is none before the pixels."""
-    for marker, begin, end in jpeg_segments(data):
-        if marker in FRAME_MARKERS and begin + 5 <= end <= len(data):
-            return frame_size(data, begin)
-    return None
-
-
-def _parse_png(data: bytes) -> ImageHeader:
-    size = png_size(data)
-    if size is None:
-        raise BadImageError("PNG file does not begin with its IHDR chunk; it is damaged: replace the file")
-    return ImageHeader("PNG", *size)
-
-
-def _parse_gif(data: bytes) -> ImageHeader:
-    return ImageHeader("GIF", *gif_size(data))
-
-
-def _parse_bmp(data: bytes) -> ImageHeader:
-    return ImageHeader("BMP", *bmp_size(data))
-
-
-def _parse_webp(data: bytes) -> ImageHeader:
-    size = webp_size(data)
-    if size is None:
+        # A JPEG that libjpeg-turbo's wrapper refuses may still be one for Pillow: it has a whole frame segment.
+        for marker, begin, end in jpeg_segments(data):
+            if marker in FRAME_MARKERS and begin + 5 <= end <= len(data):
+                return frame_size(data, begin), "other"
         raise BadImageError(
-            f"WEBP file has an unknown first chunk {data[12:16]!r}; it is truncated or damaged: replace the file"
-        )
-    return ImageHeader("WEBP", *size)
-
-
-_PARSERS = {"JPEG": _parse_jpeg, "PNG": _parse_png, "GIF": _parse_gif, "BMP": _parse_bmp, "WEBP": _parse_webp}
+            f"JPEG file of {len(data)} bytes has no complete header; it is truncated or damaged: replace the file",
+            num_bytes=len(data),
+        ) from error
+    return (width, height), color
 
 
 def exif_orientation(data: bytes) -> int:

@@ -73,15 +73,6 @@ def decode_rgb(data: bytes, *, min_size: int | None = None) -> Pixels:
     return decode_probed(data, probe_image(data), min_size)
 
 
-def decode_probed(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
-    """Decode an image whose header was checked already; arguments as for `decode_rgb`."""
-    if is_fast(header):
-        pixels = decode_fast(data, header, min_size=min_size or 0)
-        if pixels is not None:
-            return pixels
-    return _decode_with_pillow(data, header, min_size)
-
-
 def is_fast(header: ImageHeader) -> bool:
     """Return whether libjpeg-turbo can decode the image to RGB."""
     return header.format == "JPEG" and header.color in ("YCbCr", "Gray", "RGB")
@@ -157,7 +148,12 @@ def _broken(header: ImageHeader, data: bytes, error: Exception) -> BadImageError
     )
 
 
-def _decode_with_pillow(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
+def decode_probed(data: bytes, header: ImageHeader, min_size: int | None) -> Pixels:
+    """Decode an image whose header was checked already; arguments as for `decode_rgb`."""
+    if is_fast(header):
+        pixels = decode_fast(data, header, min_size=min_size or 0)
+        if pixels is not None:
+            return pixels
     try:
         with Image.open(io.BytesIO(data), formats=(header.format,)) as image:
             if image.size != (header.width, header.height):  # a GIF's first frame makes Pillow's canvas grow

@@ -36,17 +36,15 @@ from smalti.image_headers import (
     EXIF_MARKER,
     FRAME_MARKERS,
     MAX_PIXELS,
+    SIZE_OF,
     START_OF_SCAN,
     UNKNOWN_MARKER,
-    bmp_size,
     find_fault,
     format_of,
     frame_size,
-    gif_size,
     is_exif,
     jpeg_segments,
     png_size,
-    webp_size,
 )
 from smalti.regular_files import read_regular
 
@@ -74,12 +72,6 @@ _OPENERS: Mapping[str, Callable[[BytesIO], Image.Image]] = {
 }  # fmt: skip
 """Pillow's classes, which register their formats; it would import the plugins of all formats to find that of WebP."""
 _SIZE = np.dtype("<u4")
-_OTHER_FORMATS: tuple[tuple[bytes, str, Callable[[bytes], tuple[int, int] | None]], ...] = (
-    (b"RIFF", "WEBP", webp_size),
-    (b"GIF8", "GIF", gif_size),
-    (b"BM", "BMP", bmp_size),
-)
-"""Formats beside JPEG and PNG that are read: the first bytes, Pillow's name, and the function for the size."""
 
 
 class UnreadableImage(BadImageError, UnidentifiedImageError):  # noqa: N818 - named as those of `smalti.errors`
@@ -116,7 +108,8 @@ def check_jpeg(data: bytes) -> str | None:
                 return "pixels come before the header with their size"
             if data.rfind(END_MARK) < begin - 3 or end > len(data):
                 return "the end mark is missing: it was cut short"
-            return _refused_head(b"".join([*parsed, _SCAN_MARK, _EMPTY_SCAN]))
+            head = b"".join([*parsed, _SCAN_MARK, _EMPTY_SCAN])  # without what Pillow does not parse
+            return _refusal("JPEG", head) if len(head) > _LONG_HEAD else _cached_refusal("JPEG", head)
         if marker in FRAME_MARKERS:
             width, height = frame_size(data, begin) if len(data) >= begin + 5 else (0, 0)
             if not width:  # a height of 0 is allowed: it follows the first scan
@@ -130,16 +123,6 @@ def check_jpeg(data: bytes) -> str | None:
     return "it ends before any pixels"
 
 
-def _refused_head(head: bytes) -> str | None:
-    """Return why Pillow refuses a JPEG file with this header, from which is left out what it does not parse."""
-    return _refusal("JPEG", head) if len(head) > _LONG_HEAD else _cached_refusal(head)
-
-
-@lru_cache(maxsize=1024)
-def _cached_refusal(head: bytes) -> str | None:
-    return _refusal("JPEG", head)
-
-
 def _refusal(kind: str, data: bytes) -> str | None:
     """Return why Pillow's class for a format, which datasets open a file with, refuses it; None if it does not.
 
@@ -151,6 +134,9 @@ def _refusal(kind: str, data: bytes) -> str | None:
     except Exception as error:  # noqa: BLE001  Pillow raises errors of many classes
         return f"the decoder refuses it ({str(error)[:200]}); save it again, without its colour profile and comments"
     return None
+
+
+_cached_refusal = lru_cache(maxsize=1024)(_refusal)
 
 
 def _other_format(data: bytes) -> str | None:
@@ -295,15 +281,15 @@ def _readable_formats(data: bytes) -> tuple[str, ...]:
 
     Opening a WebP file allocates its canvas, so the sizes of formats other than JPEG and PNG are checked here.
     """
-    for start, name, size_of in _OTHER_FORMATS:
-        if data.startswith(start):
-            size = size_of(data)
-            if size is None:
-                raise UnreadableImage(f"a {name} file without a size.")
-            if fault := too_many_pixels(*size):
-                raise UnreadableImage(f"{fault}.")
-            return (name,)
-    return ("JPEG", "PNG")
+    kind = format_of(bytes(data[:16]))
+    if kind in (None, "JPEG", "PNG"):
+        return ("JPEG", "PNG")
+    size = SIZE_OF[kind](data)
+    if size is None:
+        raise UnreadableImage(f"a {kind} file without a size.")
+    if fault := too_many_pixels(*size):
+        raise UnreadableImage(f"{fault}.")
+    return (kind,)
 
 
 class Jpeg(ImageFileEncoding):

@@ -11,10 +11,9 @@ size.
 """
 
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,12 +53,18 @@ def cast_exact(values: Array, dtype: Any) -> Array:
     if values.dtype.kind not in "biuf":
         raise SchemaError(f"expected numbers for {target.name}, found {values.dtype.name}.", row=0)
     with np.errstate(all="ignore"):
+        out = values.astype(target)
         if values.dtype.kind == "b":
-            return values.astype(target)
-        if values.dtype.kind in "iu":
-            out, good = _from_integers(values, target)
+            return out
+        if values.dtype.kind == "f" and target.kind == "f":
+            good = np.asarray((out.astype(values.dtype) == values) | np.isnan(values))
+        elif values.dtype.kind == "f":
+            good = _equal_as_integers(values, out) & ~((values == 0) & np.signbit(values))
+        elif target.kind == "f":
+            good = _equal_as_integers(out, values)
         else:
-            out, good = _from_floats(values, target)
+            # A number that wrapped around casts back unchanged, but its sign differs in between.
+            good = np.asarray((out.astype(values.dtype) == values) & ((out < 0) == (values < 0)))
     if not good.all():
         row = int(np.argmin(good.reshape(len(good), -1).all(axis=1))) if good.ndim else 0
         raise SchemaError(
@@ -68,21 +73,6 @@ def cast_exact(values: Array, dtype: Any) -> Array:
             row=row,
         )
     return out
-
-
-def _from_integers(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
-    out = values.astype(target)
-    if target.kind in "iu":
-        # A number that wrapped around casts back unchanged, but its sign differs in between.
-        return out, np.asarray((out.astype(values.dtype) == values) & ((out < 0) == (values < 0)))
-    return out, _equal_as_integers(out, values)
-
-
-def _from_floats(values: Array, target: "np.dtype[Any]") -> tuple[Array, Array]:
-    out = values.astype(target)
-    if target.kind == "f":
-        return out, np.asarray((out.astype(values.dtype) == values) | np.isnan(values))
-    return out, _equal_as_integers(values, out) & ~((values == 0) & np.signbit(values))
 
 
 def _equal_as_integers(floats: Array, integers: Array) -> Array:
@@ -174,8 +164,7 @@ def parse_shape(data: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     return shape, end
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(NamedTuple):
     """The headers of many values of one element type."""
 
     dtype: "np.dtype[Any]"
@@ -206,7 +195,9 @@ def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -
         rows = np.flatnonzero(marks == mark)
         if not mark >> 2 or (payload[rows] < 0).any():
             return None
-        sizes = _sizes(data, begin[rows] + num_code_bytes + 1, int(mark))
+        width = 1 << (int(mark) & 3)
+        places = (begin[rows] + num_code_bytes + 1)[:, None] + np.arange((int(mark) >> 2) * width)
+        sizes = data[places].view(f"<u{width}")  # of the axes of each row
         with np.errstate(over="ignore"):
             # Exact below 2^53; no payload is larger than that.
             num_bytes = sizes.astype(np.float64).prod(axis=1) * dtype.itemsize
@@ -216,14 +207,6 @@ def parse_heads(data: Bytes1d, offsets: Int64s, dtype: "np.dtype[Any] | None") -
         for row, shape in zip(rows.tolist(), sizes.tolist(), strict=True):
             shapes[row] = tuple(shape)
     return Heads(dtype, lengths, shapes)
-
-
-def _sizes(data: Bytes1d, begin: Int64s, mark: int) -> "np.ndarray[Any, Any]":
-    """Return the sizes that start at these bytes, unsigned, shape (rows, axes)."""
-    width = 1 << (mark & 3)
-    places = begin[:, None] + np.arange((mark >> 2) * width)
-    sizes: np.ndarray[Any, Any] = data[places].view(f"<u{width}")
-    return sizes
 
 
 class NdArray(Encoding):
@@ -240,7 +223,11 @@ class NdArray(Encoding):
         Stored bytes are accepted if their header shows that they are such a value; without a header, they are refused.
         """
         if isinstance(value, bytes) and self.shape is None:
-            return self._checked(value)
+            try:
+                self.decode(value)
+            except FormatError as error:
+                raise SchemaError(f"expected a numpy array, found bytes that are not one: {error}") from error
+            return value
         array = self._as_array(value)
         head = b""
         if self.dtype is None:
@@ -248,13 +235,6 @@ class NdArray(Encoding):
         if self.shape is None:
             head += shape_header(array.shape)
         return head + array.astype(little_endian(array.dtype), copy=False).tobytes()
-
-    def _checked(self, data: bytes) -> bytes:
-        try:
-            self.decode(data)
-        except FormatError as error:
-            raise SchemaError(f"expected a numpy array, found bytes that are not one: {error}") from error
-        return data
 
     def _as_array(self, value: Any) -> Array:
         if isinstance(value, list | tuple) and self.dtype is not None:
@@ -269,18 +249,15 @@ class NdArray(Encoding):
             raise SchemaError(f"expected an array of {self.dtype.name}, found {array.dtype.name}.")
         if np.ma.isMaskedArray(array) and np.ma.is_masked(array):
             raise SchemaError("a masked array with masked elements cannot be stored; fill them first.")
-        self._check_shape(array.shape)
+        if self.shape is not None and array.shape != self.shape:
+            raise SchemaError(f"expected an array of shape {self.shape}, found {array.shape}.")
+        if not self.accepts_shape(array.shape):
+            raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {array.shape}.")
         return array
 
     def accepts_shape(self, shape: tuple[int, ...]) -> bool:
         """Return whether an array of this shape is written."""
         return is_possible(shape)
-
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if self.shape is not None and shape != self.shape:
-            raise SchemaError(f"expected an array of shape {self.shape}, found {shape}.")
-        if not self.accepts_shape(shape):
-            raise SchemaError(f"expected 1 to {MAX_DIMS} axes and less than 4 GiB, found shape {shape}.")
 
     def decode(self, data: bytes) -> Array:
         """Return a fresh array."""

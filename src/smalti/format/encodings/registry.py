@@ -4,9 +4,10 @@ No encoding is ever discovered by itself. How to write one: docs/encodings.md.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
+from threading import Lock
 
 from smalti.errors import SchemaError
 from smalti.format.encodings.encoding import Encoding
@@ -54,7 +55,8 @@ _MAX_NAME_CHARS = 1024
 
 _registered: dict[str, MakeEncoding] = {}
 _overrides: dict[str, MakeEncoding] = {}
-_num_replacements: dict[str, int] = {}
+_num_replaced = 0
+_counting = Lock()
 
 
 def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) -> None:
@@ -89,7 +91,14 @@ def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) 
         >>> unregister_encoding("words")
     """
     if override:
-        _override(name, make)
+        if not 1 <= len(name) <= _MAX_FAMILY_CHARS or ":" in name:
+            raise SchemaError(
+                f"encoding {name!r:.80}: expected a name of 1 to {_MAX_FAMILY_CHARS} characters without a colon, which "
+                "begins the parameters."
+            )
+        _registered.pop(name, None)
+        _overrides[name] = make
+        _count_replacement()
         return
     if not _FAMILY.fullmatch(name):
         raise SchemaError(
@@ -109,7 +118,7 @@ def register_encoding(name: str, make: MakeEncoding, *, override: bool = False) 
             encoding=name,
         )
     _registered[name] = make
-    _count_replacement(name)
+    _count_replacement()
 
 
 def unregister_encoding(name: str) -> None:
@@ -119,45 +128,28 @@ def unregister_encoding(name: str) -> None:
         name: Name that was registered.
     """
     if _overrides.pop(name, None) is not None or _registered.pop(name, None) is not None:
-        _count_replacement(name)
+        _count_replacement()
 
 
-def _override(name: str, make: MakeEncoding) -> None:
-    if not 1 <= len(name) <= _MAX_FAMILY_CHARS or ":" in name:
-        raise SchemaError(
-            f"encoding {name!r:.80}: expected a name of 1 to {_MAX_FAMILY_CHARS} characters without a colon, which "
-            "begins the parameters."
-        )
-    _registered.pop(name, None)
-    _overrides[name] = make
-    _count_replacement(name)
-
-
-def _count_replacement(name: str) -> None:
-    _num_replacements[name] = _num_replacements.get(name, 0) + 1
-
-
-def _find_override(name: str) -> Encoding | None:
-    make = _overrides.get(name.partition(":")[0]) if _overrides else None
-    return None if make is None or len(name) > _MAX_NAME_CHARS else _make_custom(name, make)
-
-
-def find_custom(name: str) -> Encoding | None:
-    """Return the registered encoding for `name`, or None.
-
-    Raises:
-        SchemaError: Its factory refuses the name, or returns something that cannot be used.
-    """
-    family = name.partition(":")[0]
-    if len(name) > _MAX_NAME_CHARS or family in _RESERVED or not _FAMILY.fullmatch(family):
-        return None
-    make = _registered.get(family)
-    return None if make is None else _make_custom(name, make)
+def _count_replacement() -> None:
+    global _num_replaced  # noqa: PLW0603
+    with _counting:
+        _num_replaced += 1
 
 
 def num_replaced() -> int:
     """Return how often a factory was replaced by a newer definition; part of the key for caches of encodings."""
-    return sum(_num_replacements.values())
+    return _num_replaced
+
+
+def _find_custom(name: str, factories: Mapping[str, MakeEncoding]) -> Encoding | None:
+    """Return the encoding for `name` that one of these factories of users makes, or None.
+
+    Raises:
+        SchemaError: The factory refuses the name, or returns something that cannot be used.
+    """
+    make = factories.get(name.partition(":")[0]) if factories else None
+    return None if make is None or len(name) > _MAX_NAME_CHARS else _make_custom(name, make)
 
 
 @lru_cache(maxsize=256)
@@ -207,7 +199,7 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
     """
     if not isinstance(name, str):
         raise SchemaError(f"the name of an encoding must be text, found {type(name).__name__}.", encoding=name)
-    if (found := _find_override(name)) is not None:
+    if (found := _find_custom(name, _overrides)) is not None:
         return found
     if name in _UNSAFE:
         if allow_unsafe_types:
@@ -220,12 +212,12 @@ def parse_encoding(name: str, *, allow_unsafe_types: bool = False) -> Encoding:
             is_unsafe=True,
         )
     # Built-in names come first: registering an encoding changes them with `override` alone.
-    return _find_built_in(name) or find_custom(name) or _unknown(name)
+    return _find_built_in(name) or _find_custom(name, _registered) or _unknown(name)
 
 
 def is_unsafe(name: str) -> bool:
     """Return whether values of this encoding may run code when they are read."""
-    return name in _UNSAFE and _find_override(name) is None
+    return name in _UNSAFE and _find_custom(name, _overrides) is None
 
 
 def built_in_encoding(name: str) -> Encoding:
@@ -242,10 +234,8 @@ def _find_built_in(name: str) -> Encoding | None:
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     match = _TYPED_ARRAY.fullmatch(name)
-    return None if match is None else _typed_array(name, match)
-
-
-def _typed_array(name: str, match: re.Match[str]) -> Encoding:
+    if match is None:
+        return None
     if match[1] not in DTYPE_CODES:
         raise SchemaError(
             f"encoding {name!r:.80}: element type must be one of {', '.join(DTYPE_CODES)}.", encoding=name
