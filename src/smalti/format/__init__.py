@@ -37,7 +37,7 @@ from smalti.format.layout import num_bytes_of_empty
 from smalti.format.reading.batch import decode_gathered
 from smalti.format.reading.files import verify_file
 from smalti.format.reading.gather import Ragged, StoredSamples
-from smalti.format.reading.joining import AnyShard, batch_of, check_readable, gather_of, open_shard
+from smalti.format.reading.joining import AnyShard, batch_of, check_readable, open_shard
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
@@ -81,7 +81,6 @@ __all__ = [
     "decode_gathered",
     "digest_bytes",
     "emit_index",
-    "gather_of",
     "hash_blocks",
     "layout_of",
     "load_strict",

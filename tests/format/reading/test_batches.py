@@ -23,7 +23,6 @@ from smalti.format import (
     TextShardBuilder,
     batch_of,
     decode_gathered,
-    gather_of,
     open_shard,
     register_encoding,
 )
@@ -91,17 +90,22 @@ def test_a_batch_equals_its_samples_whatever_shards_they_lie_in(tmp_path, table)
     shards = write_many(tmp_path, columns, samples, per_shard)
     which, rows = np.array(picks, np.int64) // per_shard, np.array(picks, np.int64) % per_shard
     batch = batch_of(shards, which, rows)
-    gathered = gather_of(shards, which, rows)
-    decoded = decode_gathered(shards[0].info.schema, gathered)
-    assert list(batch) == list(gathered) == sorted(columns)
+    assert list(batch) == sorted(columns)
     for name, encoding in columns.items():
-        assert len(batch[name]) == len(decoded[name]) == len(picks)
-        assert type(batch[name]) is type(decoded[name])
+        assert len(batch[name]) == len(picks)
         for place, pick in enumerate(picks):
             single = shards[pick // per_shard][pick % per_shard][name]
             expected = samples[pick][name] if encoding in {"jpeg", "png"} else single
             assert same(batch[name][place], expected)
-            assert same(decoded[name][place], expected)
+    for number, shard in enumerate(shards):
+        own = np.flatnonzero(which == number)
+        gathered = shard.gather(rows[own])
+        decoded = decode_gathered(shard.info.schema, gathered)
+        assert list(gathered) == sorted(columns)
+        for name in columns:
+            assert len(decoded[name]) == len(own)
+            assert type(batch[name]) is type(decoded[name])
+            assert all(same(decoded[name][i], batch[name][place]) for i, place in enumerate(own))
 
 
 def test_every_encoding_gives_equal_values_as_sample_in_a_batch_and_gathered(tmp_path):
@@ -110,7 +114,7 @@ def test_every_encoding_gives_equal_values_as_sample_in_a_batch_and_gathered(tmp
     shards = write_many(tmp_path, columns, [sample] * 5, 2)
     which, rows = np.array([2, 0, 1, 0]), np.array([0, 1, 1, 1])
     batch, single = batch_of(shards, which, rows), shards[1][0]
-    decoded = decode_gathered(shards[0].info.schema, gather_of(shards, which, rows))
+    decoded = decode_gathered(shards[0].info.schema, shards[0].gather(np.array([1, 0, 1, 1])))
     for name, encoding in columns.items():
         for place in range(4):
             expected = sample[name] if encoding in {"jpeg", "png"} else single[name]
@@ -121,11 +125,11 @@ def test_every_encoding_gives_equal_values_as_sample_in_a_batch_and_gathered(tmp
 def test_arrays_are_native_owned_and_writable(tmp_path):
     shards = write_many(tmp_path, MIXED, mixed_samples(9), 4)
     which, rows = np.array([0, 2, 1]), np.array([3, 0, 2])
-    for columns in (batch_of(shards, which, rows), gather_of(shards, which, rows)):
+    for columns in (batch_of(shards, which, rows), shards[0].gather(rows)):
         for name in ("id", "small", "vec"):
             columns[name][...] = 0
             assert columns[name].dtype.isnative
-    raw = gather_of(shards, which, rows)["raw"]
+    raw = shards[2].gather(rows[1:2])["raw"]
     raw.data[...] = 0
     assert batch_of(shards, which, rows)["raw"] == [b"", b"\x08\x08", b""]
 
@@ -235,9 +239,8 @@ def test_shards_with_other_columns_are_named(tmp_path):
     first.mkdir(), second.mkdir()
     shards = [write(first, {"n": "int"}, [{"n": 1}])[1], write(second, {"n": "int32"}, [{"n": 2}])[1]]
     shards[1].info = replace(shards[1].info, raw=replace(shards[1].info.raw, basename="other.mds"))
-    for read in (batch_of, gather_of):
-        with pytest.raises(SchemaError, match=r"shards shard.00000.mds and other.mds have different columns"):
-            read(shards, np.array([0, 1]), np.array([0, 0]))
+    with pytest.raises(SchemaError, match=r"shards shard.00000.mds and other.mds have different columns"):
+        batch_of(shards, np.array([0, 1]), np.array([0, 0]))
     assert [shard[0]["n"] for shard in shards] == [1, 2]
 
 
@@ -260,9 +263,9 @@ def test_the_same_columns_in_another_order_or_format_read_as_one(tmp_path):
     assert batch["n"] is out["n"]
     assert batch["n"].tolist() == [8, 2, 6, 1, 7]
     assert batch["t"] == ["eight", "two", "six", "one", "seven"]
-    gathered = gather_of(shards, which, rows)
-    assert gathered["t"].tolist() == [b"eight", b"two", b"six", b"one", b"seven"]
-    assert decode_gathered(schema, gathered)["t"] == batch["t"]
+    gathered = shards[2].gather(np.array([1, 0]))
+    assert gathered["t"].tolist() == [b"eight", b"seven"]
+    assert decode_gathered(schema, gathered)["t"] == ["eight", "seven"]
 
 
 def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
@@ -278,9 +281,9 @@ def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
         shards.append(open_shard(paths(folder, info), info))
     which, rows = np.array([1, 0, 1]), np.array([1, 0, 0])
     assert batch_of(shards, which, rows)["t"] == ["x", "\ud800", "hé"]
-    gathered = gather_of(shards, which, rows)
-    assert decode_gathered(shards[0].info.schema, gathered)["t"] == ["x", "\ud800", "hé"]
-    assert gather_of(shards[1:], which[[0, 2]] - 1, rows[[0, 2]])["t"].tolist() == [b"x", "hé".encode()]
+    gathered = shards[0].gather(np.array([0]))
+    assert decode_gathered(shards[0].info.schema, gathered)["t"] == ["\ud800"]
+    assert shards[1].gather(np.array([1, 0]))["t"].tolist() == [b"x", "hé".encode()]
 
 
 def text_shard(folder):
@@ -317,7 +320,7 @@ def test_offsets_changed_under_an_open_map_are_an_error_or_values_never_a_crash(
     messages = []
     for row in range(3):
         messages += refusal(lambda row=row: batch_of(shards, np.array([0, 1, 2]), np.array([0, row, 0])))
-        messages += refusal(lambda row=row: gather_of(shards, np.array([1]), np.array([row])))
+        messages += refusal(lambda row=row: shards[1].gather(np.array([row])))
         messages += refusal(lambda row=row: shards[1][row])
     # Only a first sample that begins too early may pass: what it reads lies in the same file.
     assert len(messages) >= (3 if entry or value >= 2**31 else 0)
@@ -341,9 +344,13 @@ def test_a_length_beyond_the_sample_names_shard_and_sample(tmp_path, value):
     for place in (begin, begin + 4):
         before = path.read_bytes()[place : place + 4]
         damage(path, place, value.to_bytes(4, "little"))
-        for read in (batch_of, gather_of):
+        reads = (
+            lambda: batch_of(shards, np.array([0, 2, 1]), np.array([0, 0, 1])),
+            lambda: shards[1].gather(np.array([0, 1])),
+        )
+        for read in reads:
             with pytest.raises(FormatError, match=r"shard.00000.mds, sample 1: its columns need more") as caught:
-                read(shards, np.array([0, 2, 1]), np.array([0, 0, 1]))
+                read()
             assert caught.value.sample == 1
         with pytest.raises(FormatError, match="sample 1"):
             shards[1][1]
@@ -358,7 +365,7 @@ def test_a_damaged_value_in_a_batch_names_shard_sample_column_and_row(tmp_path):
     with pytest.raises(FormatError, match=r"shard.00000.mds, sample 1, column 't'") as caught:
         batch_of(shards, np.array([0, 1, 2, 2]), np.array([0, 0, 0, 1]))
     assert (caught.value.sample, caught.value.column, caught.value.row) == (1, "t", 3)
-    gathered = gather_of(shards, np.array([0, 2]), np.array([0, 1]))
+    gathered = shards[2].gather(np.array([0, 1]))
     with pytest.raises(FormatError, match="row 1 of the batch, column 't'"):
         decode_gathered(shards[0].info.schema, gathered)
 
@@ -442,7 +449,7 @@ def test_batches_read_while_shards_are_closed_and_unlinked_are_right_or_refused(
 def test_a_batch_does_not_keep_a_file_mapped(tmp_path):
     shards = write_many(tmp_path, MIXED, mixed_samples(6), 2)
     where = np.array([2, 0, 1]), np.array([0, 1, 1])
-    results = [batch_of(shards, *where), gather_of(shards, *where), shards[0][0]]
+    results = [batch_of(shards, *where), shards[0].gather(np.array([1])), shards[0][0]]
     for shard in shards:
         shard.close()
     del shard, shards

@@ -137,42 +137,29 @@ def read_plan(schema: Schema, *, allow_unsafe_types: bool, names: tuple[str, ...
 def _make_plan(schema: Schema, names: tuple[str, ...] | None, *, allow_unsafe_types: bool) -> ReadPlan:
     check_column_names(names or (), schema.names)
     read = schema if names is None else schema.only(names)
-    codecs = read.codecs(allow_unsafe_types=allow_unsafe_types)
-    columns = tuple(map(_column, read.names, codecs, read.sizes))
-    before = _places(schema)
-    num_lengths = schema.sizes.count(None)
-    return ReadPlan(
-        schema,
-        names,
-        columns,
-        tuple((column.name, column.codec, column.codec.decode, column.size) for column in columns),
-        4 * num_lengths,
-        struct.Struct(f"<{num_lengths}I").unpack_from,
-        4 * num_lengths + sum(size for size in schema.sizes if size is not None),
-        tuple(before[name] for name in read.names),
-    )
-
-
-def _places(schema: Schema) -> dict[str, tuple[int, int]]:
-    """Return for each column the bytes of fixed size, and the number of columns of other sizes, before it."""
+    columns = []
+    for name, codec, size in zip(
+        read.names, read.codecs(allow_unsafe_types=allow_unsafe_types), read.sizes, strict=True
+    ):
+        is_array = isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None
+        dtype = codec.dtype if isinstance(codec, Scalar) or (isinstance(codec, NdArray) and is_array) else None
+        shape = codec.shape or () if isinstance(codec, NdArray) and is_array else ()
+        columns.append(ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec)))
     places, fixed_bytes, num_lengths = {}, 0, 0
     for name, size in zip(schema.names, schema.sizes, strict=True):
         places[name] = fixed_bytes, num_lengths
-        if size is None:
-            num_lengths += 1
-        else:
-            fixed_bytes += size
-    return places
-
-
-def _column(name: str, codec: Encoding, size: int | None) -> ColumnReadPlan:
-    dtype: np.dtype[Any] | None = None
-    shape: tuple[int, ...] = ()
-    if isinstance(codec, Scalar):
-        dtype = codec.dtype
-    elif isinstance(codec, NdArray) and codec.dtype is not None and codec.shape is not None:
-        dtype, shape = codec.dtype, codec.shape
-    return ColumnReadPlan(name, codec, size, dtype, shape, is_verbatim(codec))
+        fixed_bytes += size or 0
+        num_lengths += size is None
+    return ReadPlan(
+        schema,
+        names,
+        tuple(columns),
+        tuple((column.name, column.codec, column.codec.decode, column.size) for column in columns),
+        4 * num_lengths,
+        struct.Struct(f"<{num_lengths}I").unpack_from,
+        4 * num_lengths + fixed_bytes,
+        tuple(places[name] for name in read.names),
+    )
 
 
 def is_verbatim(codec: Encoding) -> bool:
@@ -194,12 +181,12 @@ def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe
     for name, values in gathered.items():
         if isinstance(values, Ragged):
             codec = parse_encoding(encodings[name], allow_unsafe_types=allow_unsafe_types)
-            found[name] = values.tolist() if is_verbatim(codec) else decode_column(name, codec, values, _place)
+            found[name] = (
+                values.tolist()
+                if is_verbatim(codec)
+                else decode_column(name, codec, values, lambda row: f"row {row} of the batch")
+            )
     return found
-
-
-def _place(row: int) -> str:
-    return f"row {row} of the batch"
 
 
 def decode_column(name: str, codec: Encoding, values: Ragged, where: Callable[[int], str]) -> Any:
@@ -309,14 +296,10 @@ def _read(
             gather_into(source.data, cells.begin, array, column.dtype)
             found[column.name] = array
         else:
-            stored = gather(source.data, cells.begin, column.size or 0)
-            found[column.name] = _native(stored, column.dtype).reshape(len(selection.rows), *column.shape)
+            stored = gather(source.data, cells.begin, column.size or 0).view(column.dtype)
+            native = stored.astype(column.dtype.newbyteorder("="), copy=False)  # a copy on big-endian machines only
+            found[column.name] = native.reshape(len(selection.rows), *column.shape)
     return found
-
-
-def _native(stored: Array, dtype: "np.dtype[Any]") -> Array:
-    array: Array = stored.view(dtype)
-    return array.astype(dtype.newbyteorder("="), copy=False)  # a copy on big-endian machines only
 
 
 def check_out(array: Array, name: str, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> Array:

@@ -1,6 +1,6 @@
 """Shards of any format, opened and read as one: batches out of several shards whose formats may differ."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ import numpy as np
 from smalti.errors import FormatError, SchemaError
 from smalti.format.encodings.encoding import Int64s
 from smalti.format.index import PARQUET, ShardInfo
-from smalti.format.reading.batch import Arrays, RowSelection, filled, gather_batch, read_batch
-from smalti.format.reading.gather import Ragged
+from smalti.format.reading.batch import Arrays, RowSelection, filled, read_batch
 from smalti.format.reading.shard import Shard
 from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
@@ -102,37 +101,14 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
         SchemaError: Two of the shards have different columns or encodings; or as `Shard.batch` says.
         ValueError: One of the shards is closed.
     """
-    selection = _select_rows(shards, which, rows)
-    if selection is not None:
-        return read_batch(selection, out)
-    return filled(_merged(shards, which, lambda shard, places: shard.batch(rows[places])), out)
-
-
-def gather_of(
-    shards: Sequence[AnyShard], which: Int64s, rows: Int64s, columns: Sequence[str] | None = None
-) -> dict[str, Any]:
-    """Return samples of several shards undecoded; see `Shard.gather`, and `batch_of` for the arguments."""
-    selection = _select_rows(shards, which, rows)
-    if selection is not None:
-        return gather_batch(selection, columns)
-    return _merged(shards, which, lambda shard, places: shard.gather(rows[places], columns))
-
-
-def _select_rows(shards: Sequence[AnyShard], which: Int64s, rows: Int64s) -> RowSelection | None:
-    """Return the rows as one selection if all shards are MDS shards of one schema, the usual case; else None."""
     mds_shards = [shard for shard in shards if isinstance(shard, Shard)]
     plans = set(map(_PLAN, mds_shards))
-    if len(plans) != 1 or len(mds_shards) != len(shards):
-        return None
-    return RowSelection([shard.mapped() for shard in mds_shards], which, rows, plans.pop())
-
-
-def _merged(
-    shards: Sequence[AnyShard], which: Int64s, read: Callable[[AnyShard, Any], dict[str, Any]]
-) -> dict[str, Any]:
+    if len(plans) == 1 and len(mds_shards) == len(shards):  # all are MDS shards of one schema, the usual case
+        return read_batch(RowSelection([shard.mapped() for shard in mds_shards], which, rows, plans.pop()), out)
     check_alike([shard.info for shard in shards], [shard.names for shard in shards])
     groups = [np.flatnonzero(which == place) for place in range(len(shards))]
-    return joined([read(shard, group) for shard, group in zip(shards, groups, strict=True)], groups)
+    parts = [shard.batch(rows[group]) for shard, group in zip(shards, groups, strict=True)]
+    return filled(joined(parts, groups), out)
 
 
 def check_alike(infos: Sequence[ShardInfo], names: Sequence[tuple[str, ...] | None]) -> None:
@@ -147,7 +123,10 @@ def check_alike(infos: Sequence[ShardInfo], names: Sequence[tuple[str, ...] | No
     for info, its_names in zip(infos[1:], names[1:], strict=True):
         if info.schema is first.schema and its_names == first_names:
             continue
-        columns, its_columns = _columns_read(first, first_names), _columns_read(info, its_names)
+        columns, its_columns = [
+            (shard.schema if read is None else shard.schema.only(read)).columns()
+            for shard, read in ((first, first_names), (info, its_names))
+        ]
         if its_columns != columns:
             raise SchemaError(
                 f"shards {first.raw.basename} and {info.raw.basename} have different columns: "
@@ -155,10 +134,6 @@ def check_alike(infos: Sequence[ShardInfo], names: Sequence[tuple[str, ...] | No
                 "Read such a set sample by sample, or write it again with one schema.",
                 shard=info.raw.basename,
             )
-
-
-def _columns_read(info: ShardInfo, names: tuple[str, ...] | None) -> dict[str, str]:
-    return (info.schema if names is None else info.schema.only(names)).columns()
 
 
 def joined(parts: Sequence[dict[str, Any]], places: Sequence[Int64s]) -> dict[str, Any]:
@@ -174,15 +149,5 @@ def _in_order(parts: list[Any], order: Int64s) -> Any:
     """Concatenate the rows of all parts, and pick them in this order."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)[order]
-    if all(isinstance(part, Ragged) for part in parts):
-        values = [value for part in parts for value in part]
-        return Ragged.from_values([values[place] for place in order.tolist()])
-    rows = [row for part in parts for row in _listed(part)]
+    rows = [row for part in parts for row in (part.tolist() if isinstance(part, np.ndarray) else part)]
     return [rows[place] for place in order.tolist()]
-
-
-def _listed(part: Any) -> list[Any]:
-    """Return the values as a list; a `Ragged` beside lists is text of a shard whose text is all valid UTF-8."""
-    if isinstance(part, Ragged):
-        return [value.decode("utf-8") for value in part.tolist()]
-    return list(part.tolist() if isinstance(part, np.ndarray) else part)

@@ -19,7 +19,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,19 +90,22 @@ def hyperparameter_study(
     """
     base = _base_program(trained, config, options, run)
     dimensions = parse_space(space)
-    _trial_program(base, {each.name: _any_value(each) for each in dimensions}, options.study_dir)  # do they fit?
-    with _conducted(options) as folder:
-        study = _opened_study(options, folder.store)
+    _trial_program(base, {each.name: (*each.choices, each.low)[0] for each in dimensions}, options.study_dir)  # fits?
+    place = RunConfig(run_dir=options.study_dir, run_storage_options=options.storage_options)
+    # Another process cannot conduct the study meanwhile, or in a store makes this one stop.
+    with opened_run(place) as files, files.begun(num_ranks=1):
+        store = open_store(place.local_run_dir or options.study_dir, place.run_dir_options)
+        study = _opened_study(options, store)
         base = _pinned(base, study)
         facts = _facts_to_keep(base.config, dimensions, options)
         _check_same(study, facts, options.study_dir)
         if isinstance(version := facts["data version"], int):
             base = replace(base, config=replace(base.config, version=version))
-        conductor = Conductor(study, base, dimensions, options, folder.check, on_event)
+        conductor = Conductor(study, base, dimensions, options, files, on_event)
         conductor.continue_stale()
         conductor.run()
         result = result_of(study, options.metric)
-        folder.store.put(RESULT_FILE, json.dumps(result.to_json(), allow_nan=True).encode())
+        store.put(RESULT_FILE, json.dumps(result.to_json(), allow_nan=True).encode())
     return result
 
 
@@ -115,7 +117,7 @@ class Conductor:
     base: Program
     dimensions: tuple[Dimension, ...]
     options: StudyOptions
-    check_owner: Callable[[], None]
+    files: LocalRun
     on_event: OnEvent | None = None
     _running: "dict[int, tuple[optuna.Trial, RunningTrial]]" = field(default_factory=dict)
     _failures: list[str] = field(default_factory=list)
@@ -140,7 +142,8 @@ class Conductor:
         deadline = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
         try:
             while True:
-                missing = self.options.trials - self._num_done() - len(self._running)
+                num_done = sum(trial.state != "running" for trial in trials_of(self.study))
+                missing = self.options.trials - num_done - len(self._running)
                 if missing > 0 and len(self._running) < self.options.parallel and time.monotonic() < deadline:
                     self._start()
                     continue
@@ -150,13 +153,13 @@ class Conductor:
                     self._watch(number)
                 time.sleep(_POLL_SECONDS if self.options.trials_on != "inline" else 0.001)
         finally:
-            self._end_all()
-
-    def _num_done(self) -> int:
-        return sum(trial.state != "running" for trial in trials_of(self.study))
+            running = [each for _, each in self._running.values()]
+            self._running.clear()
+            _end(running)
 
     def _start(self) -> None:
-        self.check_owner()
+        if isinstance(self.files, StoreRun):
+            self.files.check_current()  # the study may have been continued elsewhere
         # One sampler for each trial: proposals depend on the seed, the number and the trials before, and on no restart.
         self.study.sampler = _sampler(self.options, len(self.study.get_trials(deepcopy=False)))
         trial = self.study.ask()
@@ -226,11 +229,6 @@ class Conductor:
                     f"{self.options.max_failures}. The last one, with {dict(trial.params)}: {failure}",
                     failures=len(self._failures),
                 )
-
-    def _end_all(self) -> None:
-        running = [each for _, each in self._running.values()]
-        self._running.clear()
-        _end(running)
 
     def _say(self, trial: "optuna.Trial", state: str, **facts: Any) -> None:
         if self.on_event is not None:
@@ -368,10 +366,6 @@ def _pinned(base: Program, study: "optuna.Study") -> Program:
     return base
 
 
-def _any_value(dimension: Dimension) -> Any:
-    return dimension.choices[0] if dimension.choices else dimension.low
-
-
 def _value_of(result: Mapping[str, Any], metric: str) -> float:
     """Return the figure of a trial's result: of the trainer, or of a function.
 
@@ -392,41 +386,8 @@ def _value_of(result: Mapping[str, Any], metric: str) -> float:
 def _sampler(options: StudyOptions, number: int) -> "optuna.samplers.BaseSampler":
     import optuna
 
-    seed = (options.seed * _SEED_STEP + number) % 2**32
-    if options.sampler == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed)
-
-
-def _pruner(options: StudyOptions) -> "optuna.pruners.BasePruner":
-    import optuna
-
-    if options.pruner == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=_WARM_UP_TRIALS)
-    return optuna.pruners.HyperbandPruner() if options.pruner == "hyperband" else optuna.pruners.NopPruner()
-
-
-@dataclass(frozen=True)
-class _StudyFolder:
-    """The folder of a study that this process conducts."""
-
-    store: Store
-    check: Callable[[], None]
-    """Raises a TrainingError if the study was continued elsewhere."""
-
-
-@contextmanager
-def _conducted(options: StudyOptions) -> Iterator[_StudyFolder]:
-    """Conduct the study in the body; another process cannot, or in a store makes this one stop."""
-    config = RunConfig(run_dir=options.study_dir, run_storage_options=options.storage_options)
-    with opened_run(config) as run, run.begun(num_ranks=1):
-        store = open_store(config.local_run_dir or options.study_dir, config.run_dir_options)
-        yield _StudyFolder(store, lambda: _check_current(run))
-
-
-def _check_current(run: LocalRun) -> None:
-    if isinstance(run, StoreRun):
-        run.check_current()
+    kind = optuna.samplers.RandomSampler if options.sampler == "random" else optuna.samplers.TPESampler
+    return kind(seed=(options.seed * _SEED_STEP + number) % 2**32)
 
 
 def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
@@ -436,14 +397,16 @@ def _opened_study(options: StudyOptions, store: Store) -> "optuna.Study":
         raise MissingDependency("a study needs Optuna: pip install 'smalti[tune]'.", package="optuna") from error
     from smalti.torch.tuning.journal import StoreJournal
 
-    storage: Any = options.storage
-    if storage is None:
-        storage = optuna.storages.JournalStorage(StoreJournal(store))
+    pruners = {
+        "median": partial(optuna.pruners.MedianPruner, n_startup_trials=_WARM_UP_TRIALS),
+        "hyperband": optuna.pruners.HyperbandPruner,
+        "none": optuna.pruners.NopPruner,
+    }
     return optuna.create_study(
-        storage=storage,
+        storage=options.storage or optuna.storages.JournalStorage(StoreJournal(store)),
         study_name=options.study_dir.rstrip("/"),
         direction=options.direction,
-        pruner=_pruner(options),
+        pruner=pruners[options.pruner](),
         load_if_exists=True,
     )
 
