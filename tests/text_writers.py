@@ -5,7 +5,8 @@ MosaicML's own writers of these formats are in `smalti.compat.streaming`; they h
 
 from typing import Any, ClassVar
 
-from smalti.format import ShardOptions, TextShardBuilder, layout_of, text_schema
+from smalti.format import ShardOptions, TextShardBuilder, text_schema
+from smalti.format.text import layout_of
 from smalti.writer import VersionWriter, WriterOptions
 
 

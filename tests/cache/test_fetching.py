@@ -468,7 +468,7 @@ def test_a_decompression_bomb_stops_at_the_declared_size(fill, make_cache, tmp_p
 
     import zstandard
 
-    from smalti.format import digest_bytes
+    from smalti.format.hashing import digest_bytes
 
     store = MemoryStore()
     infos = fill(store, compression="zstd")

@@ -3,7 +3,8 @@
 import pytest
 
 from smalti.errors import ChecksumMismatch, SchemaError
-from smalti.format import HASH_NAMES, FileInfo, check_hash_names, digest_bytes, new_hash, verify_file
+from smalti.format import FileInfo, new_hash, verify_file
+from smalti.format.hashing import HASH_NAMES, check_hash_names, digest_bytes
 
 ABC = {
     "md5": "900150983cd24fb0d6963f7d28e17f72",

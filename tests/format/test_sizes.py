@@ -3,7 +3,8 @@
 import pytest
 
 from smalti.errors import SchemaError
-from smalti.format import parse_byte_count, parse_size_limit
+from smalti.format import parse_byte_count
+from smalti.format.sizes import parse_size_limit
 
 
 @pytest.mark.parametrize(

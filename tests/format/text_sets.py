@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smalti.format import FileInfo, ShardInfo, ShardOptions, TextShardBuilder, digest_bytes, layout_of, text_schema
+from smalti.format import FileInfo, ShardInfo, ShardOptions, TextShardBuilder, text_schema
+from smalti.format.hashing import digest_bytes
+from smalti.format.text import layout_of
 
 COLUMNS = {"id": "int", "name": "str", "x": "float"}
 KINDS = {"json": None, "csv": ",", "tsv": "\t", "xsv": "||"}

@@ -9,7 +9,8 @@ from io import BytesIO
 from random import Random
 
 from smalti.errors import ChecksumMismatch, FormatError
-from smalti.format import Compression, compare_digests, digest_bytes, parse_compression
+from smalti.format import Compression, parse_compression
+from smalti.format.hashing import compare_digests, digest_bytes
 from tests.hostile.files import scratch_files
 from tests.hostile.mutations import mutate_bytes
 from tests.hostile.shard_seeds import whole_shards

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from smalti.format import FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions, digest_bytes
+from smalti.format import FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format.hashing import digest_bytes
 
 
 @dataclass(frozen=True)

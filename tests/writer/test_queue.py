@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from smalti.errors import SchemaError, StoreError
-from smalti.format import BuiltShard, FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format import FileInfo, Schema, ShardBuilder, ShardInfo, ShardOptions
+from smalti.format.writing.sealing import BuiltShard
 from smalti.writer import MDSWriter, ShardUploader, UploadOptions
 from smalti.writer.progress import UploadProgress
 from tests.stores import MemoryStore

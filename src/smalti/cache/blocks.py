@@ -35,9 +35,9 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import BLOCK_BYTES, BlockHashes, ShardInfo
-from smalti.format.blocks import has_block_hash, is_one_block
-from smalti.format.reading.partial import PartialFile, PartialShard, header_bytes
+from smalti.format import BlockHashes, ShardInfo
+from smalti.format.blocks import BLOCK_BYTES, has_block_hash, is_one_block
+from smalti.format.reading.shard import PartialFile, PartialShard, header_bytes
 from smalti.storage.retry import Deadline, jitter, most_seconds
 
 Rows = NDArray[np.int64]

@@ -16,7 +16,7 @@ from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import NONE, ShardSources
 from smalti.cache.stats import Counters
 from smalti.catalog.table.shard_table import has_block_lists
-from smalti.format.reading.partial import PartialShard
+from smalti.format.reading.shard import PartialShard
 from smalti.process import PerProcess
 
 MAX_SHARE_OF_SHARDS = 0.5

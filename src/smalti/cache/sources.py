@@ -22,7 +22,7 @@ from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
 from smalti.errors import ArgumentError, CacheLimitError
 from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
-from smalti.format.reading.partial import PartialFile, PartialShard
+from smalti.format.reading.shard import PartialFile, PartialShard
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Store
 from smalti.storage.retry import most_seconds

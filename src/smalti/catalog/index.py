@@ -53,8 +53,8 @@ from smalti.catalog.table.foreign_index import RegularIndex, read_regular
 from smalti.catalog.table.segments import samples_of_split
 from smalti.catalog.table.shard_table import digest_of, samples_of
 from smalti.errors import CatalogError, IndexFileError, StoreConflict, StoreError, StoreExists, StoreNotFound
-from smalti.format import FILE_KINDS, MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
-from smalti.format.index import MAX_STORED_BYTES
+from smalti.format import MAX_INDEX_BYTES, BlockList, ShardInfo, check_basename, emit_index
+from smalti.format.index import FILE_KINDS, MAX_STORED_BYTES
 from smalti.format.sizes import VERSION
 from smalti.storage import Store
 from smalti.storage.store import Tagged, delete_own, put_own

@@ -6,25 +6,12 @@ Stores, caches, ranks and orders are not known here. This folder holds what a sh
 `reading/shard` and `writing/builder`.
 """
 
-from smalti.format.blocks import BLOCK_BYTES, BlockHashes, BlockList, hash_blocks, place_lists
+from smalti.format.blocks import BlockHashes, BlockList, place_lists
 from smalti.format.compression import Compression, parse_compression
 from smalti.format.encodings.encoding import Encoding
-from smalti.format.encodings.registry import (
-    built_in_encoding,
-    parse_encoding,
-    register_encoding,
-    unregister_encoding,
-)
-from smalti.format.hashing import (
-    HASH_NAMES,
-    Hasher,
-    check_hash_names,
-    compare_digests,
-    digest_bytes,
-    new_hash,
-)
+from smalti.format.encodings.registry import parse_encoding, register_encoding, unregister_encoding
+from smalti.format.hashing import new_hash
 from smalti.format.index import (
-    FILE_KINDS,
     MAX_INDEX_BYTES,
     FileInfo,
     ShardInfo,
@@ -36,53 +23,35 @@ from smalti.format.index import (
 from smalti.format.layout import num_bytes_of_empty
 from smalti.format.reading.batch import decode_gathered
 from smalti.format.reading.files import verify_file
-from smalti.format.reading.gather import Ragged, StoredSamples
-from smalti.format.reading.joining import AnyShard, batch_of, check_readable, open_shard
+from smalti.format.reading.joining import AnyShard, check_readable, open_shard
 from smalti.format.reading.shard import Shard
-from smalti.format.reading.text import TextShard
 from smalti.format.schema import Schema
-from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count, parse_size_limit
-from smalti.format.text import TextLayout, layout_of, text_schema
+from smalti.format.sizes import MAX_FILE_BYTES, parse_byte_count
+from smalti.format.text import text_schema
 from smalti.format.writing.builder import ShardBuilder
-from smalti.format.writing.sealing import BuiltShard, FilledShard, ShardOptions
+from smalti.format.writing.sealing import FilledShard, ShardOptions
 from smalti.format.writing.text import TextShardBuilder
 
 __all__ = [
-    "BLOCK_BYTES",
-    "HASH_NAMES",
     "MAX_FILE_BYTES",
-    "FILE_KINDS",
     "MAX_INDEX_BYTES",
     "AnyShard",
     "BlockHashes",
     "BlockList",
-    "BuiltShard",
     "Compression",
     "Encoding",
     "FileInfo",
     "FilledShard",
-    "Hasher",
-    "Ragged",
     "Schema",
     "Shard",
     "ShardBuilder",
     "ShardInfo",
     "ShardOptions",
-    "StoredSamples",
-    "TextLayout",
-    "TextShard",
     "TextShardBuilder",
-    "batch_of",
-    "built_in_encoding",
     "check_basename",
-    "check_hash_names",
     "check_readable",
-    "compare_digests",
     "decode_gathered",
-    "digest_bytes",
     "emit_index",
-    "hash_blocks",
-    "layout_of",
     "load_strict",
     "new_hash",
     "num_bytes_of_empty",
@@ -91,7 +60,6 @@ __all__ = [
     "parse_compression",
     "parse_encoding",
     "parse_index",
-    "parse_size_limit",
     "place_lists",
     "register_encoding",
     "text_schema",

@@ -213,7 +213,10 @@ class Snappy(Compression):
         size = file.seek(0, 2)
         file.seek(0)
         # A block cannot be unpacked in pieces, so nothing is read or allocated before its sizes are plausible.
-        declared = _declared_length(file.read(5))
+        try:
+            declared = cramjam.snappy.decompress_raw_len(file.read(5)) if size else None
+        except cramjam.DecompressionError:
+            declared = None
         if declared is None:
             raise out.damaged(self.extension, "it does not start with a length")
         if declared > out.limit:
@@ -227,16 +230,6 @@ class Snappy(Compression):
             raise out.damaged(self.extension, error) from error
         for begin in range(0, len(content), CHUNK_BYTES):
             out.write(content[begin : begin + CHUNK_BYTES])
-
-
-def _declared_length(head: bytes) -> int | None:
-    """Decode the varint that a block starts with (seven bits per byte, lowest first); None if it is invalid."""
-    length = 0
-    for place, byte in enumerate(head):
-        length |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return length if length < 1 << 32 else None
-    return None
 
 
 class _Decoder(Protocol):

@@ -164,13 +164,18 @@ class ShardInfo:
         """Return the shard as the index files of its version show it: its files without unlisted hashes."""
         if len(self.raw.hashes) <= len(self.hash_names):
             return self
-        changes: dict[str, Any] = {}
+        return self._with_files(
+            lambda file: replace(
+                file, hashes={name: file.hashes[name] for name in self.hash_names if name in file.hashes}
+            )
+        )
+
+    def _with_files(self, change: Callable[[FileInfo], FileInfo]) -> "ShardInfo":
+        files: dict[str, Any] = {}
         for kind in FILE_KINDS:
             file: FileInfo | None = getattr(self, kind)
-            if file is not None:
-                hashes = {name: file.hashes[name] for name in self.hash_names if name in file.hashes}
-                changes[kind] = replace(file, hashes=hashes)
-        return replace(self, **changes)
+            files[kind] = file and change(file)
+        return replace(self, **files)
 
     @property
     def layout(self) -> TextLayout | None:
@@ -186,16 +191,14 @@ class ShardInfo:
             "samples": self.samples,
             "zip_data": self.zip.to_json() if self.zip else None,
         }
-        layout = self.layout
-        if layout is not None and self.meta is not None:
-            entry["raw_meta"] = self.meta.to_json()
-            entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
-            config = layout.config(compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit)
-            return {**config, **entry}
-        config = mds_config(
-            self.schema, compression=self.compression, hashes=self.hash_names, size_limit=self.size_limit
-        )
-        return {**config, "format": self.format, **entry}
+        options: dict[str, Any] = {
+            "compression": self.compression, "hashes": self.hash_names, "size_limit": self.size_limit,
+        }  # fmt: skip
+        if self.layout is None or self.meta is None:
+            return {**mds_config(self.schema, **options), "format": self.format, **entry}
+        entry["raw_meta"] = self.meta.to_json()
+        entry["zip_meta"] = self.zip_meta.to_json() if self.zip_meta else None
+        return {**self.layout.config(**options), **entry}
 
     @classmethod
     def from_json(cls, obj: object, *, where: str) -> "ShardInfo":
@@ -272,20 +275,9 @@ class ShardInfo:
 
     def with_names(self, rename: Callable[[str], str]) -> "ShardInfo":
         """Return the same shard with every file's name passed through `rename`."""
-
-        def renamed(info: FileInfo | None) -> FileInfo | None:
-            return None if info is None else replace(info, basename=rename(info.basename))
-
-        raw = replace(self.raw, basename=rename(self.raw.basename))
         blocks = None if self.blocks is None else replace(self.blocks, file=rename(self.blocks.file))
-        return replace(
-            self,
-            raw=raw,
-            blocks=blocks,
-            zip=renamed(self.zip),
-            meta=renamed(self.meta),
-            zip_meta=renamed(self.zip_meta),
-        )
+        renamed = self._with_files(lambda file: replace(file, basename=rename(file.basename)))
+        return replace(renamed, blocks=blocks)
 
 
 def mds_config(
@@ -367,9 +359,7 @@ def _parse_files(fields: Fields, part: str) -> tuple[FileInfo, FileInfo | None]:
     return raw, FileInfo.from_json(zipped, where=fields.at(f"zip_{part}"), limit=MAX_STORED_BYTES)
 
 
-@lru_cache(maxsize=256)  # one object for all shards of a set, as for schemas
-def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
-    return names
+_interned = lru_cache(maxsize=256)(tuple[str, ...])  # one object for all shards of a set, as for schemas
 
 
 @lru_cache(maxsize=256)  # the shards of a set share one schema: a million entries need one copy

@@ -98,103 +98,74 @@ def json_restorer(kind: Any, depth: int = 0) -> Restore | None:
     if family in ("int", "text", "bool"):
         return None
     if family in _LEAVES:
-        return _or_null(_LEAVES[family])
+        return _LEAVES[family]
     if family == "list":
-        return _list(json_restorer(kind.get("of"), depth + 1))
+        item = json_restorer(kind.get("of"), depth + 1)
+        return None if item is None else _typed(list, "a list", lambda value: list(map(item, value)))
     if family == "struct" and isinstance(kind.get("fields"), Mapping):
-        return _struct({name: json_restorer(each, depth + 1) for name, each in kind["fields"].items()})
+        restorers = {name: json_restorer(each, depth + 1) for name, each in kind["fields"].items()}
+        return _struct({name: each for name, each in restorers.items() if each is not None})
     if family == "map":
         return _map(kind.get("keys"), json_restorer(kind.get("values"), depth + 1), depth)
-    return _or_null(_number(kind if isinstance(kind, Mapping) else {}))
+    one = number_type(kind if isinstance(kind, Mapping) else {}).one
+    return _typed(int, "a whole number", lambda value: one(np.int64(value)))
 
 
-def _or_null(restore: Restore) -> Restore:
-    return lambda value: None if value is None else restore(value)
+def _typed(kind: type, what: str, restore: Restore) -> Restore:
+    """Return the restoration of a value that JSON holds as this type; a null stays None."""
+
+    def restore_typed(value: Any) -> Any:
+        if value is None:
+            return None
+        if type(value) is not kind:
+            raise FormatError(f"expected {what}")
+        return restore(value)
+
+    return restore_typed
 
 
-def _float(value: Any) -> float:
-    if type(value) is float:
+def _float(value: Any) -> float | None:
+    if value is None or type(value) is float:
         return value
     if value not in _NON_FINITE:
         raise FormatError("expected a float")
     return _NON_FINITE[value]
 
 
-def _decimal(value: Any) -> Decimal:
-    if not isinstance(value, str):
-        raise FormatError("expected the digits of a decimal")
-    return Decimal(value)
-
-
-def _bytes(value: Any) -> bytes:
+def _bytes(value: Any) -> bytes | None:
     try:
-        return base64.b64decode(value, validate=True)
+        return None if value is None else base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError) as error:
         raise FormatError("expected base64") from error
 
 
-_LEAVES: dict[Any, Restore] = {"float": _float, "decimal": _decimal, "binary": _bytes}
+_LEAVES: dict[Any, Restore] = {
+    "float": _float,
+    "decimal": _typed(str, "the digits of a decimal", Decimal),
+    "binary": _bytes,
+}
 
 
-def _number(kind: Mapping[str, Any]) -> Restore:
-    one = number_type(kind).one
-
-    def restore(value: Any) -> Any:
-        if type(value) is not int:
-            raise FormatError("expected a whole number")
-        return one(np.int64(value))
-
-    return restore
-
-
-def _list(item: Restore | None) -> Restore | None:
-    if item is None:
+def _struct(fields: Mapping[str, Restore]) -> Restore | None:
+    if not fields:
         return None
-
-    def restore(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise FormatError("expected a list")
-        return list(map(item, value))
-
-    return _or_null(restore)
-
-
-def _struct(fields: Mapping[str, Restore | None]) -> Restore | None:
-    restorers = {name: each for name, each in fields.items() if each is not None}
-    if not restorers:
-        return None
-
-    def restore(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise FormatError("expected an object")
-        return value | {name: each(value[name]) for name, each in restorers.items()}
-
-    return _or_null(restore)
+    return _typed(dict, "an object", lambda value: value | {name: each(value[name]) for name, each in fields.items()})
 
 
 def _map(keys: Any, item: Restore | None, depth: int) -> Restore | None:
     if isinstance(keys, Mapping) and keys.get("type") == "text":
-        return None if item is None else _or_null(_object(item))
+        if item is None:
+            return None
+        return _typed(dict, "an object", lambda value: {name: item(each) for name, each in value.items()})
     key = json_restorer(keys, depth + 1)
 
     def restore(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise FormatError("expected a list of pairs")
         found = {key(k) if key else k: item(v) if item else v for k, v in value}
         if len(found) != len(value):
             raise FormatError("a map has a key twice")
         return found
 
-    return _or_null(restore)
-
-
-def _object(item: Restore) -> Restore:
-    def restore(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise FormatError("expected an object")
-        return {name: item(each) for name, each in value.items()}
-
-    return restore
+    return _typed(list, "a list of pairs", restore)
 
 
 @dataclass(frozen=True)
@@ -228,7 +199,7 @@ class LogicalTypes:
             FormatError: a stored value is not a value of its logical type.
         """
         for column in self._columns:
-            if column.mask is not None and _is_set(column, stored.pop(column.mask)):
+            if column.mask is not None and _restored(column, _boolean, stored.pop(column.mask)):
                 stored[column.name] = None
             elif column.one is not None:
                 stored[column.name] = _restored(column, column.one, stored[column.name])
@@ -294,7 +265,8 @@ def _restorers(family: str, kind: Mapping[str, Any], encoding: str) -> tuple[Res
             raise SchemaError("expected a column of arrays")
         of = kind.get("of")
         numbers = number_type(of if isinstance(of, Mapping) else {})
-        return numbers.many, lambda values: _arrays(numbers.many, values)
+        each = _each(numbers.many)
+        return numbers.many, lambda values: numbers.many(values) if isinstance(values, np.ndarray) else each(values)
     numbers = number_type(kind)
     if encoding != numbers.encoding:
         raise SchemaError(f"expected a column of {numbers.encoding}")
@@ -311,14 +283,6 @@ def _each(one: Restore) -> Restore:
         return found
 
     return many
-
-
-def _arrays(many: Restore, values: Any) -> Any:
-    return many(values) if isinstance(values, np.ndarray) else _each(many)(values)
-
-
-def _is_set(column: _LogicalColumn, stored: Any) -> bool:
-    return bool(_restored(column, _boolean, stored))
 
 
 def _restored(column: _LogicalColumn, restore: Restore, stored: Any) -> Any:

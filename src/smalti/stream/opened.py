@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from smalti.cache import Outline, ShardCache, ShardSource, Uses, with_descriptors
 from smalti.errors import CursorError, FormatError, SampleIndexError, SchemaError
-from smalti.format import ShardInfo, batch_of
+from smalti.format import ShardInfo
 from smalti.format.logical import LogicalTypes
 from smalti.format.reading.batch import filled
-from smalti.format.reading.joining import check_alike, joined
+from smalti.format.reading.joining import batch_of, check_alike, joined
 from smalti.stream.shard_set import ConcatenatedShards, ShardSet, find_shard_set
 from smalti.stream.stream import StreamOptions
 

@@ -171,17 +171,14 @@ def check_batches(reading: Reading, sets: Sequence[ShardSet]) -> None:
                 raise _mixed_batch(sets, streams.tolist(), schema_of[streams].tolist(), step.step, num_steps)
 
 
-def _columns(shard_set: ShardSet) -> dict[str, Any]:
-    """Return the encoding of each column, or its logical type if it has one."""
-    return shard_set.columns | dict(shard_set.logical.types if shard_set.logical is not None else {})
-
-
 def _mixed_batch(
     sets: Sequence[ShardSet], streams: list[int], schemas: list[int], step: int, num_steps: int
 ) -> SchemaError:
     one = streams[0]
     other = next(stream for stream, schema in zip(streams, schemas, strict=True) if schema != schemas[0])
-    columns = [_columns(sets[stream]) for stream in (one, other)]
+    columns = [
+        each.columns | dict(each.logical.types if each.logical is not None else {}) for each in (sets[one], sets[other])
+    ]
     return SchemaError(
         f"streams {one} ({sets[one].options.root}) and {other} ({sets[other].options.root}) have different columns, "
         f"{columns[0]} and {columns[1]}, and step {step} of {num_steps} holds samples of both. Use "

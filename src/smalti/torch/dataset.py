@@ -142,8 +142,8 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
 
 def view_for_loader(
     dataset: StreamingDataset, batch_size: Any, *, drop_last: bool, per_sample: bool, workers_persist: bool
-) -> StreamingDataset:
-    """Return a view of a dataset that iterates whole batches, for a loader.
+) -> tuple[StreamingDataset, LoaderState]:
+    """Return a view of a dataset that iterates whole batches, for a loader, and the state that both share.
 
     Raises:
         ValueError: there is no batch size, two sizes differ, or the size is invalid.
@@ -158,7 +158,7 @@ def view_for_loader(
     reader = dataset._smalti.for_loader(batch_size, drop_last=drop_last)
     columns = reads_columns(dataset) and not per_sample
     reader.loader = LoaderState(by_column=columns, workers_persist=workers_persist)
-    return view_of(dataset, reader)
+    return view_of(dataset, reader), reader.loader
 
 
 class LocalDataset(_LocalDataset, Dataset[dict[str, Any]]):

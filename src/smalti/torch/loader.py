@@ -5,7 +5,9 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import chain
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
@@ -18,14 +20,14 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from smalti.attributes import Replaceable, whole_number, whole_or_none
 from smalti.cache import Counters
 from smalti.dataset.epoch_reader import BatchForm, EpochReader
-from smalti.dataset.order import Pass, Planned, Reading
+from smalti.dataset.order import Pass, Reading
 from smalti.dataset.skipping import Replacement, SkipCount, replaced
 from smalti.dataset.streaming import sample_form
 from smalti.errors import ArgumentError, ArgumentTypeError, SharedDatasetWarning, SmaltiError, StoreError, WorldMismatch
 from smalti.ledger import LedgerWriter, PassStart, claim_life
 from smalti.order import StepBatch
 from smalti.torch.collate import SampleCollate, check_batches, columns_to_tensors
-from smalti.torch.dataset import LoaderState, StreamingDataset, view_for_loader
+from smalti.torch.dataset import LoaderReader, StreamingDataset, view_for_loader
 from smalti.torch.ranks import Agreement
 from smalti.torch.shared_memory import PackingCollate, Ring
 from smalti.torch.worker_processes import (
@@ -35,7 +37,7 @@ from smalti.torch.worker_processes import (
     pickles_tasks,
     workers_keep_inherited_objects,
 )
-from smalti.torch.worker_threads import ThreadedIterator, ThreadOptions
+from smalti.torch.worker_threads import ThreadedIterator
 from smalti.world import World
 
 _STEPS_AT_ONCE = 64  # planned together: cheap per step, and little memory
@@ -112,7 +114,7 @@ class StreamingDataLoader(DataLoader[Any]):
         ahead = whole_or_none("prefetch_factor", kwargs.get("prefetch_factor"), 0)
         if ahead is not None:  # a worker must read at least one batch ahead
             kwargs["prefetch_factor"] = max(1, ahead) if num_workers else ahead
-        view = view_for_loader(
+        view, self._loader_state = view_for_loader(
             dataset,
             batch_size,
             drop_last=drop_last,
@@ -120,10 +122,10 @@ class StreamingDataLoader(DataLoader[Any]):
             workers_persist=bool(kwargs.get("persistent_workers")),
         )
         # The library reads these and not the public names, which a subclass may replace.
-        self._streaming_dataset, self._view, self._loader_state = dataset, view._smalti, _state_of(view)
+        self._streaming_dataset, self._view = dataset, view._smalti
         declared = self._view.declared
         self._agreement = Agreement(repr([(stream.remote, stream.split) for stream in declared]))
-        self._kind = _worker_kind(worker_kind, view, kwargs)
+        self._kind = _worker_kind(worker_kind, self._view, kwargs, by_column=self._loader_state.by_column)
         self._ledger = ledger
         self._pass: Pass | None = None
         self._taken = 0
@@ -277,8 +279,13 @@ class StreamingDataLoader(DataLoader[Any]):
         torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         if not self.num_workers:
             return map(self._reader(), self._view.planned(this_pass))
-        options = ThreadOptions(self.num_workers, self.num_workers * (self.prefetch_factor or 1), self.timeout)
-        return ThreadedIterator(self._view.planned(this_pass, num_readers=self.num_workers), self._reader(), options)
+        return ThreadedIterator(
+            self._view.planned(this_pass, num_readers=self.num_workers),
+            self._reader(),
+            num_threads=self.num_workers,
+            num_ahead=self.num_workers * (self.prefetch_factor or 1),
+            timeout=self.timeout,
+        )
 
     def _processes(self) -> Iterator[Any]:
         """Return torch's iterator over worker processes; new workers send batches through a ring."""
@@ -288,24 +295,20 @@ class StreamingDataLoader(DataLoader[Any]):
             self._end_workers(self._iterator)
         collate, view = self.collate_fn, self.dataset
         if self._view.skip_policy is not None:
-            self.collate_fn = _CollateFirst(collate)
+            self.collate_fn = partial(_collate_first, collate)
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
             self.collate_fn = PackingCollate(self.collate_fn, ring)
+        # In a file, as a worker that dies at its start would block this process otherwise.
+        task = TaskArgument(view) if pickles_tasks(self.multiprocessing_context) else nullcontext(view)
         try:
-            if not pickles_tasks(self.multiprocessing_context):
-                return self._started_processes()
-            with TaskArgument(view) as argument:  # otherwise a worker that dies at its start blocks this process
+            with task as argument, workers_keep_inherited_objects():
                 self.__dict__["dataset"] = argument
-                return self._started_processes()
+                batches = super().__iter__()
+            check_workers_while_waiting(batches)
+            return batches
         finally:
             self.collate_fn, self.__dict__["dataset"] = collate, view
-
-    def _started_processes(self) -> Iterator[Any]:
-        with workers_keep_inherited_objects():
-            batches = super().__iter__()
-        check_workers_while_waiting(batches)
-        return batches
 
     def _reader(self) -> Callable[[tuple[StepBatch, Any]], Any]:
         """Return a function that reads and collates one planned batch; thread-safe."""
@@ -336,15 +339,9 @@ class StreamingDataLoader(DataLoader[Any]):
                 shut_down()
 
 
-class _CollateFirst:
-    """A collate function for batches that come with their replacements, which it leaves as they are."""
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Return the collated batch, and its replacements."""
-        return self._collate(pair[0]), pair[1]
+def _collate_first(collate: Callable[[Any], Any], pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return the collated batch, and the replacements that it comes with."""
+    return collate(pair[0]), pair[1]
 
 
 def _counted(
@@ -385,14 +382,7 @@ def _can_continue(persistent: Any) -> bool:
     return not is_worn and all(worker.is_alive() for worker in _workers_of(persistent))
 
 
-def _state_of(view: StreamingDataset) -> LoaderState:
-    state = view._smalti.loader
-    if state is None:
-        raise ArgumentTypeError("this dataset is not a view that was made for a loader.")
-    return state
-
-
-def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]) -> str:
+def _worker_kind(choice: str, view: LoaderReader, options: Mapping[str, Any], *, by_column: bool) -> str:
     """Return `thread` or `process`, for the user's choice."""
     if choice not in WORKER_KINDS:
         raise ArgumentError(f"`worker_kind` must be one of {', '.join(WORKER_KINDS)}, found {choice!r}.")
@@ -403,8 +393,7 @@ def _worker_kind(choice: str, view: StreamingDataset, options: Mapping[str, Any]
         )
     if choice != "auto":
         return choice
-    transform = view._smalti.transform
-    is_thread_safe = _state_of(view).by_column and (transform is None or bool(getattr(transform, "thread_safe", False)))
+    is_thread_safe = by_column and (view.transform is None or bool(getattr(view.transform, "thread_safe", False)))
     return "thread" if is_thread_safe and not for_processes else "process"
 
 
@@ -459,7 +448,9 @@ class PassRecorder:
         start, options = reading.this_pass.start, reading.options
         writer.begin_pass(PassStart(start, reading.batch_size, options.tail, options.replication))
         self._writer, self._number = writer, writer.num_passes
-        self._epoch, self._planned = start.epoch, _all_steps(reading)
+        firsts = range(0, reading.division.num_steps, _STEPS_AT_ONCE)
+        self._epoch = start.epoch
+        self._planned = chain.from_iterable(reading.steps(first, first + _STEPS_AT_ONCE) for first in firsts)
 
     def take(self, replacements: Sequence[Replacement] = ()) -> None:
         """Record the next step's samples, before the step takes effect; those replaced as skipped.
@@ -482,11 +473,6 @@ class PassRecorder:
     def end(self) -> None:
         """Record that the epoch was read to its end."""
         self._writer.end_pass()
-
-
-def _all_steps(reading: Reading) -> Iterator[Planned]:
-    for first in range(0, reading.division.num_steps, _STEPS_AT_ONCE):
-        yield from reading.steps(first, first + _STEPS_AT_ONCE)
 
 
 def _agreed_life(folder: str | Path) -> int:

@@ -87,9 +87,9 @@ class Agreement:
             CursorError: the ranks differ; the message has the values of both.
         """
         world = reading.this_pass.world
-        if not (dist.is_available() and dist.is_initialized()):
+        if not group_runs() or world.num_ranks == 1:
             return
-        if world.num_ranks == 1 or (dist.get_world_size(), dist.get_rank()) != (world.num_ranks, world.rank):
+        if (dist.get_world_size(), dist.get_rank()) != (world.num_ranks, world.rank):
             return
         # The store at which the group met; torch has no public name for it.
         store: Any = dist.distributed_c10d._get_default_store()

@@ -138,11 +138,6 @@ class Ring:
         self._open(descriptor)
 
 
-def _ring_of(key: str) -> Ring:
-    """Return the ring of this process with a key; its iteration must still be running."""
-    return _rings[key]
-
-
 def _retire_leased() -> None:
     for ring in list(_rings.values()):
         ring.retire_leased()
@@ -212,7 +207,7 @@ def pack(batch: Any, ring: Ring, worker: int) -> Any:
 
 
 def _unpack(key: str, slot: int, skeleton: Any) -> Any:
-    return _restored(skeleton, torch.from_numpy(_ring_of(key).lease(slot)))
+    return _restored(skeleton, torch.from_numpy(_rings[key].lease(slot)))  # of an iteration that is still running
 
 
 class _SlotWriter:

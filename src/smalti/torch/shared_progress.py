@@ -32,7 +32,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import context, reduction
 from typing import Any
@@ -76,7 +76,10 @@ class Board:
             raise self._stuck()
         try:
             # The kernel releases the lock of a process that dies.
-            while not self._try_lock():
+            while True:
+                with suppress(BlockingIOError, PermissionError):
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if deadline.passed():
                     raise self._stuck()
                 time.sleep(_PAUSE_SECONDS)
@@ -108,13 +111,6 @@ class Board:
             f"another process of this program has locked the place of its datasets for {self._lock_seconds:g} s: a "
             "loader worker or the program was stopped (SIGSTOP, a debugger). Resume it, or end it."
         )
-
-    def _try_lock(self) -> bool:
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
 
     def _read(self) -> tuple[int, int, bytes]:
         header = os.pread(self._descriptor, _HEADER.size, 0)
@@ -162,11 +158,6 @@ def _own_board() -> Board:
     if _Process.own is None:
         _Process.own = Board()
     return _Process.own
-
-
-def _parent_board() -> Board | None:
-    """Return the board of the process that started this one; None if it had none."""
-    return _Process.parent
 
 
 def _received(handle: Any) -> Board:
@@ -333,7 +324,7 @@ class SharedProgress(RunTracker):
         """Return the board with this dataset's place; None if the dataset is in this process only."""
         if get_worker_info() is None:
             return _own_board() if self._publisher == os.getpid() else None
-        return _parent_board() if self._publisher is not None and self._publisher != os.getpid() else None
+        return _Process.parent if self._publisher is not None and self._publisher != os.getpid() else None
 
     def _read(self, board: Board, content: Mapping[str, Any]) -> None:
         seen = os.getpid(), board.changes

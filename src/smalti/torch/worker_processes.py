@@ -18,13 +18,12 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import context, get_start_method, reduction
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pickle import UnpicklingError
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from smalti.errors import SmaltiError, TrainingError
 
@@ -109,7 +108,9 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
 
     None of the workers may have been ended on purpose. Blocks for seconds at most.
     """
-    if isinstance(error, SmaltiError) or not (isinstance(error, _CUT_OFF) or _is_torchs(error)):
+    # Torch's report of a dead worker has no exit status.
+    is_torchs = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+    if isinstance(error, SmaltiError) or not (isinstance(error, _CUT_OFF) or is_torchs):
         return None
     running = {worker.sentinel: worker for worker in workers if worker.exitcode is None}
     if running and not any(worker.exitcode for worker in workers):
@@ -126,11 +127,6 @@ def end_of_worker(error: BaseException, workers: Sequence[BaseProcess]) -> Train
     return None
 
 
-def _is_torchs(error: BaseException) -> bool:
-    """Return whether an error is torch's report of a dead worker, which has no exit status."""
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
-
-
 def _describe_exit(exitcode: int) -> str:
     if exitcode > 0:
         return f"exited with status {exitcode}"
@@ -144,30 +140,21 @@ def pickles_tasks(start: Any) -> bool:
     return name != "fork"
 
 
-class TaskArgument:
+class TaskArgument(ExitStack):
     """A placeholder for a value in the arguments of processes that are started in the `with` block.
 
     The started process receives the value itself.
     """
 
     def __init__(self, value: Any) -> None:
-        self._value, self._files = value, list[IO[bytes]]()
-
-    def __enter__(self) -> "TaskArgument":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in self._files:
-            file.close()
-        self._files.clear()
+        super().__init__()
+        self._value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
             raise TypeError("a task's argument can be pickled only for a process that is being started")
-        file = tempfile.TemporaryFile()  # noqa: SIM115 -- open until the process has its own descriptor of it
-        self._files.append(file)
+        # Open until the process has its own descriptor of it.
+        file = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         reduction.ForkingPickler(file, pickle.HIGHEST_PROTOCOL).dump(self._value)
         file.flush()
         return _receive, (reduction.DupFd(file.fileno()),)

@@ -25,28 +25,30 @@ from smalti.errors import SmaltiError
 _IDLE_SECONDS = 5.0  # between two checks of an idle thread that the iteration still exists
 
 
-@dataclass(frozen=True)
-class ThreadOptions:
-    """Number of threads, how far they read ahead, and the time limits."""
-
-    num_threads: int
-    num_ahead: int
-    """Items that may be drawn and not yet taken."""
-    timeout: float
-    """Longest time that the consumer waits for one item, in seconds."""
-    join_seconds: float = 5.0
-    """Longest time that `close` waits for all threads that are reading an item."""
-
-
 class ThreadedIterator(Iterator[Any]):
     """An iterator over `read(item)` for every item of `work`, in order; its threads start with the first request.
 
-    `work` is drawn by one thread at a time, `read` is called by several threads at once.
+    Args:
+        work: Drawn by one thread at a time.
+        read: Called by several threads at once.
+        num_threads: Number of threads.
+        num_ahead: Items that may be drawn and not yet taken.
+        timeout: Longest time that the consumer waits for one item, in seconds.
+        join_seconds: Longest time that `close` waits for all threads that are reading an item.
     """
 
-    def __init__(self, work: Iterator[Any], read: Callable[[Any], Any], options: ThreadOptions) -> None:
-        self._relay = _Relay(work, read, options.num_ahead)
-        self._options = options
+    def __init__(
+        self,
+        work: Iterator[Any],
+        read: Callable[[Any], Any],
+        *,
+        num_threads: int,
+        num_ahead: int,
+        timeout: float,
+        join_seconds: float = 5.0,
+    ) -> None:
+        self._relay = _Relay(work, read, num_ahead)
+        self._num_threads, self._timeout, self._join_seconds = num_threads, timeout, join_seconds
         self._pid = os.getpid()
         self._finish: weakref.finalize[..., Any] | None = None
 
@@ -64,7 +66,7 @@ class ThreadedIterator(Iterator[Any]):
             )
         if self._finish is None:
             self._start()
-        outcome = self._relay.take(self._options.timeout)
+        outcome = self._relay.take(self._timeout)
         if outcome.error is not None:
             self.close()
             raise outcome.error
@@ -83,9 +85,9 @@ class ThreadedIterator(Iterator[Any]):
             threading.Thread(
                 target=_serve, args=(self._relay, weakref.ref(self)), name=f"smalti-loader-{n}", daemon=True
             )
-            for n in range(self._options.num_threads)
+            for n in range(self._num_threads)
         ]
-        self._finish = weakref.finalize(self, _end_here, self._relay, threads, self._options.join_seconds, self._pid)
+        self._finish = weakref.finalize(self, _end_here, self._relay, threads, self._join_seconds, self._pid)
         for thread in threads:
             thread.start()
 

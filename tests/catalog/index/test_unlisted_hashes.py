@@ -9,7 +9,8 @@ from smalti.catalog import Draft, load_manifest, publish
 from smalti.catalog.index import decode_unlisted_hashes
 from smalti.catalog.opening import WantedVersion, open_version
 from smalti.errors import IndexFileError
-from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, layout_of, parse_index, text_schema
+from smalti.format import Schema, ShardBuilder, ShardOptions, TextShardBuilder, parse_index, text_schema
+from smalti.format.text import layout_of
 from smalti.storage import LocalStore
 from smalti.writer import compact
 from tests.stores import MemoryStore

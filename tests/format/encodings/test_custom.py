@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 
 from smalti.errors import SchemaError
-from smalti.format import (
-    Encoding,
-    Schema,
-    Shard,
-    built_in_encoding,
-    parse_encoding,
-    register_encoding,
-    unregister_encoding,
-)
+from smalti.format import Encoding, Schema, Shard, parse_encoding, register_encoding, unregister_encoding
+from smalti.format.encodings.registry import built_in_encoding
 from smalti.format.reading.batch import read_plan
 from tests.format.shards import write
 

@@ -16,19 +16,18 @@ from smalti.errors import FormatError, SchemaError
 from smalti.format import (
     Encoding,
     FileInfo,
-    Ragged,
     Schema,
     Shard,
     ShardInfo,
     TextShardBuilder,
-    batch_of,
     decode_gathered,
     open_shard,
     register_encoding,
 )
 from smalti.format.reading.batch import RowSelection, read_batch
 from smalti.format.reading.files import _AddressRange
-from smalti.format.reading.gather import gather
+from smalti.format.reading.gather import Ragged, gather
+from smalti.format.reading.joining import batch_of
 from tests.format.columns import COLUMNS, NAMES, image_bytes, same
 from tests.format.shards import build, write
 from tests.format.text_sets import one_shard, paths
@@ -288,7 +287,8 @@ def test_text_that_utf8_cannot_hold_does_not_change_its_neighbours(tmp_path):
 
 def text_shard(folder):
     """Return two samples as a shard of JSON lines."""
-    from smalti.format import ShardOptions, layout_of, text_schema
+    from smalti.format import ShardOptions, text_schema
+    from smalti.format.text import layout_of
 
     layout = layout_of("json", text_schema({"n": "int", "t": "str"}), "\n", None)
     builder = TextShardBuilder(layout, ShardOptions())

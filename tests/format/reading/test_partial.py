@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smalti.errors import ChecksumMismatch, FormatError
-from smalti.format import BlockHashes, Schema, ShardBuilder, ShardOptions, hash_blocks, place_lists
-from smalti.format.reading.partial import PartialFile, PartialShard, header_bytes
+from smalti.format import BlockHashes, Schema, ShardBuilder, ShardOptions, place_lists
+from smalti.format.blocks import hash_blocks
+from smalti.format.reading.shard import PartialFile, PartialShard, header_bytes
 
 BLOCK = 4096
 SCHEMA = Schema.from_columns({"id": "int", "data": "bytes"})

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError
-from smalti.format import TextShard, layout_of, open_shard, text_schema
+from smalti.format import open_shard, text_schema
 from smalti.format.reading.gather import Ragged
-from smalti.format.text import make_lines
+from smalti.format.reading.text import TextShard
+from smalti.format.text import layout_of, make_lines
 from tests.format.text_sets import COLUMNS, KINDS, builder, one_shard, paths, rewritten
 
 SAMPLES = [

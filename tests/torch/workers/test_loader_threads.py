@@ -10,13 +10,13 @@ import time
 import pytest
 
 from smalti.errors import SmaltiError
-from smalti.torch.worker_threads import ThreadedIterator, ThreadOptions
+from smalti.torch.worker_threads import ThreadedIterator
 
 pytestmark = pytest.mark.torch
 
 
 def threaded(work, read, *, threads=2, ahead=4, timeout=20.0, join=20.0):
-    return ThreadedIterator(iter(work), read, ThreadOptions(threads, ahead, timeout, join))
+    return ThreadedIterator(iter(work), read, num_threads=threads, num_ahead=ahead, timeout=timeout, join_seconds=join)
 
 
 def loader_threads():
@@ -219,7 +219,7 @@ def test_a_forks_copy_of_a_running_iteration_is_an_error():
 def test_an_interpreter_that_ends_during_an_iteration_ends_cleanly():
     code = (
         "from smalti.torch.worker_threads import *\n"
-        "batches = ThreadedIterator(iter(range(10**9)), str, ThreadOptions(3, 8, 10.0))\n"
+        "batches = ThreadedIterator(iter(range(10**9)), str, num_threads=3, num_ahead=8, timeout=10.0)\n"
         "print(next(batches), next(batches))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500, check=False)

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import CatalogError, FormatError, IndexFileError, SchemaError
-from smalti.format import BlockList, FileInfo, Schema, ShardInfo, check_hash_names, parse_compression, parse_size_limit
-from smalti.format.hashing import HASH_NAMES, hex_length
+from smalti.format import BlockList, FileInfo, Schema, ShardInfo, parse_compression
+from smalti.format.hashing import HASH_NAMES, check_hash_names, hex_length
 from smalti.format.index import MAX_NAME_CHARS, MAX_STORED_BYTES, ONE_FILE_FORMATS, check_basename, parse_schema
 from smalti.format.json_fields import Fields
-from smalti.format.sizes import MAX_FILE_BYTES
+from smalti.format.sizes import MAX_FILE_BYTES, parse_size_limit
 from smalti.format.text import TEXT_FORMATS, parse_layout
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
 """Encodings of variable length that are bytes or text: `bytes`, `str` and numbers written as digits."""
 
-from abc import abstractmethod
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,6 +61,13 @@ class Str(Encoding):
 class _Digits(Encoding):
     """A number as text, as Python's `str` writes it."""
 
+    number: ClassVar[type]
+    """The type of the values."""
+    accepted: ClassVar[tuple[type, ...]]
+    """The types that are written, each of which `number` converts exactly."""
+    expected: ClassVar[str]
+    """What the values are, for messages."""
+
     def encode(self, value: Any) -> bytes:
         """Return the digits; bytes are accepted if they are the digits of such a number already."""
         if not isinstance(value, bytes):
@@ -77,56 +83,35 @@ class _Digits(Encoding):
     def decode(self, data: bytes) -> Any:
         """Return a Python int, float or Decimal."""
         try:
-            return self._read(data.decode("utf-8"))
+            return self.number(data.decode("utf-8"))
         except (ValueError, ArithmeticError) as error:
             # Without Python's own message, which would show the data.
             raise FormatError(f"{len(data)} bytes that are not the digits of a number.") from error
 
-    @abstractmethod
     def _write(self, value: Any) -> bytes:
-        """Return the digits of `value`; SchemaError if it is not such a number."""
-
-    @abstractmethod
-    def _read(self, text: str) -> Any:
-        """Return the number; ValueError or ArithmeticError if `text` is none."""
+        # No booleans: no reader takes their text.
+        if isinstance(value, bool | np.bool_) or not isinstance(value, self.accepted):
+            raise SchemaError(f"expected {self.expected}, found {kind_of(value)}.")
+        try:
+            return str(self.number(value)).encode("ascii")
+        except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
+            raise SchemaError(f"an integer with too many digits: {error}.") from error
 
 
 class StrInt(_Digits):
     """An integer of any size, as decimal digits."""
 
-    def _write(self, value: Any) -> bytes:
-        # No booleans: no reader takes their text.
-        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-            raise SchemaError(f"expected an integer, found {kind_of(value)}.")
-        try:
-            return str(int(value)).encode("ascii")
-        except ValueError as error:  # Python's limit on the digits of one number; a reader has it as well
-            raise SchemaError(f"an integer with too many digits: {error}.") from error
-
-    def _read(self, text: str) -> int:
-        return int(text)
+    number, accepted, expected = int, (int, np.integer), "an integer"
 
 
 class StrFloat(_Digits):
     """A float, as the shortest digits that parse back to it."""
 
-    def _write(self, value: Any) -> bytes:
-        # 16 and 32 bit floats are widened first, which is exact.
-        if not isinstance(value, float | np.float16 | np.float32):
-            raise SchemaError(f"expected a float, found {kind_of(value)}.")
-        return str(float(value)).encode("ascii")
-
-    def _read(self, text: str) -> float:
-        return float(text)
+    # 16 and 32 bit floats are widened first, which is exact.
+    number, accepted, expected = float, (float, np.float16, np.float32), "a float"
 
 
 class StrDecimal(_Digits):
     """A decimal number, with its scale."""
 
-    def _write(self, value: Any) -> bytes:
-        if not isinstance(value, Decimal):
-            raise SchemaError(f"expected a Decimal, found {kind_of(value)}.")
-        return str(value).encode("ascii")
-
-    def _read(self, text: str) -> Decimal:
-        return Decimal(text)
+    number, accepted, expected = Decimal, (Decimal,), "a Decimal"

@@ -168,24 +168,19 @@ def gather(data: Bytes1d, begin: Int64s, size: int) -> Bytes1d:
         return np.empty(0, np.uint8)
     if size >= _LARGE_BYTES or size * len(data) >= _MAX_VIEW_BYTES:
         values = np.empty((len(begin), size), np.uint8)  # numpy has no element type of 2 GiB
-        _copy_each(data, begin, values)
+        for row, at in zip(values, begin.tolist(), strict=True):
+            row[...] = data[at : at + size]
         return values.reshape(-1)
-    pieces = _pieces(len(begin), size)
+    pieces = 1  # of each item: only from 500 items on does numpy release the lock
+    if len(begin) * size >= _STEP_BYTES:
+        while len(begin) * pieces < _UNLOCKED_ITEMS and size % (2 * pieces) == 0:
+            pieces *= 2
     if pieces > 1:
         begin = (begin[:, None] + np.arange(0, size, size // pieces)).reshape(-1)
     # A view with one item at every byte, overlapping: indexing it copies exactly the selected bytes.
     item = np.dtype((np.void, size // pieces))
     picked: Bytes1d = np.ndarray((len(data) - item.itemsize + 1,), item, data, strides=(1,))[begin].view(np.uint8)
     return picked
-
-
-def _pieces(num_items: int, num_bytes: int) -> int:
-    """Return the number of pieces to cut each item into: only from 500 items on does numpy release the lock."""
-    pieces = 1
-    if num_items * num_bytes >= _STEP_BYTES:
-        while num_items * pieces < _UNLOCKED_ITEMS and num_bytes % (2 * pieces) == 0:
-            pieces *= 2
-    return pieces
 
 
 def gather_into(data: Bytes1d, begin: Int64s, out: Array, dtype: "np.dtype[Any]") -> None:
@@ -195,11 +190,6 @@ def gather_into(data: Bytes1d, begin: Int64s, out: Array, dtype: "np.dtype[Any]"
     for first in range(0, len(out) if size else 0, step):
         part = out[first : first + step]
         part[...] = gather(data, begin[first : first + step], size).view(dtype).reshape(part.shape)
-
-
-def _copy_each(data: Bytes1d, begin: Int64s, out: Array) -> None:
-    for row, at in zip(out, begin.tolist(), strict=True):
-        row[...] = data[at : at + len(row)]
 
 
 def collect(source: MappedRows, cells: Cells) -> Ragged:

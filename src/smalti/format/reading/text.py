@@ -13,7 +13,7 @@ import numpy as np
 
 from smalti.errors import ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
-from smalti.format.index import FileInfo, ShardInfo
+from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
 from smalti.format.reading.batch import Arrays, check_column_names, check_rows, filled
 from smalti.format.reading.files import check_size
@@ -75,7 +75,10 @@ class TextShard:
             check_size(file.seek(0, 2), meta_info.num_bytes, what=str(meta_path))
             file.seek(0)
             meta = file.read(meta_info.num_bytes)
-        data = _map(data_path, info.raw)
+        with open_regular(data_path) as file:
+            check_size(file.seek(0, 2), info.raw.num_bytes, what=str(data_path))
+            # A shard without samples may be an empty file, which cannot be mapped.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.raw.num_bytes else b""
         return cls._of(data, meta, info, check_config=check_config, names=names, where=(str(data_path), str(meta_path)))
 
     @classmethod
@@ -205,13 +208,6 @@ def check_written_text(data: bytes, meta: bytes, info: ShardInfo) -> None:
     shard = TextShard._of(data, meta, info, check_config=False, names=None, where=where)
     if len(shard):
         shard.batch(np.array([len(shard) - 1]))
-
-
-def _map(path: Path, info: FileInfo) -> "mmap.mmap | bytes":
-    with open_regular(path) as file:
-        check_size(file.seek(0, 2), info.num_bytes, what=str(path))
-        # A shard without samples may be an empty file, which cannot be mapped.
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if info.num_bytes else b""
 
 
 def _check_lines(data: Array, offsets: Offsets, layout: TextLayout, *, what: str) -> None:

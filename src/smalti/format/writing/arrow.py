@@ -42,13 +42,10 @@ class EncodedRows:
     def strips(self, begin: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes of samples [begin, end), in order, in pieces of a good size for copying."""
         while begin < end:
-            stop = min(end, begin + self._rows_per_strip(begin))
+            ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
+            stop = min(end, begin + max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right"))))
             yield _join([_rows_of(column, begin, stop) for column in self._columns])
             begin = stop
-
-    def _rows_per_strip(self, begin: int) -> int:
-        ends = np.cumsum(self.lengths[begin : begin + _STRIP_BYTES // max(1, int(self.lengths[begin]))])
-        return max(1, int(np.searchsorted(ends, _STRIP_BYTES, side="right")))
 
 
 def encode_batch(
@@ -69,25 +66,19 @@ def encode_batch(
             f"columns in place of {len(schema.names)}; a batch has exactly the columns of the data set.",
             row=first_row,
         )
-    places = {name: place for place, name in enumerate(names)}
     columns: list[StoredColumn] = []
     places = {name: place for place, name in enumerate(names)}
     try:
         for name, codec in zip(schema.names, codecs, strict=True):
-            columns.append(_checked_lengths(encode_column(codec, batch.column(places[name]))))
+            column = encode_column(codec, batch.column(places[name]))
+            if not isinstance(column, np.ndarray) and int((lengths := _lengths(column)).max()) > MAX_FILE_BYTES:
+                raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
+            columns.append(column)
     except SchemaError as error:
         # The number of encoded columns is the place of the one that failed.
         name, row = schema.names[len(columns)], first_row + int(error.facts.get("row", 0))
         raise refused_value(error, column=name, encoding=schema.encodings[len(columns)], row=row) from error
     return EncodedRows(batch.num_rows, columns)
-
-
-def _checked_lengths(column: StoredColumn) -> StoredColumn:
-    if not isinstance(column, np.ndarray):
-        lengths = _lengths(column)
-        if int(lengths.max()) > MAX_FILE_BYTES:
-            raise SchemaError("a value of 4 GiB and more does not fit a shard.", row=int(lengths.argmax()))
-    return column
 
 
 def _rows_of(column: StoredColumn, begin: int, end: int) -> StoredColumn:
@@ -142,9 +133,7 @@ def _content(column: pa.LargeBinaryArray) -> memoryview:
 
 def _as_binary(rows: Array) -> pa.LargeBinaryArray:
     count, width = rows.shape
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int64) if width else np.zeros(count + 1, np.int64)
-    data = np.ascontiguousarray(rows).reshape(-1)
-    return _from_parts(data, ends)
+    return _from_parts(np.ascontiguousarray(rows).reshape(-1), np.arange(count + 1, dtype=np.int64) * width)
 
 
 def encode_column(codec: Encoding, array: pa.Array) -> StoredColumn:
@@ -200,10 +189,6 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
-
-
 def _binary(array: pa.Array) -> pa.LargeBinaryArray:
     if not _is_binary(array.type):
         raise SchemaError(f"expected binary, found Arrow type {array.type}.", row=0)
@@ -218,24 +203,20 @@ def _as_large_binary(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def _text(array: pa.Array) -> pa.LargeBinaryArray:
-    if not (_is_text(array.type) or _is_binary(array.type)):
+    kind = array.type
+    is_text = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    if not (is_text or _is_binary(kind)):
         raise SchemaError(f"expected text, found Arrow type {array.type}.", row=0)
     stored = _as_large_binary(array)
     try:
         # Arrow does not validate UTF-8 unless binary is cast to text.
         stored.cast(pa.large_string())
     except pa.ArrowInvalid as error:
-        row = next(i for i, value in enumerate(stored) if not _is_utf8(value.as_py()))
+        # What is no UTF-8 comes back with other bytes.
+        texts = (value.as_py() for value in stored)
+        row = next(i for i, text in enumerate(texts) if text.decode("utf-8", "ignore").encode() != text)
         raise SchemaError("expected text that is valid UTF-8.", row=row) from error
     return stored
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _image_files(codec: ImageFileEncoding, array: pa.Array) -> pa.LargeBinaryArray:
@@ -280,7 +261,12 @@ def _encode_each(codec: Encoding, values: Sequence[Any]) -> StoredColumn:
 
 def _arrays(codec: NdArray, array: pa.Array) -> StoredColumn:
     if isinstance(array.type, pa.FixedShapeTensorType):
-        return _tensors(codec, array.to_numpy_ndarray())
+        values = array.to_numpy_ndarray()
+        if codec.shape is None:
+            return _encode_each(codec, list(values))
+        if codec.dtype is None or values.shape[1:] != codec.shape:
+            raise SchemaError(f"expected arrays of shape {codec.shape}, found {values.shape[1:]}.", row=0)
+        return _rows_of_bytes(cast_exact(values, codec.dtype))
     if _is_binary(array.type) and codec.shape is None:
         return _encode_each(codec, array.to_pylist())  # stored already: `encode` checks them
     if not is_list(array.type):
@@ -378,14 +364,6 @@ def _flatten(array: pa.Array) -> tuple[Array, Array]:
 def _from_parts(data: Array, ends: Array) -> pa.LargeBinaryArray:
     buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(data)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(ends) - 1, buffers)
-
-
-def _tensors(codec: NdArray, values: Array) -> StoredColumn:
-    if codec.shape is None:
-        return _encode_each(codec, list(values))
-    if codec.dtype is None or values.shape[1:] != codec.shape:
-        raise SchemaError(f"expected arrays of shape {codec.shape}, found {values.shape[1:]}.", row=0)
-    return _rows_of_bytes(cast_exact(values, codec.dtype))
 
 
 def plain_values(array: pa.Array) -> list[Any]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from smalti.extras import lazy_names
 
 if TYPE_CHECKING:
-    from smalti.torch.tuning.results import StudyResult, Trial
     from smalti.torch.tuning.space import StudyOptions, with_params
-    from smalti.torch.tuning.study import hyperparameter_study
+    from smalti.torch.tuning.study import StudyResult, Trial, hyperparameter_study
 
 _HOMES = {
     "StudyOptions": "space",
-    "StudyResult": "results",
-    "Trial": "results",
+    "StudyResult": "study",
+    "Trial": "study",
     "hyperparameter_study": "study",
     "with_params": "space",
 }

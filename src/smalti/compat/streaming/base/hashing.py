@@ -1,6 +1,6 @@
 """Checksums by name; `smalti.format.hashing` computes them."""
 
-from smalti.format import HASH_NAMES, digest_bytes
+from smalti.format.hashing import HASH_NAMES, digest_bytes
 
 __all__ = ["get_hash", "get_hashes", "is_hash"]
 

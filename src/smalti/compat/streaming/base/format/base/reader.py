@@ -16,8 +16,8 @@ import numpy as np
 from typing_extensions import Self
 
 from smalti.compat.streaming.base.array import Array
-from smalti.format import Schema, ShardInfo, check_basename, layout_of, parse_byte_count
-from smalti.format.text import make_lines
+from smalti.format import Schema, ShardInfo, check_basename, parse_byte_count
+from smalti.format.text import layout_of, make_lines
 from smalti.regular_files import open_regular
 
 __all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]

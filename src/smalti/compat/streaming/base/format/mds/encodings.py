@@ -20,11 +20,12 @@ import numpy as np
 from PIL import Image
 from typing_extensions import Self
 
-from smalti import format as engine
 from smalti.compat.streaming.errors import BadColumn, BadDecimal, BadParameters, check_type
 from smalti.errors import FormatError, SchemaError
 from smalti.format import register_encoding, unregister_encoding
+from smalti.format.encodings import encoding as engine
 from smalti.format.encodings.numbers import DTYPE_CODES, DTYPES
+from smalti.format.encodings.registry import built_in_encoding
 
 __all__ = [
     "get_mds_encoded_size",
@@ -70,7 +71,7 @@ class _EngineDecoded(Encoding):
 
     def decode(self, data: bytes) -> Any:
         """Return the value."""
-        return engine.built_in_encoding(self._name).decode(data)
+        return built_in_encoding(self._name).decode(data)
 
 
 class Bytes(Encoding):
@@ -134,7 +135,7 @@ class NDArray(Encoding):
         self.dtype = dtype
         self.shape = shape
         dims = ",".join(map(str, shape)) if dtype and shape else None
-        self._codec = engine.built_in_encoding(":".join(filter(None, ["ndarray", dtype, dims])))
+        self._codec = built_in_encoding(":".join(filter(None, ["ndarray", dtype, dims])))
         self.size = self._codec.size
 
     @classmethod
@@ -338,7 +339,7 @@ class _ImageFile(_EngineDecoded):
         """Return the bytes of the file."""
         self._validate(obj, Image.Image)
         try:
-            return engine.built_in_encoding(self._name).encode(obj)
+            return built_in_encoding(self._name).encode(obj)
         except SchemaError:  # PIL raises its own error for a mode without such files, or the file is not checked
             out = BytesIO()
             obj.save(out, format=self._name)
