@@ -35,7 +35,7 @@ from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUP
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
-from smalti.torch.train.run.store import opened_run, read_result
+from smalti.torch.train.run.store import opened_run
 from smalti.torch.train.threads import waiting_of_threads
 
 _FINISHED_EXIT_CODE = 88
@@ -102,7 +102,7 @@ def run_in_processes(
         _deliver(ranks, tail, on_event)
         if failed is not None:
             raise failed.as_error(config, was_stopped=stopping.requested)
-        return read_result(run.path)
+        return run.read_result()
 
 
 @dataclass
