@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog import Manifest, load_manifest
+from smalti.catalog import load_manifest
 from smalti.errors import SmaltiError, StoreError, TrainingError
 from smalti.process import is_connect
 from smalti.storage import open_store
@@ -56,8 +56,14 @@ def _check_here(config: RunConfig) -> None:
             store = open_store(config.data, config.storage_options)
             manifest = load_manifest(store, version=config.version)
             # A run that continues keeps its version, which may be older than the newest.
-            if config.digest and (config.version is not None or newest_checkpoint(config) is None):
-                _check_digest(config, manifest)
+            is_wrong = bool(config.digest) and manifest.digest != config.digest
+            if is_wrong and (config.version is not None or newest_checkpoint(config) is None):
+                raise TrainingError(
+                    f"version {manifest.version} has digest {manifest.digest}, expected {config.digest}: pin the "
+                    "version that has this digest, or leave `digest` out",
+                    expected=config.digest,
+                    found=manifest.digest,
+                )
             for shard in manifest.shards[:1]:
                 store.get_range(shard.stored.basename, 0, min(_HEADER_BYTES, shard.stored.num_bytes))
     with _explained("write the run", config.run_dir):
@@ -68,16 +74,6 @@ def _check_here(config: RunConfig) -> None:
         put_own(run, key, b"smalti", partial(put, key, b"smalti"))
         with contextlib.suppress(StoreError):  # a user may be allowed to write only
             run.delete(key)
-
-
-def _check_digest(config: RunConfig, manifest: Manifest) -> None:
-    if manifest.digest != config.digest:
-        raise TrainingError(
-            f"version {manifest.version} has digest {manifest.digest}, expected {config.digest}: pin the version that "
-            "has this digest, or leave `digest` out",
-            expected=config.digest,
-            found=manifest.digest,
-        )
 
 
 @contextlib.contextmanager
