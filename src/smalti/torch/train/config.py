@@ -420,8 +420,7 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values, including the secrets in the storage options."""
-        own = None if self.run_storage_options is None else dict(self.run_storage_options)
-        return {**self.public_json(), "storage_options": dict(self.storage_options), "run_storage_options": own}
+        return {**self.public_json(), **{name: plain(getattr(self, name)) for name in SECRET}}
 
     def public_json(self) -> dict[str, Any]:
         """Return all fields that may be written to disk: all but the storage options."""

@@ -21,7 +21,7 @@ from smalti.ledger import LedgerWriter
 from smalti.stream import Stream
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.data import EvaluationLoader, PinnedData, Pins, TrainingLoader, cursor_name
+from smalti.torch.train.data import MIXTURE, EvaluationLoader, PinnedData, Pins, TrainingLoader, cursor_name
 from smalti.torch.train.life import BY_FUNCTION, DONE, Life, Saves, checked_step
 from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
@@ -187,11 +187,12 @@ class Context:
             batches = TrainingLoader(dataset, **given)
             if self._has_begun:  # the trainer's own events say the same of its epochs
                 batches.on_end = lambda epoch: self._life.events.emit("pass", split=split, epoch=epoch, **self.stats())
-            address = self._data.address(data) if streams is None else ""
-            name = cursor_name(split, address, is_mixture=streams is not None)
+            address = self._data.address(data) if streams is None else MIXTURE
+            name = cursor_name(split, address)
             if name in self._loaders:
+                shown = address if streams is None else "a mixture"
                 raise CursorError(
-                    f"there are two resuming loaders of split {split!r} of {address or 'a mixture'}; their cursors "
+                    f"there are two resuming loaders of split {split!r} of {shown}; their cursors "
                     "would have one name: give all but one `resume=False`, or iterate over the first again."
                 )
             self._loaders[name] = batches

@@ -192,13 +192,13 @@ class _Write:
     seconds: float = 0.0
     """From the call of `save` to the end."""
     fault: Exception | None = None
-    thread: threading.Thread | None = None
+    thread: threading.Thread = field(init=False)
     began: float = field(default_factory=time.perf_counter)
 
     @property
     def is_over(self) -> bool:
         """True if the thread has ended."""
-        return self.thread is not None and not self.thread.is_alive()
+        return not self.thread.is_alive()
 
 
 class _Pause:
@@ -460,10 +460,10 @@ class Saves:
     def _await(self, seconds: float | None = None) -> None:
         """Wait for this rank's thread."""
         last, seconds = self._last, self._timeout * _OWN_SHARE if seconds is None else seconds
-        if last is None or last.thread is None:
+        if last is None:
             return
         last.thread.join(seconds)
-        if last.thread.is_alive():
+        if not last.is_over:
             last.fault = TrainingError(
                 f"the checkpoint of step {last.step} has not been written to {last.address} within {seconds:.0f} s. "
                 "Save less often, or raise `timeout_seconds`.",

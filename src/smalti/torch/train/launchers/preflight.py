@@ -97,8 +97,27 @@ def check_as_executor(config: RunConfig) -> None:
     carried = store_variables(os.environ)
     home_files = {name for name, value in carried.items() if Path(value).is_relative_to(Path.home())}
     carried = {name: value for name, value in carried.items() if name not in home_files}
+    environment = {name: os.environ[name] for name in _SYSTEM_VARIABLES if name in os.environ}
+    environment |= {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **carried}
+    whole = config.to_json()
+    task = {field.name: whole[field.name] for field in fields(RunConfig)}
     with tempfile.TemporaryDirectory(prefix="smalti-preflight-") as home:
-        done = _run_child(config, {**_system_environment(), **carried, "HOME": home})
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "smalti.torch.train.launchers.preflight"],
+                input=json.dumps(task),
+                env={**environment, "HOME": home},
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TrainingError(
+                f"nothing was started: {redact_address(config.data)} and {redact_address(config.run_dir)} did not "
+                f"answer the preflight within {_SECONDS:.0f} s; check the network between this machine and the stores.",
+                is_transient=True,
+            ) from error
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
@@ -116,32 +135,6 @@ def check_as_executor(config: RunConfig) -> None:
             "own, use `preflight=False`.",
             **({"is_transient": True} if answer["is_transient"] else {}),
         )
-
-
-def _run_child(config: RunConfig, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    whole = config.to_json()
-    task = {field.name: whole[field.name] for field in fields(RunConfig)}
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", "smalti.torch.train.launchers.preflight"],
-            input=json.dumps(task),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TrainingError(
-            f"nothing was started: {redact_address(config.data)} and {redact_address(config.run_dir)} did not answer "
-            f"the preflight within {_SECONDS:.0f} s; check the network between this machine and the stores.",
-            is_transient=True,
-        ) from error
-
-
-def _system_environment() -> dict[str, str]:
-    chosen = {name: os.environ[name] for name in _SYSTEM_VARIABLES if name in os.environ}
-    return {**chosen, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
 
 
 def _has_remote_executors() -> bool:

@@ -133,7 +133,13 @@ def options_of(config: RunConfig) -> str:
 def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> dict[str, Any]:
     config = program.config
     session = _session(config)
-    distributor = _distributor(config, session, is_local=is_local)
+    use_driver_python(session)
+    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
+    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
+    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    distributor = TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
     remove_failures(_place(config))
     attempt = secrets.token_hex(8)
     bare = config.in_one_rank(storage_options={}, run_storage_options=None)
@@ -187,16 +193,6 @@ def _session(config: RunConfig) -> Any:
         ) from error
 
 
-def _distributor(config: RunConfig, session: Any, *, is_local: bool) -> Any:
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    use_driver_python(session)
-    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
-    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
-    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
-    return TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
-
-
 @contextlib.contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables in the body."""
@@ -213,22 +209,17 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _as_error(config: RunConfig, error: Exception, attempt: str) -> TrainingError:
-    if _CANCELLED.search(str(error)):
-        return TrainingError(
-            f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
-            rank=None,
-            kind=STOPPED,
-            output=str(error),
-        )
-    failure = read_failure(_place(config), config.num_processes, attempt)
+    is_cancelled = _CANCELLED.search(str(error)) is not None
+    failure = None if is_cancelled else read_failure(_place(config), config.num_processes, attempt)
     if failure is None:
-        return TrainingError(
-            f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
-            f"{config.run_dir}: {_last_lines(str(error))}",
-            rank=None,
-            kind=LOST,
-            output=str(error),
-        )
+        what = f"the run was stopped: Spark's job was cancelled ({config.launcher})"
+        if not is_cancelled:
+            what = (
+                f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not "
+                f"see {config.run_dir}"
+            )
+        kind = STOPPED if is_cancelled else LOST
+        return TrainingError(f"{what}: {_last_lines(str(error))}", rank=None, kind=kind, output=str(error))
     return TrainingError(
         f"rank {failure['rank']} of {config.num_processes} failed under TorchDistributor ({config.launcher}): "
         f"{failure['reason']}\n{_last_lines(failure['trace'])}",

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
 from smalti.storage import LocalStore, Store
@@ -51,8 +51,6 @@ from smalti.torch.train.run.files import (
 
 if TYPE_CHECKING:
     import torch
-
-    from smalti.torch.train.run.store import StoreRun
 
 CheckState = Callable[[Mapping[str, Any]], None]
 """Raises a CheckpointError if a checkpoint's `state.json` is not what its reader expects."""
@@ -111,6 +109,19 @@ def ignore(_: object) -> None:
     """Do nothing."""
 
 
+class RunInStore(Protocol):
+    """The run whose checkpoints are in a store; `store.StoreRun` is one."""
+
+    address: str
+    store: Store
+
+    def check_current(self) -> None:
+        """Raise a TrainingError if the run was started again elsewhere."""
+
+    def put_log(self) -> None:
+        """Put the log of events if it has grown."""
+
+
 @dataclass(frozen=True, order=True)
 class _Name:
     """The name of a checkpoint; the newest life with a checkpoint has the newest one."""
@@ -157,7 +168,7 @@ class CheckpointFolder:
     keep_best: str | None = None
     guard: Guard = field(default=contextlib.nullcontext)
     life: int = 0
-    remote: "StoreRun | None" = None
+    remote: RunInStore | None = None
     _verified: set[_Name] = field(default_factory=set, init=False)
     _scores: dict[_Name, float | None] = field(default_factory=dict, init=False)
     _attempts: dict[int, int] = field(default_factory=dict, init=False)

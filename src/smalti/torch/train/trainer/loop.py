@@ -231,11 +231,8 @@ class Trainer:
             "train_samples": round(sums[-1]),
             **self.context.pace(),
         }
-        return {**summary, **self._evaluate(train_metrics)}
-
-    def _evaluate(self, train_metrics: dict[str, float]) -> dict[str, Any]:
         if self.held_out is None:
-            return {**_figures(train_metrics), "eval_samples": 0}
+            return {**summary, **_figures(train_metrics), "eval_samples": 0}
         self.learner.align_buffers()
         began = time.perf_counter()
         scores = evaluate(self.learner.model, self.held_out, self.config, self.ranks, self.task)
@@ -247,7 +244,8 @@ class Trainer:
                     epoch=self.state.epoch,
                 )
         seconds = time.perf_counter() - began
-        return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
+        evaluated = {**_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
+        return {**summary, **scores.report, **evaluated}
 
     # ------------------------------------------------------------ figures and checkpoints
 

@@ -10,7 +10,7 @@ import torch
 from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context
-from smalti.torch.train.data import Pins, cursor_name
+from smalti.torch.train.data import MIXTURE, Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.trainer.step import Sums
 
@@ -180,7 +180,7 @@ class TrainerContext(Context):
         version = state["version"] if config.version is None else config.version
         others = {place: (number, digest) for place, (number, digest) in state.get("data", {}).items()}
         own = {} if config.streams else {address: (version, config.digest)}
-        name = cursor_name(config.train_split, address, is_mixture=bool(config.streams))
+        name = cursor_name(config.train_split, MIXTURE if config.streams else address)
         return snapshot, {name: state["cursor"]}, {**others, **own}
 
 
