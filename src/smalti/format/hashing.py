@@ -23,6 +23,9 @@ Buffer = bytes | bytearray | memoryview
 class Hasher(Protocol):
     """A running checksum."""
 
+    digest_size: int
+    """In bytes."""
+
     def update(self, data: Any, /) -> None:
         """Add `data`."""
 
@@ -30,20 +33,13 @@ class Hasher(Protocol):
         """Return the checksum so far, as lower-case hex digits."""
 
 
-def _find_hashes() -> dict[str, tuple[Callable[[], Any], int]]:
-    found: dict[str, tuple[Callable[[], Any], int]] = {}
-    for name in sorted(hashlib.algorithms_guaranteed):
-        if not name.startswith("shake_"):  # no fixed length, and not part of MDS
-            # `usedforsecurity=False`: md5 and sha1 are integrity checks here, and must work under FIPS.
-            make = partial(hashlib.new, name, usedforsecurity=False)
-            found[name] = make, make().digest_size
-    for name in ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"):
-        kind = getattr(xxhash, name)
-        found[name] = kind, kind().digest_size
-    return found
-
-
-_HASHES = _find_hashes()
+_HASHES: dict[str, Callable[[], Any]] = {
+    # `usedforsecurity=False`: md5 and sha1 are integrity checks here, and must work under FIPS.
+    name: partial(hashlib.new, name, usedforsecurity=False)
+    for name in sorted(hashlib.algorithms_guaranteed)
+    if not name.startswith("shake_")  # no fixed length, and not part of MDS
+}
+_HASHES |= {name: getattr(xxhash, name) for name in ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")}
 
 HASH_NAMES = frozenset(_HASHES)
 """Every hash name that can stand in an index file."""
@@ -57,14 +53,13 @@ def new_hash(name: str) -> Hasher:
     """
     if name not in _HASHES:
         raise SchemaError(f"unknown hash {name!r}: expected one of {', '.join(sorted(HASH_NAMES))}.", hash=name)
-    hasher: Hasher = _HASHES[name][0]()
+    hasher: Hasher = _HASHES[name]()
     return hasher
 
 
 def hex_length(name: str) -> int:
     """Return the number of hex digits of a checksum called `name`."""
-    new_hash(name)
-    return 2 * _HASHES[name][1]
+    return 2 * new_hash(name).digest_size
 
 
 def check_hash_names(names: Iterable[str] | None) -> tuple[str, ...]:

@@ -42,7 +42,8 @@ class Json(Encoding):
         except SchemaError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
-            raise SchemaError(f"a value that strict JSON cannot hold: {_without_content(error)}") from error
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)  # without the content
+            raise SchemaError(f"a value that strict JSON cannot hold: {reason}") from error
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -77,10 +78,6 @@ def _refuse_surrogates(data: bytes, value: Any) -> None:
 
 def _too_deep() -> FormatError:
     return FormatError(f"JSON that is nested more than {_MAX_DEPTH} levels deep.")
-
-
-def _without_content(error: Exception) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _explain_difference(value: Any, path: str) -> None:

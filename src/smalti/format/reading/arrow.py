@@ -15,6 +15,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from smalti.format.encodings.numbers import Int, NdArray, Scalar
 from smalti.format.encodings.objects import Json
 from smalti.format.encodings.registry import parse_encoding
 from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
-from smalti.format.logical import MASK_SUFFIX, Restore, json_restorer, number_type
+from smalti.format.logical import MASK_SUFFIX, json_restorer, number_type
 from smalti.format.reading.gather import Ragged
 
 STORED_AS = b"smalti.stored_as"
@@ -111,9 +112,12 @@ def value_columns(
             raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(shown)}.", column=name)
     columns = []
     for name in shown if names is None else names:
-        kind = logical.get(name) or {"type": "plain"}
-        column = _of_values(name, _codec(encodings[name]), kind, first_arrays)
-        columns.append(column)
+        kind, codec = logical.get(name) or {"type": "plain"}, _codec(encodings[name])
+        arrow, convert, notes = _value_form(name, codec, kind, first_arrays)
+        mask = name + MASK_SUFFIX if kind.get("mask") else None
+        metadata = {key: text.encode() for key, text in notes.items()} or None
+        field = pa.field(name, arrow, nullable=mask is not None, metadata=metadata)
+        columns.append(ArrowColumn(field, codec.name, convert, mask))
     return columns
 
 
@@ -122,7 +126,9 @@ def stored_columns(encodings: Mapping[str, str], logical: Mapping[str, Any]) -> 
     columns = []
     for name, encoding in encodings.items():
         codec = _codec(encoding)
-        kind, convert = _as_stored(codec)
+        # Numbers and arrays of one shape as such; all others take the bytes of their stored values.
+        is_number = isinstance(codec, Scalar) or (isinstance(codec, NdArray) and None not in (codec.shape, codec.dtype))
+        kind, convert = _numbers_form(codec) if is_number else (pa.large_binary(), partial(_binary, codec=codec))
         notes = {STORED_AS: codec.name.encode()}
         if name in logical:
             notes[LOGICAL] = json.dumps(logical[name]).encode()
@@ -135,24 +141,12 @@ def _codec(encoding: str) -> Encoding:
     return parse_encoding("float64" if encoding == "float" else encoding, allow_unsafe_types=True)
 
 
-def _as_stored(codec: Encoding) -> tuple[pa.DataType, Convert]:
-    if isinstance(codec, NdArray) and codec.shape is not None and codec.dtype is not None:
-        return _fixed_lists(pa.from_numpy_dtype(codec.dtype), codec.shape), fixed_lists_of(codec)
-    if isinstance(codec, Scalar):
-        kind = pa.from_numpy_dtype(codec.dtype)
-        return kind, lambda values: pa.array(np.asarray(values), kind)
-    # All others take the bytes of their stored values.
-    return pa.large_binary(), lambda values: _binary(values, codec)
-
-
-def _of_values(
-    name: str, codec: Encoding, kind: Mapping[str, Any], first_arrays: Callable[[str], Array | None]
-) -> ArrowColumn:
-    arrow, convert, notes = _value_form(name, codec, kind, first_arrays)
-    has_mask = bool(kind.get("mask"))
-    metadata = {key: text.encode() for key, text in notes.items()} or None
-    field = pa.field(name, arrow, nullable=has_mask, metadata=metadata)
-    return ArrowColumn(field, codec.name, convert, name + MASK_SUFFIX if has_mask else None)
+def _numbers_form(codec: Any) -> tuple[pa.DataType, Convert]:
+    """Return the form of a column of numbers, or of arrays of one shape."""
+    item = pa.from_numpy_dtype(codec.dtype)
+    if isinstance(codec, NdArray):
+        return _fixed_lists(item, codec.shape or ()), fixed_lists_of(codec)
+    return item, lambda values: pa.array(np.asarray(values), item)
 
 
 def _value_form(
@@ -170,37 +164,35 @@ def _value_form(
         months = {LOGICAL: json.dumps(_without_mask(kind))} | keep if kind.get("unit") == "M" else {}
         return arrow, lambda values: _numbers(np.asarray(values), arrow), months
     if isinstance(codec, Scalar):
-        arrow = pa.from_numpy_dtype(codec.dtype)
-        notes = keep if isinstance(codec, Int) else {}
-        return arrow, lambda values: pa.array(np.asarray(values), arrow), notes
+        return *_numbers_form(codec), keep if isinstance(codec, Int) else {}
     if isinstance(codec, Json) and family != "plain":
         arrow, restore = json_arrow(kind), json_restorer(kind)
-        return arrow, lambda values: _nested(codec, values, arrow, restore), {}
+
+        def nested(values: Any) -> pa.Array:
+            found = _decoded(codec, values)
+            return pa.array([_pairs(value if restore is None else restore(value), arrow) for value in found], arrow)
+
+        return arrow, nested, {}
     return _simple_form(name, codec, kind, keep)
 
 
 def _simple_form(
     name: str, codec: Encoding, kind: Mapping[str, Any], keep: dict[bytes, str]
 ) -> tuple[pa.DataType, Convert, dict[bytes, str]]:
-    if isinstance(codec, Str | Json):
-        notes = keep if isinstance(codec, Json) else {}
-        return pa.string(), lambda values: _binary(values, codec).cast(pa.large_string()).cast(pa.string()), notes
-    if isinstance(codec, Bytes | ImageFileEncoding):
-        notes = {} if isinstance(codec, Bytes) else keep
-        return pa.binary(), lambda values: _binary(values, codec).cast(pa.binary()), notes
     if isinstance(codec, Pil):
         return pa.binary(), lambda values: pa.array(map(_png, _decoded(codec, values)), pa.binary()), {STORED_AS: "png"}
     if isinstance(codec, ImageList):
         images = pa.list_(pa.field("item", pa.binary(), nullable=False))
         return images, lambda values: pa.array(map(codec.files, values.tolist()), images), keep
-    if isinstance(codec, StrDecimal) and kind.get("type") == "decimal":
-        decimal = _decimal(kind)
-        return decimal, lambda values: pa.array(_decoded(codec, values), decimal), {}
-    if isinstance(codec, StrDecimal):
-        return pa.string(), lambda values: _binary(values, codec).cast(pa.large_string()).cast(pa.string()), keep
-    if isinstance(codec, StrInt | StrFloat):
-        numbers = pa.int64() if isinstance(codec, StrInt) else pa.float64()
-        return numbers, lambda values: pa.array(_decoded(codec, values), numbers), keep
+    is_decimal = isinstance(codec, StrDecimal) and kind.get("type") == "decimal"
+    if is_decimal or isinstance(codec, StrInt | StrFloat):
+        arrow = _decimal(kind) if is_decimal else pa.int64() if isinstance(codec, StrInt) else pa.float64()
+        return arrow, lambda values: pa.array(_decoded(codec, values), arrow), {} if is_decimal else keep
+    notes = {} if isinstance(codec, Str | Bytes) else keep
+    if isinstance(codec, Str | Json | StrDecimal):
+        return pa.string(), lambda values: _binary(values, codec).cast(pa.large_string()).cast(pa.string()), notes
+    if isinstance(codec, Bytes | ImageFileEncoding):
+        return pa.binary(), lambda values: _binary(values, codec).cast(pa.binary()), notes
     raise SchemaError(
         f"column {name!r} has encoding {codec.name!r}, whose values have no form in other formats: leave it out with "
         "`columns`",
@@ -214,11 +206,7 @@ def _array_form(
     """Return the form of a column of arrays: lists, nested as many times as the arrays have axes."""
     of = kind.get("of") if kind.get("type") == "array" else None
     if codec.shape is not None and codec.dtype is not None:
-        return (
-            _fixed_lists(pa.from_numpy_dtype(codec.dtype), codec.shape),
-            fixed_lists_of(codec),
-            {STORED_AS: codec.name},
-        )
+        return *_numbers_form(codec), {STORED_AS: codec.name}
     first = first_arrays(name)
     dtype = codec.dtype if codec.dtype is not None else first.dtype if first is not None else np.dtype(np.float64)
     ndim = 1 if first is None else first.ndim
@@ -327,11 +315,6 @@ def json_arrow(kind: Mapping[str, Any]) -> pa.DataType:
 def _decimal(kind: Mapping[str, Any]) -> pa.DataType:
     precision = int(kind["precision"])
     return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, int(kind["scale"]))  # 38 digits in 128 bits
-
-
-def _nested(codec: Encoding, values: Any, arrow: pa.DataType, restore: Restore | None) -> pa.Array:
-    found = _decoded(codec, values)
-    return pa.array([_pairs(value if restore is None else restore(value), arrow) for value in found], arrow)
 
 
 def _pairs(value: Any, kind: pa.DataType) -> Any:
