@@ -151,7 +151,7 @@ def test_a_long_batch_fills_out_in_steps(tmp_path):
     _, shard = write(tmp_path, {"tokens": "ndarray:int32:512"}, [{"tokens": row} for row in tokens])
     picks = np.random.default_rng(3).integers(0, 300, 700)
     out = {"tokens": np.zeros((700, 512), np.int32)}
-    assert (shard.batch(picks, out=out)["tokens"] == tokens[picks]).all()
+    assert (batch_of([shard], np.zeros(len(picks), np.int64), picks, out)["tokens"] == tokens[picks]).all()
     assert out["tokens"].sum() == tokens[picks].sum()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from smalti.errors import ChecksumMismatch, FormatError, SchemaError
 from smalti.format import open_shard, text_schema
 from smalti.format.reading.gather import Ragged
+from smalti.format.reading.joining import batch_of
 from smalti.format.reading.text import TextShard
 from smalti.format.text import layout_of, make_lines
 from tests.format.text_sets import COLUMNS, KINDS, builder, one_shard, paths, rewritten
@@ -130,11 +131,11 @@ def test_numbers_are_written_into_the_arrays_of_out(tmp_path):
     info = one_shard(tmp_path, "csv", [{"id": i, "name": "", "x": i / 2} for i in range(4)])
     shard = open_shard(paths(tmp_path, info), info)
     out = {"id": np.zeros(2, np.int64), "x": np.zeros(2)}
-    found = shard.batch(np.array([3, 1]), out=out)
+    found = batch_of([shard], np.zeros(2, np.int64), np.array([3, 1]), out)
     assert found["id"] is out["id"]
     assert (out["id"].tolist(), out["x"].tolist()) == ([3, 1], [1.5, 0.5])
     with pytest.raises(SchemaError, match="`out` for column 'id'"):
-        shard.batch(np.array([3, 1]), out={"id": np.zeros(2, np.int32)})
+        batch_of([shard], np.zeros(2, np.int64), np.array([3, 1]), {"id": np.zeros(2, np.int32)})
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

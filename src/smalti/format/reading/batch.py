@@ -167,7 +167,7 @@ def is_verbatim(codec: Encoding) -> bool:
     return codec.is_image or isinstance(codec, Bytes)
 
 
-def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe_types: bool = False) -> dict[str, Any]:
+def decode_gathered(schema: Schema, gathered: Mapping[str, Any]) -> dict[str, Any]:
     """Decode what `Shard.gather` returned, perhaps in another process, into the batch of `Shard.batch`; pure.
 
     Values that are no `Ragged` are returned as they are.
@@ -180,7 +180,7 @@ def decode_gathered(schema: Schema, gathered: Mapping[str, Any], *, allow_unsafe
     found = dict(gathered)
     for name, values in gathered.items():
         if isinstance(values, Ragged):
-            codec = parse_encoding(encodings[name], allow_unsafe_types=allow_unsafe_types)
+            codec = parse_encoding(encodings[name])
             found[name] = (
                 values.tolist()
                 if is_verbatim(codec)
@@ -242,7 +242,7 @@ class RowSelection:
 
 
 def read_batch(selection: RowSelection, out: Arrays | None = None) -> dict[str, Any]:
-    """Read and decode the samples by column; see `Shard.batch`."""
+    """Read and decode the samples by column; see `batch_of`."""
 
     def values(source: MappedRows, column: ColumnReadPlan, cells: Cells) -> Any:
         if column.is_verbatim:

@@ -94,11 +94,14 @@ def batch_of(shards: Sequence[AnyShard], which: Int64s, rows: Int64s, out: Array
         shards: At least one.
         which: For each row of the batch its shard's place in `shards`, int64, shape (n,).
         rows: For each row its sample in that shard, int64, shape (n,), each in [0, len(shard)): not checked again.
-        out: Arrays to fill, by name; see `Shard.batch`.
+        out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape that the
+            column has in the batch; such a column is returned as that array. Their content is undefined if an error is
+            raised.
 
     Raises:
         FormatError: Bytes of one of the samples are damaged.
-        SchemaError: Two of the shards have different columns or encodings; or as `Shard.batch` says.
+        SchemaError: Two of the shards have different columns or encodings; or an array of `out` has another dtype or
+            shape, or cannot be written.
         ValueError: One of the shards is closed.
     """
     mds_shards = [shard for shard in shards if isinstance(shard, Shard)]

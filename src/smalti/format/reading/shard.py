@@ -23,7 +23,6 @@ from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, head_bytes, num_bytes_of_empty, read_offsets
 from smalti.format.reading.batch import (
     DECODER_ERRORS,
-    Arrays,
     ReadPlan,
     RowSelection,
     check_rows,
@@ -147,13 +146,11 @@ class Shard:
                 raise damaged(name, codec, f"{file.name}, sample {number}", error, sample=number) from error
         return sample
 
-    def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:
+    def batch(self, indices: Array) -> dict[str, Any]:
         """Return the samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
-            out: Arrays to fill for columns of numbers and of fixed-size arrays, by name, of the dtype and shape given
-                below; such a column is returned as that array. Their content is undefined if an error is raised.
 
         Returns:
             Column to values: a fresh array of shape (n,) for numbers (`int` is int64), of shape (n, *shape) for
@@ -162,10 +159,9 @@ class Shard:
         Raises:
             IndexError: A number outside the shard.
             FormatError: Bytes of one of the samples are damaged.
-            SchemaError: An array of `out` has another dtype or shape, or cannot be written.
             ValueError: The shard is closed.
         """
-        return read_batch(self._pick(indices), out)
+        return read_batch(self._pick(indices))
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the samples at `indices`, by column, undecoded: the form in which processes exchange them.

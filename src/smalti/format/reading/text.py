@@ -15,7 +15,7 @@ from smalti.errors import ClosedError, FormatError, SampleIndexError
 from smalti.format.encodings.encoding import Array
 from smalti.format.index import ShardInfo
 from smalti.format.layout import Offsets, compare_config, read_offsets
-from smalti.format.reading.batch import Arrays, check_column_names, check_rows, filled
+from smalti.format.reading.batch import check_column_names, check_rows
 from smalti.format.reading.files import check_size
 from smalti.format.reading.gather import Ragged, StoredSamples
 from smalti.format.text import TextLayout, make_lines
@@ -128,12 +128,11 @@ class TextShard:
         columns = self._columns([number])
         return {name: values[0] for name, values in columns.items()}
 
-    def batch(self, indices: Array, *, out: Arrays | None = None) -> dict[str, Any]:
+    def batch(self, indices: Array) -> dict[str, Any]:
         """Return the samples at `indices`, by column, in that order.
 
         Args:
             indices: Integers, shape (n,), each in [0, len); repeats are allowed.
-            out: Arrays of shape (n,) to write columns of numbers into; such a column is returned as that array.
 
         Returns:
             Column to values: float64 or int64 of shape (n,), else a list of n values: text, or integers if one of them
@@ -142,12 +141,11 @@ class TextShard:
         Raises:
             IndexError: A number outside the shard.
             FormatError: Bytes of one of the samples are damaged.
-            SchemaError: An array of `out` cannot hold its column.
             ValueError: The shard is closed.
         """
         found = self._columns(check_rows(indices, self._len, self.info.raw.basename).tolist())
         encodings = self.info.schema.columns()
-        return filled({name: _numbers(encodings[name], values) for name, values in found.items()}, out)
+        return {name: _numbers(encodings[name], values) for name, values in found.items()}
 
     def gather(self, indices: Array, columns: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the same as `batch`, with text as UTF-8 bytes in a `Ragged` where possible, to send to a process.
