@@ -29,6 +29,7 @@ from smalti.format.encodings.objects import Json
 from smalti.format.encodings.registry import parse_encoding
 from smalti.format.encodings.text import Bytes, Str, StrDecimal, StrFloat, StrInt
 from smalti.format.logical import MASK_SUFFIX, json_restorer, number_type
+from smalti.format.reading.batch import check_column_names
 from smalti.format.reading.gather import Ragged
 
 STORED_AS = b"smalti.stored_as"
@@ -67,24 +68,22 @@ class ArrowColumn:
             SchemaError: A value does not fit the Arrow type.
             FormatError: A stored value is damaged.
         """
-        values = stored[self.name]
-        if self.mask is None:
-            return self._converted(values)
-        is_null = np.asarray(stored[self.mask]).astype(bool)
-        valid = np.flatnonzero(~is_null)
-        found = self._converted(_chosen(values, valid))
-        places = np.cumsum(~is_null) - 1
-        return found.take(pa.array(np.where(is_null, 0, places), pa.int64(), mask=is_null))
-
-    def _converted(self, values: Any) -> pa.Array:
+        values, is_null = stored[self.name], None
+        if self.mask is not None:
+            is_null = np.asarray(stored[self.mask]).astype(bool)
+            values = _chosen(values, np.flatnonzero(~is_null))
         try:
-            return self.convert(values)
+            found = self.convert(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeDecodeError) as error:
             reason = "text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)[:200]
             raise SchemaError(
                 f"column {self.name!r} ({self.encoding}): a value does not fit Arrow type {self.field.type}: {reason}",
                 column=self.name,
             ) from error
+        if is_null is None:
+            return found
+        places = np.cumsum(~is_null) - 1
+        return found.take(pa.array(np.where(is_null, 0, places), pa.int64(), mask=is_null))
 
 
 def value_columns(
@@ -107,9 +106,7 @@ def value_columns(
     """
     masks = {name + MASK_SUFFIX for name, kind in logical.items() if kind.get("mask")}
     shown = [name for name in encodings if name not in masks]
-    for name in names or ():
-        if name not in shown:
-            raise SchemaError(f"there is no column {name!r}; the columns are {', '.join(shown)}.", column=name)
+    check_column_names(names or (), shown)
     columns = []
     for name in shown if names is None else names:
         kind, codec = logical.get(name) or {"type": "plain"}, _codec(encodings[name])

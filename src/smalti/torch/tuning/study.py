@@ -235,15 +235,13 @@ class Conductor:
         if not has_ended:
             return
         del self._running[number]
-        if running.result is None:
-            self._finish(trial, "failed", failure=running.failure)
-            return
-        try:
-            value = _value_of(running.result, self.options.metric)
-        except TrainingError as error:
-            self._finish(trial, "failed", failure=str(error))
-            return
-        self._finish(trial, "complete", value)
+        failure, value = running.failure, None
+        if running.result is not None:
+            try:
+                value = _value_of(running.result, self.options.metric)
+            except TrainingError as error:
+                failure = str(error)
+        self._finish(trial, "failed" if value is None else "complete", value, failure=failure)
 
     def _is_hopeless(self, trial: "optuna.Trial", event: Event) -> bool:
         """Record the figure of an event, and return whether the trial is to be pruned."""
