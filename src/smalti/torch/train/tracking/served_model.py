@@ -16,13 +16,20 @@ class ServedModel:
     """A model that MLflow calls: pixels in, probabilities of the classes out."""
 
     def __init__(self, folder: Path) -> None:
-        from smalti.torch.train.predictor import Predictor
+        from smalti.torch.train.trainer.models import load_model
+        from smalti.torch.train.trainer.task import task_of
 
-        self._predictor = Predictor(folder)
+        self._model, self._config = load_model(folder)
+        self._model.eval()
+        self._task: Any = task_of(self._config)
 
     def predict(self, images: "NDArray[np.uint8]") -> "NDArray[np.float32]":
         """Return the probabilities (n, classes) of images (n, height, width, 3), RGB from 0 to 255."""
-        return self._predictor.of_pixels(images).numpy()
+        import torch
+
+        with torch.inference_mode():
+            probabilities: NDArray[np.float32] = self._task.of_pixels(self._model, images, self._config).numpy()
+        return probabilities
 
 
 def write_mlflow_model(model: Path, folder: Path, *, run_id: str) -> bool:
