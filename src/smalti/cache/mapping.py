@@ -15,7 +15,6 @@ import math
 import mmap
 import os
 import resource
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +27,7 @@ import numpy as np
 import xxhash
 
 from smalti.cache.files import is_quarantined, quarantine
-from smalti.cache.sources import ShardSource, ShardToFetch
+from smalti.cache.sources import CachedShard
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import AnyShard
 
@@ -193,8 +192,9 @@ class OpenShards:
 
     @cached_property
     def max_open(self) -> int:
-        """Number of shards that are kept mapped; each holds a file descriptor."""
-        return detect_open_limit()
+        """Number of shards that are kept mapped: a quarter of the files this process may open, 8 to 512."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return _MAX_OPEN_SHARDS if soft == resource.RLIM_INFINITY else max(8, min(_MAX_OPEN_SHARDS, soft // 4))
 
     def get(self, shard_id: int) -> AnyShard | None:
         """Return a shard if it is mapped, and record that it was used."""
@@ -250,20 +250,22 @@ class OpenShards:
 
         Other caches unmap first, then this one, which keeps no more shards mapped from then on.
         """
-        return is_out_of_descriptors(error) and bool(_drop_half_of_each(but=self) or self._halve())
-
-    def _halve(self) -> int:
+        if not is_out_of_descriptors(error):
+            return False
+        if _drop_half_of_each(but=self):
+            return True
         before = len(self._shards)
         self.max_open = max(1, before // 2)
         self._unmap_excess()
-        return before - len(self._shards)
+        return len(self._shards) < before
 
     def _unmap_excess(self) -> None:
         """Make place for one more map."""
         excess = len(self._shards) + 1 - self.max_open
         if excess > 0:
             self.drop(self._oldest(excess))
-        if _num_mapped() >= _detect_max_mapped():
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and sum(map(len, _living())) >= soft // 2:
             _drop_half_of_each(but=self)
 
     def _oldest(self, count: int) -> list[int]:
@@ -282,16 +284,6 @@ def _register(shards: OpenShards) -> None:
 
 def _living() -> list[OpenShards]:
     return [found for reference in list(_caches.values()) if (found := reference()) is not None]
-
-
-def _detect_max_mapped() -> int:
-    """Return how many shards all caches may map: half of the files that this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
-
-
-def _num_mapped() -> int:
-    return sum(map(len, _living()))
 
 
 def _drop_half_of_each(*, but: OpenShards | None = None) -> int:
@@ -329,12 +321,12 @@ class ShardOpener:
     when they are wrong.
     """
 
-    def __init__(self, shard: ShardToFetch, source: ShardSource, known: OpenShards, *, is_copied: bool) -> None:
-        self._shard, self._source, self._known, self._is_copied = shard, source, known, is_copied
+    def __init__(self, shard: CachedShard, known: OpenShards, *, is_copied: bool) -> None:
+        self._shard, self._known, self._is_copied = shard, known, is_copied
         self._before: States = ()
         # `chmod`, hard links and backups change only the status: without hashes and copies, such a file is still read.
         # A shard that is unpacked beside its compressed file is a copy first, and lies in place for later readers.
-        self._with_status = (is_copied and not source.is_own_mirror) or bool(shard.info.raw.hashes)
+        self._with_status = (is_copied and not shard.source.is_own_mirror) or bool(shard.info.raw.hashes)
 
     def is_verified(self, paths: tuple[Path, ...]) -> bool:
         """Return whether these files were verified as the shard in this run and have not changed since.
@@ -359,7 +351,7 @@ class ShardOpener:
             OSError: a file cannot be opened.
         """
         before = self._before or states_of(paths)
-        shard = self._source.open(self._shard.info, paths)
+        shard = self._shard.source.open(self._shard.info, paths)
         states = states_of(paths)
         if _without_status(states) != _without_status(before):
             raise self._changed(self._shard.name)
@@ -391,11 +383,3 @@ class ShardOpener:
             shard=self._shard.shard_id,
             key=self._shard.info.raw.basename,
         )
-
-
-def detect_open_limit() -> int:
-    """Return how many shards may be mapped at once: a quarter of the files this process may open, 8 to 512."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MAX_OPEN_SHARDS
-    return max(8, min(_MAX_OPEN_SHARDS, soft // 4))

@@ -151,7 +151,7 @@ class PartialReads:
         """Return whether no whole copy of a shard is wanted."""
         return (
             self._sources.source_of(shard_id).options.mode == NONE
-            and self._sources.is_copied(shard_id)
+            and not self._sources.shard(shard_id).in_place()
             and self._reader.get().has_list(shard_id)
         )
 
@@ -160,7 +160,7 @@ class PartialReads:
         reader, found = self._reader.get(), list[int]()
         costs: dict[int, tuple[int, int]] = {}
         for shard_id, needed in rows.items():
-            copies = self._sources.copies(shard_id) if needed is not None and reader.has_list(shard_id) else ()
+            copies = self._sources.shard(shard_id).copies() if needed is not None and reader.has_list(shard_id) else ()
             if copies and not all(map(os.path.exists, copies)):
                 whole = self._sources.info(shard_id).raw.num_bytes
                 costs[shard_id] = reader.num_missing_bytes(shard_id, needed), whole

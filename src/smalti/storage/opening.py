@@ -18,7 +18,7 @@ from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
 from smalti.storage.redact import has_login, redact, redact_address, redact_message
-from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, load_function
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, bucket_address
 from smalti.storage.store import Store, check_key
 
 Place = Store | str | Path
@@ -112,7 +112,8 @@ def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Addres
         StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
     """
     scheme, host, prefix = _parts_of(text)
-    address: Address = load_function(scheme.parse_address)(scheme.name, host, prefix, dict(options or {}))
+    parse = getattr(scheme.backend, "parse_address", bucket_address)
+    address: Address = parse(scheme.name, host, prefix, dict(options or {}))
     return address
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from smalti.errors import MissingDependency, StoreError
 from smalti.storage.retry import RetryOptions
-from smalti.storage.schemes import SCHEMES, Scheme, load_function
+from smalti.storage.schemes import SCHEMES, Scheme
 
 MAX_ATTEMPTS, MAX_SECONDS = 1000, 604_800
 """Limits of the options of retries."""
@@ -42,10 +42,10 @@ def check_options(scheme: Scheme, options: Mapping[str, Any]) -> None:
             raise StoreError(
                 f"the storage option `{name}` is not one of {scheme.name}://, but of {homes[name]}://", option=name
             )
-    if not unknown or not scheme.client_options:
+    if not unknown or not hasattr(scheme.backend, "option_names"):
         return
     try:
-        known |= set(load_function(scheme.client_options)())
+        known |= scheme.backend.option_names()
     except MissingDependency:
         return  # the first use of the store raises it
     for name in unknown:

@@ -41,22 +41,21 @@ _HIDE_SECRETS = HideSecrets()
 _MAX_EXPLANATION = 120  # characters per credential in an error message
 
 
-def container_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix."""
-    container, at, account = host.partition("@")
-    if at:
-        options.setdefault("account_name", account.split(".")[0])
-    return bucket_address(scheme, container, prefix, options)
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address of a container.
 
-
-def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix.
-
-    The variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME take precedence over the account.
+    Its forms are abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix and MosaicML's
+    azure://account.blob.core.windows.net/container/prefix, of which AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME
+    take precedence over the account.
 
     Raises:
         StoreError: the container is missing.
     """
+    if scheme != "azure":
+        container, at, account = host.partition("@")
+        if at:
+            options.setdefault("account_name", account.split(".")[0])
+        return bucket_address(scheme, container, prefix, options)
     url = f"{scheme}://{host}"
     if not prefix:
         raise StoreError(
@@ -66,7 +65,7 @@ def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]
     return Address("abfs", prefix, f"abfs://{prefix}", options)
 
 
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- of all schemes
     """Return the options; a contradiction among them is refused before they travel to other processes.
 
     Raises:

@@ -36,7 +36,7 @@ def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- 
     return str(options.get("endpoint_url") or emulator or HMAC_ENDPOINT)
 
 
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- of all schemes
     """Return the options; a contradiction among them is refused before they travel to other processes.
 
     Raises:

@@ -231,7 +231,7 @@ class WebReader(FsspecReader):
         return Body(_mark(reply.headers), _whole_size(reply), pieces, close)
 
 
-def web_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
+def make_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
     """Return the reader of files on web servers."""
     return WebReader(connection)
 

@@ -97,18 +97,6 @@ class Workspace:
         return None if renewed.config.authenticate() == before else renewed
 
 
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
-    """Return the options with a time limit on single requests, which a store cannot cancel: the client blocks."""
-    limit = min(READ_SECONDS, float(options.get("request_timeout", READ_SECONDS)))
-    return {"http_timeout_seconds": limit} | dict(options)
-
-
-def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the registry's signature
-    """Return the address of the workspace; "" if neither an option nor a variable names it."""
-    host = str(options.get("host") or detect("DATABRICKS_HOST") or "")
-    return host if "://" in host or not host else f"https://{host}"
-
-
 class BoundedClock:
     """A clock for the SDK that limits its pauses."""
 
