@@ -295,7 +295,8 @@ def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill,
     cache = make_cache(store, infos)
     cache.prefetch([2])
     end = time.monotonic() + 120
-    while 2 not in cache._queue.get().failed() and time.monotonic() < end:
+    queue = cache._queue.get()
+    while not (2 in queue._fetches and queue._fetches[2].done.is_set()) and time.monotonic() < end:
         time.sleep(0.01)
     assert len(fetches(store, key)) == 2
     cache.prefetch([2])

@@ -20,7 +20,7 @@ Intended behaviour; anything else is a bug:
    process has no descriptors left, all of its caches unmap some shards.
 
 Calls go in one direction: `ShardCache` -> `PartialReads` (`partial_reads.py`), which reads blocks, and `FetchQueue` ->
-`ShardLoader` and `Fetcher` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
+`ShardLoader` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
 locks, leases. What they share are plain objects below all of them: `ShardSources`, `OpenShards` and `Counters`.
 """
 
@@ -134,9 +134,7 @@ class ShardCache:
             found: AnyShard | None = parts.get(shard_id)
             if found is None:
                 found = self._opened.get(shard_id)
-            if found is None:
-                found = self._obtain(shard_id)
-            taken.append(found)
+            taken.append(self._obtain(shard_id) if found is None else found)
         return taken
 
     def done(self, shard_ids: list[int]) -> None:
@@ -403,16 +401,9 @@ class FetchQueue:
 
     def take_deferred(self) -> list[int]:
         """Return shards that had no space when they were to be fetched ahead, first needed first, and forget them."""
-        if not self._deferred:
-            return []
         with self._changed:
             deferred, self._deferred = self._deferred, []
             return deferred
-
-    def failed(self) -> list[int]:
-        """Return the shards whose fetch ahead failed and that were not requested since."""
-        with self._changed:
-            return [shard_id for shard_id, fetch in self._fetches.items() if fetch.done.is_set()]
 
     def rest(self) -> None:
         """End idle threads, now and until something is queued again."""

@@ -98,11 +98,6 @@ def free_disk_bytes(folder: Path) -> int:
     return usage.free if usage.total else sys.maxsize
 
 
-def disk_bytes(folder: Path) -> int:
-    """Return the size of the disk of a folder, in bytes; `sys.maxsize` where it reports none."""
-    return shutil.disk_usage(folder).total or sys.maxsize
-
-
 def eviction_order(next_uses: Ints, shards: Ints, last_used: Ints) -> Ints:
     """Return the places of copies in the order in which they are evicted: what is needed last comes first.
 
@@ -236,7 +231,8 @@ class SpaceManager:
         self.is_disk_tight = True
         step, current = self._step_of(shard)
         with self._locked(deadline, f"space for shard {shard}"):
-            if all(disk_bytes(root) < num_bytes for root in self._sources.roots()):
+            # A disk that reports no size counts as large enough.
+            if all(0 < shutil.disk_usage(root).total < num_bytes for root in self._sources.roots()):
                 return None
             candidates = self._candidates(self._scan(), current, -1, but=shard)
             return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)

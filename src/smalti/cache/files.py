@@ -178,20 +178,13 @@ def open_root(local: Path, digest: str) -> Path:
             with suppress(FileExistsError):
                 candidate.mkdir(mode=0o700)
             found = candidate.lstat()
-        except PermissionError as error:
-            raise StoreAuthError(
-                f"no permission to make the cache folder {candidate}; give another one as {CACHE_FOLDER}",
-                path=str(candidate),
-            ) from error
         except OSError as error:
-            raise StoreError(
-                f"cannot make the cache folder {candidate}: {error.strerror}; give another one as {CACHE_FOLDER}",
-                path=str(candidate),
-            ) from error
+            kind, text = StoreError, f"cannot make the cache folder {candidate}: {error.strerror}"
+            if isinstance(error, PermissionError):
+                kind, text = StoreAuthError, f"no permission to make the cache folder {candidate}"
+            raise kind(f"{text}; give another one as {CACHE_FOLDER}", path=str(candidate)) from error
         if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(
-                f"{candidate} is not a folder but stands where the cache needs one; remove it", path=str(candidate)
-            )
+            raise _not_a_folder(candidate)
         if found.st_uid == os.geteuid():
             if stat.S_IMODE(found.st_mode) & 0o077:
                 candidate.chmod(0o700)
@@ -232,9 +225,11 @@ def make_parent(root: Path, target: Path) -> None:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             if folder.is_symlink() or not folder.is_dir():
-                raise StoreError(
-                    f"{folder} is not a folder but stands where the cache needs one; remove it", path=str(folder)
-                ) from None
+                raise _not_a_folder(folder) from None
+
+
+def _not_a_folder(path: Path) -> StoreError:
+    return StoreError(f"{path} is not a folder but stands where the cache needs one; remove it", path=str(path))
 
 
 def part_of(target: Path, token: str) -> Path:

@@ -94,14 +94,6 @@ def are_changed(states: States) -> bool:
     return False
 
 
-def is_rewritten(before: States, now: States) -> bool:
-    """Return whether any file is still the same one with other contents, not replaced by another file."""
-    return any(
-        was != each and (was.device, was.inode) == (each.device, each.inode)
-        for was, each in zip(before, now, strict=True)
-    )
-
-
 def _without_status(states: States) -> Sequence[FileState]:
     return [replace(state, status_changed=0) for state in states]
 
@@ -160,13 +152,9 @@ class VerifiedFiles:
         """
         return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths, with_status=with_status))
 
-    def is_changed(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
-        """Return whether files were verified as this shard, and these are others or have changed since.
-
-        Raises:
-            OSError: a file cannot be looked at.
-        """
-        return bool(self._marks[shard_id]) and not self.contains(shard_id, paths, with_status=with_status)
+    def has_any(self, shard_id: int) -> bool:
+        """Return whether any files were verified as this shard."""
+        return bool(self._marks[shard_id])
 
 
 def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
@@ -338,9 +326,17 @@ class ShardOpener:
         shard_id, verified = self._shard.shard_id, self._known.verified
         if not self._is_copied:
             self._before = states_of(paths)
-        if not self._shard.info.raw.hashes and verified.is_changed(shard_id, paths, with_status=self._with_status):
-            self._reject_rewritten(paths)
-        return verified.contains(shard_id, paths, with_status=self._with_status)
+        is_same = verified.contains(shard_id, paths, with_status=self._with_status)
+        if not self._shard.info.raw.hashes and verified.has_any(shard_id) and not is_same:
+            if not self._is_copied:
+                raise self._changed(f"{self._shard.name}: it has no checksum")
+            before = self._known.states.get(shard_id, ())
+            changes = [pair for pair in zip(before, states_of(paths), strict=bool(before)) if pair[0] != pair[1]]
+            # The same file with other contents; otherwise another process has fetched it again.
+            if any((was.device, was.inode) == (now.device, now.inode) for was, now in changes):
+                for path in paths:
+                    quarantine(path)
+        return is_same
 
     def open(self, paths: tuple[Path, ...]) -> AnyShard:
         """Map the files.
@@ -366,15 +362,6 @@ class ShardOpener:
         if self._is_copied or not self._known.states.get(self._shard.shard_id):
             return error
         return self._changed(error.message)
-
-    def _reject_rewritten(self, paths: tuple[Path, ...]) -> None:
-        """Refuse a set that was changed; quarantine a copy that was rewritten in place, so that it is fetched again."""
-        if not self._is_copied:
-            raise self._changed(f"{self._shard.name}: it has no checksum")
-        before = self._known.states.get(self._shard.shard_id, ())
-        if before and is_rewritten(before, states_of(paths)):  # otherwise another process has fetched it again
-            for path in paths:
-                quarantine(path)
 
     def _changed(self, message: str) -> ChecksumMismatch:
         return ChecksumMismatch(

@@ -464,7 +464,9 @@ def disk_of(folder: Path) -> Disk | None:
     It takes Linux 5.8 or newer, an existing folder, and a file system on a block device: NFS and FUSE have their own
     rules for durability.
     """
-    if not _syncfs_reports_errors():
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    if platform.system() != "Linux" or not is_new or _c_function("syncfs", ctypes.c_int) is None:
         return None
     try:
         boot_id, stat = _BOOT_ID.read_text().strip(), folder.stat()
@@ -514,13 +516,6 @@ def sync_file_system(descriptor: int) -> None:
     if call is not None and call(descriptor) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@cache
-def _syncfs_reports_errors() -> bool:
-    found = re.match(r"(\d+)\.(\d+)", platform.release())
-    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
-    return platform.system() == "Linux" and is_new and _c_function("syncfs", ctypes.c_int) is not None
 
 
 @cache

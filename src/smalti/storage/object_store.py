@@ -25,9 +25,9 @@ from smalti.storage.errors import (
     no_bucket,
     translate,
 )
-from smalti.storage.options import check_options, check_urls, take_retry_options
+from smalti.storage.options import check_options, check_urls, take_limits
 from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
-from smalti.storage.retry import Deadline, call_within, most_seconds, pause_before
+from smalti.storage.retry import Deadline, call_within, jitter, most_seconds
 from smalti.storage.schemes import SCHEME_BY_NAME, make_filesystem, named_login
 from smalti.storage.store import (
     ListingPage,
@@ -53,6 +53,12 @@ FAST_SECONDS, SLOW_SECONDS = 1.0, 4.0
 """The range is doubled after a request faster than the former, and halved after one slower than the latter."""
 UNKNOWN_HOST_ATTEMPTS = 2
 """Attempts at a server whose name cannot be resolved: name servers rarely fail twice."""
+THROTTLED_FACTOR = 3
+"""Factor on the further attempts when the store throttles (429, 503)."""
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+"""Pause before the second attempt, which doubles each time; up to half as much again is added at random."""
+FAST_BYTES_PER_SECOND = 1e6
+"""Lowest speed of a transfer that is not stalled: its size at this speed is added to the time limit."""
 LIST_SECONDS = 600.0
 """Time limit of a listing: a million objects take a thousand requests."""
 
@@ -206,7 +212,7 @@ class FsspecStore(Store):
         if hasattr(backend, "fill_options"):
             settings = backend.fill_options(scheme, root, settings)
         check_urls(settings)
-        self._retry = take_retry_options(settings)
+        self._attempts, self._timeout = take_limits(settings)
         self.root = root.rstrip("/")
         self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
         self.replaces_conditionally = self.scheme.has_conditional_puts
@@ -214,7 +220,7 @@ class FsspecStore(Store):
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
         self._reader: Reader = FsspecReader(self._connection)
         if hasattr(backend, "make_reader"):
-            self._reader = backend.make_reader(settings, self._connection, self._retry.timeout)
+            self._reader = backend.make_reader(settings, self._connection, self._timeout)
 
     def get(self, key: str) -> bytes:
         """Return the whole object."""
@@ -243,7 +249,7 @@ class FsspecStore(Store):
 
     def _chunks(self, key: str) -> Iterator[bytes]:
         """Yield the object's bytes, all of one content; resume after a broken connection if the content is the same."""
-        path, attempts = self._path(key), Attempts(self, "read", key, self._retry.deadline())
+        path, attempts = self._path(key), Attempts(self, "read", key, Deadline(self._timeout))
         at, tag = 0, ""
         while True:
             body = None
@@ -252,7 +258,7 @@ class FsspecStore(Store):
                 if tag not in {"", body.tag}:
                     raise ChangedError
                 if not tag:
-                    whole = most_seconds(self._retry.timeout, max(0, body.num_bytes))
+                    whole = most_seconds(self._timeout, max(0, body.num_bytes))
                     tag, attempts.deadline = body.tag, Deadline(whole)
                 for chunk in body.chunks:
                     at += len(chunk)
@@ -502,7 +508,8 @@ class FsspecStore(Store):
             past_end: Result if the requested range begins after the object's end; None raises.
             deadline: Deadline of all attempts; default: by the store's options and `num_bytes`.
         """
-        attempts = Attempts(self, action, key, deadline or self._retry.deadline(num_bytes))
+        seconds = self._timeout + num_bytes / FAST_BYTES_PER_SECOND
+        attempts = Attempts(self, action, key, deadline or Deadline(seconds))
         while True:
             try:
                 return run(timeout=attempts.left())
@@ -551,8 +558,8 @@ class Attempts:
             self._store._reader.renew()
             self._connection = self._store._connection.peek()
             return
-        pause = pause_before(self._faults)
-        attempts = self._store._retry.attempts_for(is_throttled=is_throttled(error))
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._faults - 1), MAX_PAUSE_SECONDS) * jitter(1.0, 1.5)
+        attempts = 1 + (self._store._attempts - 1) * (THROTTLED_FACTOR if is_throttled(error) else 1)
         if is_unknown_host(error):
             attempts = min(attempts, UNKNOWN_HOST_ATTEMPTS)
         if kind not in RETRYABLE or self._faults >= attempts or self.deadline.left() <= pause:

@@ -196,13 +196,9 @@ def relation_of(source: Store, target: Store) -> str | None:
         return None
     if folder == other:
         return SAME
-    if _lies_in(other, folder):
+    if other.startswith(f"{folder.rstrip('/')}/"):
         return INSIDE
-    return AROUND if _lies_in(folder, other) else None
-
-
-def _lies_in(folder: str, other: str) -> bool:
-    return folder.startswith(f"{other.rstrip('/')}/")
+    return AROUND if folder.startswith(f"{other.rstrip('/')}/") else None
 
 
 def _place_of(store: Store) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from smalti.errors import StoreTimeout
@@ -34,42 +34,9 @@ MIN_BYTES_PER_SECOND = 64 << 10
 """Speed at which a transfer's size is converted into additional time."""
 
 
-THROTTLED_FACTOR = 3
-"""Factor on the further attempts when the store throttles (429, 503)."""
-FIRST_PAUSE_SECONDS = 0.2
-"""Pause before the second attempt; doubles each time, with up to half as much again at random."""
-MAX_PAUSE_SECONDS = 5.0
-"""Longest pause, without what is added at random."""
-FAST_BYTES_PER_SECOND = 1e6
-"""Lowest speed of a transfer that is not stalled: its size at this speed is added to the time limit."""
-
-
 def jitter(least: float, most: float) -> float:
     """Return a random factor for a pause, from `least` to `most`, so that colliding callers do not collide again."""
     return _RANDOM.uniform(least, most)
-
-
-@dataclass(frozen=True)
-class RetryOptions:
-    """Limits on the number of attempts and the time of one operation."""
-
-    attempts: int = 5
-    """Total attempts, the first included; at least 1."""
-    timeout: float = 60.0
-    """Seconds for one operation over all its attempts; large transfers get more, by `FAST_BYTES_PER_SECOND`."""
-
-    def deadline(self, num_bytes: int = 0) -> "Deadline":
-        """Return the deadline of an operation that begins now and transfers so many bytes."""
-        return Deadline(self.timeout + num_bytes / FAST_BYTES_PER_SECOND)
-
-    def attempts_for(self, *, is_throttled: bool) -> int:
-        """Return the total number of attempts, the first included."""
-        return 1 + (self.attempts - 1) * (THROTTLED_FACTOR if is_throttled else 1)
-
-
-def pause_before(attempt: int) -> float:
-    """Return the seconds to wait before attempt `attempt` (1 is the second)."""
-    return min(FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1), MAX_PAUSE_SECONDS) * jitter(1.0, 1.5)
 
 
 class Deadline:
@@ -99,25 +66,20 @@ def call_within(seconds: float, act: Callable[[], T]) -> T:
     Raises:
         StoreTimeout: `act` has not returned within that time.
     """
-    box: list[T] = []
-    faults: list[BaseException] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            box.append(act())
+            future.set_result(act())
         except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
-            faults.append(fault)
+            future.set_exception(fault)
 
-    thread = threading.Thread(target=run, name="smalti-bounded-call", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, name="smalti-bounded-call", daemon=True).start()
+    if not wait([future], seconds).done:
         raise StoreTimeout(
             f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
         )
-    if faults:
-        raise faults[0]
-    return box[0]
+    return future.result()
 
 
 class TransferDeadline:

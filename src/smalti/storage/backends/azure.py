@@ -87,7 +87,8 @@ def make(options: dict[str, Any]) -> Any:
     """Make a file system for Azure Blob Storage."""
     network = {name: options.pop(name) for name in (PROXY, CA_BUNDLE) if options.get(name) is not None}
     if options.pop("managed_identity", False):
-        options["credential"] = managed_identity(options.pop("managed_identity_client_id", None), network)
+        client_id = options.pop("managed_identity_client_id", None)
+        options["credential"] = Login(_identity().ManagedIdentityCredential(client_id=client_id, **_limits(network)))
         account = detect("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
         if account:
             options.setdefault("account_name", account)
@@ -150,7 +151,6 @@ def _class() -> Any:
         def do_connect(self) -> None:
             super().do_connect()
             _lead_through(self.service_client, self._network)
-            _bound_responses(self.service_client)
             policy = getattr(getattr(self.service_client, "_config", None), "retry_policy", None)
             if policy is not None:
                 policy.total_retries = LIBRARY_ATTEMPTS - 1
@@ -213,17 +213,15 @@ class Login:
 
 
 def _lead_through(client: Any, network: Mapping[str, Any]) -> None:
-    """Let a client, and those that it makes, use the proxy and the authorities; adlfs has no options for them."""
-    authority, proxies = ca_bundle_of(network), proxies_of(network)
+    """Let a client, and those that it makes, use the proxy and the authorities; adlfs has no options for them.
+
+    They read no more of an answer than they asked for.
+    """
+    authority, proxies, transport = ca_bundle_of(network), proxies_of(network), client._pipeline._transport
     if authority:
-        client._pipeline._transport.connection_config.verify = authority
+        transport.connection_config.verify = authority
     if proxies:
         client._config.proxy_policy.proxies = proxies
-
-
-def _bound_responses(client: Any) -> None:
-    """Let a client, and those that it makes, read no more of an answer than they asked for."""
-    transport = client._pipeline._transport
     open_session = transport.open
 
     async def open_bounded() -> None:
@@ -231,15 +229,6 @@ def _bound_responses(client: Any) -> None:
         bound_responses(transport.session)
 
     transport.open = open_bounded
-
-
-def managed_identity(client_id: str | None, network: Mapping[str, Any]) -> Login:
-    """Return the login of the managed identity of this machine, and no other.
-
-    Raises:
-        MissingDependency: azure-identity is not installed.
-    """
-    return Login(_identity().ManagedIdentityCredential(client_id=client_id, **_limits(network)))
 
 
 def default_login(options: dict[str, Any], network: Mapping[str, Any] | None = None) -> Login:

@@ -71,11 +71,6 @@ def detect_s3_region() -> str | None:
     return detect("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
-def detect_requester_pays(bucket: str) -> bool:
-    """Return whether the environment lists the bucket as one whose reader pays."""
-    return bucket in {name.strip() for name in (detect(REQUESTER_PAYS) or "").split(",")}
-
-
 def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options completed from the environment, so that workers on other hosts use the same.
 
@@ -89,7 +84,8 @@ def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str
     endpoint = None if endpoint_of(filled) else detect_s3_endpoint()
     if endpoint:
         filled["endpoint_url"] = endpoint
-    if "requester_pays" not in filled and detect_requester_pays(root.split("/", 1)[0]):
+    payers = {name.strip() for name in (detect(REQUESTER_PAYS) or "").split(",")}
+    if "requester_pays" not in filled and root.split("/", 1)[0] in payers:
         filled["requester_pays"] = True
     acl = detect("S3_CANNED_ACL")
     if acl and "ACL" not in filled.get("s3_additional_kwargs", {}):

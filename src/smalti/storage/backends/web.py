@@ -197,10 +197,6 @@ async def _open_body(filesystem: Any, url: str, begin: int, tag: str) -> Any:
     return reply
 
 
-async def _next_piece(reply: Any) -> bytes:
-    return bytes(await reply.content.read(PIECE_BYTES))
-
-
 def _check_part(url: str, reply: Any, begin: int, tag: str) -> None:
     """Return only if a response is the file from byte `begin` on, or the whole file, of which the rest is read.
 
@@ -227,7 +223,7 @@ class WebReader(FsspecReader):
         wait = partial(sync, filesystem.loop, timeout=timeout)
         reply = wait(_open_body, filesystem, path, begin, tag)
         close = partial(filesystem.loop.call_soon_threadsafe, reply.close)
-        pieces = iter(partial(wait, _next_piece, reply), b"")
+        pieces = iter(lambda: bytes(wait(reply.content.read, PIECE_BYTES)), b"")
         return Body(_mark(reply.headers), _whole_size(reply), pieces, close)
 
 

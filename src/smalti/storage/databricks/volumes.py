@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -119,7 +120,9 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         entries = [entry for entry in self._below(name, maxdepth) if not is_temporary(entry["name"])]
         found = {entry["name"]: entry for entry in entries if withdirs or entry["type"] == "file"}
         if not found or withdirs:
-            found |= self._own_entry(name, withdirs=withdirs)
+            with suppress(FileNotFoundError):
+                own = self.info(name)
+                found |= {name: own} if withdirs or own["type"] == "file" else {}
         names = sorted(found)
         return {name: found[name] for name in names} if options.get("detail") else names
 
@@ -276,13 +279,6 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 if entry["type"] == "directory" and (maxdepth is None or depth < maxdepth):
                     pending.append((entry["name"], depth + 1))
                 yield entry
-
-    def _own_entry(self, name: str, *, withdirs: bool) -> dict[str, Any]:
-        try:
-            found = self.info(name)
-        except FileNotFoundError:
-            return {}
-        return {name: found} if withdirs or found["type"] == "file" else {}
 
     def _remove_below(self, top: str, maxdepth: int | None) -> None:
         found = list(self._below(top, maxdepth))

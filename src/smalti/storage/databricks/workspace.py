@@ -74,11 +74,16 @@ class Workspace:
             OSError: any other error of the SDK.
         """
         client = self._clients.get()
+        renewed: Client | None = None
         try:
             return work(client)
         except Exception as error:
-            renewed = self._renew(client) if is_login_refused(error) else None
-            if renewed is None:
+            if is_login_refused(error):
+                # Credentials other than the refused ones, if there are others.
+                before = client.config.authenticate()
+                self._clients.renew(client)
+                renewed = self._clients.get()
+            if renewed is None or renewed.config.authenticate() == before:
                 raise _builtin_error(error, path) from error
         try:
             return work(renewed)
@@ -88,13 +93,6 @@ class Workspace:
     def request(self, method: str, address: str, path: str, **arguments: Any) -> Any:
         """Return the answer to one request."""
         return self.run(lambda client: client.api.do(method, address, **arguments), path)
-
-    def _renew(self, client: Client) -> Client | None:
-        """Return a client with other credentials than this one's; None if there are no others."""
-        before = client.config.authenticate()
-        self._clients.renew(client)
-        renewed = self._clients.get()
-        return None if renewed.config.authenticate() == before else renewed
 
 
 class BoundedClock:
