@@ -132,14 +132,7 @@ class SpaceManager:
     Evicted shards that this process has mapped are unmapped, as their files take space until then.
     """
 
-    def __init__(
-        self,
-        limit: int | None,
-        sources: ShardSources,
-        counters: Counters,
-        opened: OpenShards,
-        free_bytes: Callable[[Path], int] = free_disk_bytes,
-    ) -> None:
+    def __init__(self, limit: int | None, sources: ShardSources, counters: Counters, opened: OpenShards) -> None:
         self.limit = limit
         self.is_disk_tight = False
         """True once the disk was too small for a fetch."""
@@ -147,7 +140,7 @@ class SpaceManager:
         """The shards that this process will read."""
         self.retry_step = 0
         """The step before which admission is not retried after it was refused."""
-        self.free_bytes = free_bytes
+        self.free_bytes = free_disk_bytes
         self._sources, self._counters, self._opened = sources, counters, opened
         self._lock = threading.Lock()
         self._leases: dict[Path, Lease] = {}

@@ -18,10 +18,9 @@ import resource
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
@@ -43,8 +42,7 @@ _OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(NamedTuple):
     """The facts by which a change of a file is noticed."""
 
     path: str
@@ -60,17 +58,18 @@ class FileState:
 States = tuple[FileState, ...]
 
 
+def _state_of(path: str) -> FileState:
+    found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
+    return FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 def states_of(paths: Sequence[Path]) -> States:
     """Return the present states of the files.
 
     Raises:
         OSError: a file cannot be looked at.
     """
-    states = []
-    for path in map(os.fspath, paths):
-        found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
-    return tuple(states)
+    return tuple(_state_of(os.fspath(path)) for path in paths)
 
 
 def are_changed(states: States) -> bool:
@@ -80,22 +79,16 @@ def are_changed(states: States) -> bool:
     """
     for state in states:
         try:
-            found = os.stat(state.path)  # noqa: PTH116
+            now = _state_of(state.path)
         except FileNotFoundError:
             if is_quarantined(Path(state.path), state.inode):
                 return True
             continue
         except OSError:
             return True  # opening it again reports why
-        if found.st_mtime_ns != state.modified or found.st_size != state.num_bytes or found.st_ino != state.inode:
-            return True
-        if found.st_ctime_ns != state.status_changed:
+        if now != state:
             return True
     return False
-
-
-def _without_status(states: States) -> Sequence[FileState]:
-    return [replace(state, status_changed=0) for state in states]
 
 
 class CheckBudget:
@@ -159,8 +152,7 @@ class VerifiedFiles:
 
 def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
     """Return device, inode, size and times of the files as one number that is not 0."""
-    states = states_of(paths) if with_status else _without_status(states_of(paths))
-    facts = [(each.device, each.inode, each.num_bytes, each.modified, each.status_changed) for each in states]
+    facts = [each[1:] if with_status else each[1:-1] for each in states_of(paths)]
     return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)
 
 
@@ -349,7 +341,7 @@ class ShardOpener:
         before = self._before or states_of(paths)
         shard = self._shard.source.open(self._shard.info, paths)
         states = states_of(paths)
-        if _without_status(states) != _without_status(before):
+        if [each[:-1] for each in states] != [each[:-1] for each in before]:  # all but the status
             raise self._changed(self._shard.name)
         if states == before:
             self._known.verified.add(self._shard.shard_id, paths, with_status=self._with_status)

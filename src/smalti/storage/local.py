@@ -22,7 +22,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
 
-from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage.store import (
     Disk,
@@ -201,11 +201,7 @@ class LocalStore(Store):
             _sync(file)
             with self._locked(path.parent, fcntl.LOCK_EX):
                 if not path.is_file() or sha256(read_regular(path)).hexdigest() != etag:
-                    raise StoreConflict(
-                        f"{path} is no longer what it was when it was read; nothing was written: read it again",
-                        key=key,
-                        url=self.url,
-                    )
+                    raise self._conflict(key)
                 temp.replace(path)
             _sync_folder(path.parent)
         return sha256(data).hexdigest()

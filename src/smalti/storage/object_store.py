@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol
 
-from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import SmaltiError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
 from smalti.redaction import HiddenOptions
 from smalti.storage.errors import (
@@ -332,11 +332,7 @@ class FsspecStore(Store):
         try:
             return str(self._request("replace", key, "put_if_match", path, payload, etag, num_bytes=len(payload)))
         except (StoreExists, StoreNotFound) as error:
-            raise StoreConflict(
-                f"{self.locate(key)} is no longer what it was when it was read; nothing was written: read it again",
-                key=key,
-                url=self.url,
-            ) from error
+            raise self._conflict(key) from error
 
     def size(self, key: str) -> int:
         """Return the size of the object, bytes."""

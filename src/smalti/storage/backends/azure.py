@@ -161,7 +161,8 @@ def _class() -> Any:
             return default_login(options, self._network), None
 
         def _get_credential_from_service_principal(self) -> tuple["Login", None]:
-            return service_principal(self.tenant_id, self.client_id, self.client_secret, self._network), None
+            names = "tenant_id", "client_id", "client_secret"
+            return service_principal({name: getattr(self, name) for name in names}, self._network), None
 
         async def _get_tagged(self, path: str) -> Tagged:
             container, blob, _ = self.split_path(path)
@@ -240,19 +241,13 @@ def default_login(options: dict[str, Any], network: Mapping[str, Any] | None = N
     return Login(_identity().DefaultAzureCredential(**(_limits(network) | options)))
 
 
-def service_principal(
-    tenant_id: str | None,
-    client_id: str | None,
-    client_secret: str | None,
-    network: Mapping[str, Any] | None = None,
-) -> Login:
+def service_principal(arguments: Mapping[str, str | None], network: Mapping[str, Any]) -> Login:
     """Return the login of the service principal in the storage options.
 
     Raises:
         MissingDependency: azure-identity is not installed.
         StoreAuthError: one of the three is missing.
     """
-    arguments = {"tenant_id": tenant_id, "client_id": client_id, "client_secret": client_secret}
     missing = [name for name, value in arguments.items() if not value]
     if missing:
         raise StoreAuthError(
