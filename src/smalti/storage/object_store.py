@@ -224,7 +224,7 @@ class FsspecStore(Store):
 
     def get(self, key: str) -> bytes:
         """Return the whole object."""
-        return bytes(self._call("read", key, partial(self._reader.read, self._path(key), 0, None)))
+        return bytes(self._request("read", key, self._reader.read, self._path(key), 0, None))
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end), fewer if the object ends before."""
@@ -233,9 +233,9 @@ class FsspecStore(Store):
         if begin == end:
             self.size(key)
             return b""
-        read = partial(self._reader.read, path, begin, end)
-        data = bytes(self._call("read", key, read, num_bytes=end - begin, past_end=b""))
-        return data[: end - begin]
+        read, size = self._reader.read, end - begin
+        data = bytes(self._request("read", key, read, path, begin, end, num_bytes=size, past_end=b""))
+        return data[:size]
 
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
         """Write the whole object to `out` in chunks."""
@@ -336,7 +336,7 @@ class FsspecStore(Store):
 
     def size(self, key: str) -> int:
         """Return the size of the object, bytes."""
-        return int(self._call("look up", key, partial(self._reader.size, self._path(key))))
+        return int(self._request("look up", key, self._reader.size, self._path(key)))
 
     def delete(self, key: str) -> None:
         """Remove the object; a no-op if it does not exist."""
@@ -468,38 +468,21 @@ class FsspecStore(Store):
         self,
         action: str,
         key: str,
-        method: str,
+        method: str | Callable[..., Any],
         *args: Any,
-        num_bytes: int = 0,
-        deadline: Deadline | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Return the result of a method of the file system; other arguments as for `_call`."""
-
-        def run(timeout: float) -> Any:
-            filesystem = self._connection.get()
-            if method == "find":
-                filesystem.invalidate_cache()
-            return call(filesystem, method, *args, timeout=timeout, **kwargs)
-
-        return self._call(action, key, run, num_bytes=num_bytes, deadline=deadline)
-
-    def _call(
-        self,
-        action: str,
-        key: str,
-        run: Callable[..., Any],
-        *,
         num_bytes: int = 0,
         past_end: Any = None,
         deadline: Deadline | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """Return the result of `run`, with retries of transient faults within one deadline.
+        """Return the result of a request, with retries of transient faults within one deadline.
 
         Args:
             action: Verb for error messages, such as "read".
             key: The object.
-            run: The request; called with its time limit as `timeout`.
+            method: A method of the file system, or of the reader; called with its time limit as `timeout`.
+            args: Its arguments.
+            kwargs: More of them.
             num_bytes: Bytes to transfer, which extend the deadline.
             past_end: Result if the requested range begins after the object's end; None raises.
             deadline: Deadline of all attempts; default: by the store's options and `num_bytes`.
@@ -508,7 +491,12 @@ class FsspecStore(Store):
         attempts = Attempts(self, action, key, deadline or Deadline(seconds))
         while True:
             try:
-                return run(timeout=attempts.left())
+                if not isinstance(method, str):
+                    return method(*args, timeout=attempts.left())
+                filesystem = self._connection.get()
+                if method == "find":
+                    filesystem.invalidate_cache()
+                return call(filesystem, method, *args, timeout=attempts.left(), **kwargs)
             except Exception as error:  # noqa: BLE001, PERF203 -- classified there, and raised unless it is retried
                 if past_end is not None and classify(error) is FaultKind.PAST_END:
                     return past_end
