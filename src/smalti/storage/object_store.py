@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol
 
 from smalti.errors import SmaltiError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
-from smalti.redaction import HiddenOptions
+from smalti.redaction import HiddenOptions, redact, secret_values
 from smalti.storage.errors import (
     RETRYABLE,
     FaultKind,
@@ -26,7 +26,7 @@ from smalti.storage.errors import (
     translate,
 )
 from smalti.storage.options import check_options, check_urls, take_limits
-from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
+from smalti.storage.redact import detect_secrets, raise_clean
 from smalti.storage.retry import Deadline, call_within, jitter, most_seconds
 from smalti.storage.schemes import SCHEME_BY_NAME, make_filesystem, named_login
 from smalti.storage.store import (

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import ArgumentTypeError, CatalogError, StoreError
+from smalti.redaction import has_login, redact, redact_address, redact_message
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
-from smalti.storage.redact import has_login, redact, redact_address, redact_message
 from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, bucket_address
 from smalti.storage.store import Store, check_key
 

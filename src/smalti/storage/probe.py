@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreExists
+from smalti.redaction import redact_address
 from smalti.storage.opening import Place, open_store
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import call_within
 from smalti.storage.store import Store, put_own
 

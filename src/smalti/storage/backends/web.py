@@ -17,10 +17,10 @@ from fsspec.asyn import sync
 
 from smalti.errors import StoreError
 from smalti.process import PerProcess
+from smalti.redaction import redact_address
 from smalti.storage.backends.bodies import CHUNK_BYTES, PARTIAL, bound_responses
 from smalti.storage.object_store import Body, ChangedError, FsspecReader
 from smalti.storage.options import parameters_of
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 

@@ -21,10 +21,10 @@ from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import stringify_path
 
+from smalti.redaction import secret_values
 from smalti.storage.databricks.api import DbfsApi, FilesApi
 from smalti.storage.databricks.workspace import Workspace
 from smalti.storage.options import parameters_of
-from smalti.storage.redact import secret_values
 from smalti.storage.retry import READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
 from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_path, unfinished_uploads_in

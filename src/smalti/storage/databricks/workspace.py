@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from smalti.errors import SmaltiError, StoreAuthError
 from smalti.process import PerProcess
-from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
+from smalti.redaction import redact, secret_values
+from smalti.storage.redact import detect_secrets, safe_cause
 from smalti.storage.retry import READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
 

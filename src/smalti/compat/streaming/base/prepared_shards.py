@@ -14,8 +14,8 @@ from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.errors import StoreError, StoreNotFound
 from smalti.format import emit_index
 from smalti.process import PerProcess
+from smalti.redaction import redact_address
 from smalti.storage import LocalStore, Store
-from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key
 
 
