@@ -1,6 +1,5 @@
 """Compression algorithms by name, such as `zstd` and `zstd:7`; `smalti.format.compression` does the work."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -13,27 +12,37 @@ from smalti.format.compression import Compression as Algorithm
 __all__ = ["compress", "decompress", "get_compression_extension", "get_compressions", "is_compression"]
 
 
-class Compression(ABC):
+class Compression:
     """A family of algorithms: one for each level."""
 
     extension: str = ""
+    levels: ClassVar[list[Any]] = []
+    """Empty for an algorithm without levels."""
+    level: int | None = None
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
         """Yield the name and the algorithm of every level, the default first."""
         yield cls.extension, cls()
+        for level in cls.levels:
+            yield f"{cls.extension}:{level}", cls(level)  # type: ignore[call-arg]
 
-    @abstractmethod
+    def _at(self, level: int) -> None:
+        if level not in self.levels:
+            raise AssertionError(f"{self.extension} has the levels {self.levels[0]} to {self.levels[-1]}, not {level}")
+        self.level = level
+
     def compress(self, data: bytes) -> bytes:
         """Return the compressed bytes."""
+        return compress(self.extension if self.level is None else f"{self.extension}:{self.level}", data)
 
-    @abstractmethod
     def decompress(self, data: bytes) -> bytes:
         """Return what was compressed, at most 4 GiB.
 
         Raises:
             ValueError: the bytes are damaged.
         """
+        return decompress(self.extension, data)
 
 
 class LevelledCompression(Compression):
@@ -43,30 +52,8 @@ class LevelledCompression(Compression):
         level: one of `levels`.
     """
 
-    levels: ClassVar[list[Any]] = []
-
     def __init__(self, level: int | None = None) -> None:
         raise NotImplementedError
-
-    @classmethod
-    def each(cls) -> Iterator[tuple[str, Self]]:
-        """Yield the name and the algorithm of every level, the default first."""
-        yield cls.extension, cls()
-        for level in cls.levels:
-            yield f"{cls.extension}:{level}", cls(level)
-
-    def _at(self, level: int) -> None:
-        if level not in self.levels:
-            raise AssertionError(f"{self.extension} has the levels {self.levels[0]} to {self.levels[-1]}, not {level}")
-        self.level = level
-
-    def compress(self, data: bytes) -> bytes:
-        """Return the compressed bytes."""
-        return _algorithm(f"{self.extension}:{self.level}").compress(data)
-
-    def decompress(self, data: bytes) -> bytes:
-        """Return what was compressed; see `Compression`."""
-        return _algorithm(self.extension).decompress(data, MAX_FILE_BYTES)
 
 
 class Brotli(LevelledCompression):
@@ -103,14 +90,6 @@ class Snappy(Compression):
     """Snappy, which has no levels."""
 
     extension = "snappy"
-
-    def compress(self, data: bytes) -> bytes:
-        """Return the compressed bytes."""
-        return _algorithm(self.extension).compress(data)
-
-    def decompress(self, data: bytes) -> bytes:
-        """Return what was compressed; see `Compression`."""
-        return _algorithm(self.extension).decompress(data, MAX_FILE_BYTES)
 
 
 class Zstandard(LevelledCompression):

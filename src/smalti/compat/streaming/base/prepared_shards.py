@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.format.base.reader import Reader
@@ -18,16 +18,8 @@ from smalti.storage import LocalStore, Store
 from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key
 
-
-class PreparesShards(Protocol):
-    """A `Stream`, as far as it is used here."""
-
-    remote: str | None
-    local: str
-    split: str
-
-    def prepare_shard(self, shard: Reader) -> int:
-        """Make the uncompressed files of a shard available in `local`."""
+if TYPE_CHECKING:
+    from smalti.compat.streaming.base.stream import Stream
 
 
 class PreparedShards(Store):
@@ -40,7 +32,7 @@ class PreparedShards(Store):
         shards: the stream's shards.
     """
 
-    def __init__(self, stream: PreparesShards, shards: list[Reader]) -> None:
+    def __init__(self, stream: "Stream", shards: list[Reader]) -> None:
         self.url = redact_address(f"{stream.remote or stream.local}/{stream.split}".rstrip("/"))
         self._stream = stream
         entries = (replace(shard.to_smalti(), zip=None, zip_meta=None, compression=None) for shard in shards)
@@ -63,7 +55,7 @@ class PreparedShards(Store):
         """Write the whole object to `out` in chunks; the stream's own copy is removed if it can be fetched again."""
         with self._lock.get():
             num_bytes = self._prepared(key).fetch(key, out, on_chunk=on_chunk)
-            if self._stream.remote not in {None, "", self._stream.local}:
+            if self._stream._is_fetched:
                 self._shard_of[key].evict()
             return num_bytes
 
@@ -82,21 +74,11 @@ class PreparedShards(Store):
         """Raise an error: there are no sets below."""
         raise StoreNotFound(f"{self.url} has no folder {prefix!r}: its shards are those of one Stream", key=prefix)
 
-    def put(self, key: str, data: bytes | memoryview) -> None:  # noqa: ARG002 - of `Store`
-        """Raise an error: nothing can be written."""
-        raise self._read_only(key)
+    def put(self, key: str, *_: Any, **__: Any) -> NoReturn:
+        """Raise an error: nothing can be written or removed."""
+        raise StoreError(f"{self.locate(key)}: the shards of a Stream can only be read", key=key, url=self.url)
 
-    def put_file(self, key: str, path: Path) -> None:  # noqa: ARG002 - of `Store`
-        """Raise an error: nothing can be written."""
-        raise self._read_only(key)
-
-    def put_if_absent(self, key: str, data: bytes) -> None:  # noqa: ARG002 - of `Store`
-        """Raise an error: nothing can be written."""
-        raise self._read_only(key)
-
-    def delete(self, key: str) -> None:
-        """Raise an error: nothing can be removed."""
-        raise self._read_only(key)
+    put_file = put_if_absent = delete = put
 
     def _shard(self, key: str) -> Reader:
         shard = self._shard_of.get(check_key(key))
@@ -121,6 +103,3 @@ class PreparedShards(Store):
         except OSError as error:
             raise StoreError(f"{self.locate(key)}: {error}", key=key, url=self.url) from error
         return LocalStore(Path(shard.dirname, shard.split))
-
-    def _read_only(self, key: str) -> StoreError:
-        return StoreError(f"{self.locate(key)}: the shards of a Stream can only be read", key=key, url=self.url)

@@ -337,7 +337,7 @@ class Stream:
         try:
             verify_file(path, EngineFileInfo(info.basename, info.bytes, info.hashes), what=f"Checksum failure: {path}")
         except ChecksumMismatch:
-            if self.remote not in {None, "", self.local}:
+            if self._is_fetched:
                 path.unlink()
             raise
 
@@ -359,6 +359,11 @@ class Stream:
                     "the local rank 0 traceback."
                 )
             time.sleep(_POLL_SECONDS)
+
+    @property
+    def _is_fetched(self) -> bool:
+        """Whether `local` has copies, which can be fetched again."""
+        return bool(self.remote) and self.remote != self.local
 
     def _overrides_fetching(self) -> bool:
         """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""

@@ -5,7 +5,6 @@ from typing import Any
 from typing_extensions import Self
 
 from smalti.compat.streaming.base import distributed as dist
-from smalti.world import World as EngineWorld
 
 __all__ = ["World"]
 
@@ -88,8 +87,3 @@ class World:
 
     def _with(self, num_nodes: int, ranks_per_node: int, workers_per_rank: int, worker: int) -> Self:
         return type(self)(num_nodes, ranks_per_node, workers_per_rank, worker)
-
-
-def engine_world(world: World) -> EngineWorld:
-    """Return the ranks of a world, as the engine counts them."""
-    return EngineWorld.of_blocks(world.rank, world.num_ranks, world.num_nodes)

@@ -94,34 +94,36 @@ def _shared_out(epoch_size: int, parts: NDArray[np.float64], seed: int) -> tuple
     return choose, proportions
 
 
-def sample_counts(
-    shard_sizes: Sequence[int] | NDArray[Any],
+def get_sampling(
+    samples_per_shard: Sequence[int] | NDArray[Any],
     choose: int,
-    *,
-    granularity: int = 1,
+    granularity: int,
     seed: int,
-    epoch: int = 0,
-    use_epoch: bool = True,
+    epoch: int,
+    use_epoch: bool,  # noqa: FBT001 - MosaicML's signature
 ) -> Ints:
     """Return the number of samples to take of each shard, `choose` in all; int64, shape (shards,).
 
     Args:
-        shard_sizes: Samples in each shard of one stream.
+        samples_per_shard: Samples in each shard of one stream.
         choose: Samples to take of all of them together, from 0.
         granularity: Samples taken at a time from the same shard, from 1.
         seed: Base seed of the run, from 0.
         epoch: Epoch, from 0.
-        use_epoch: Draw anew in each epoch.
+        use_epoch: Whether each epoch draws anew.
 
     Raises:
         ValueError: an argument is out of range, or samples are to be taken of a stream that has none.
     """
-    for name, value, low in (("choose", choose, 0), ("granularity", granularity, 1), ("seed", seed, 0)):
+    for name, value, low in (
+        ("choose", choose, 0),
+        ("granularity", granularity, 1),
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+    ):
         if value < low:
             raise ArgumentError(f"`{name}` must be at least {low}, found {value}.")
-    if epoch < 0:
-        raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
-    sizes = np.asarray(shard_sizes, dtype=np.int64)
+    sizes = np.asarray(samples_per_shard, dtype=np.int64)
     total = int(sizes.sum())
     if not total:
         if choose:

@@ -4,11 +4,11 @@ A reader knows the files of its shard from the index, and opens them anew for ev
 and fetched again at any time. Datasets read through the engine, which maps shards into memory and verifies them.
 """
 
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,7 +39,32 @@ FilePair = tuple[FileInfo, FileInfo | None]
 """A file, uncompressed and, if the shard is compressed, compressed."""
 
 
-class Reader(Array, ABC):
+class _Entry(Array, ABC):
+    """The entry of a shard in an index, as MosaicML's readers take it: each field of the entry is an argument.
+
+    Arguments follow `dirname` and `split` in alphabetical order, as in the index.
+    """
+
+    dirname: str
+    split: str | None
+    _fields: ClassVar[frozenset[str]]
+    """The fields of an entry, apart from its version and format; each is an attribute."""
+    __signature__: ClassVar[Signature]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        hints: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            hints |= get_annotations(base)
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        names = ("dirname", "split", *sorted(cls._fields))
+        cls.__signature__ = Signature([Parameter(name, kind, annotation=hints[name]) for name in names])
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        vars(self).update(self.__signature__.bind(*args, **kwargs).arguments)
+
+
+class Reader(_Entry):
     """The samples of one shard, by number.
 
     Args:
@@ -53,23 +78,23 @@ class Reader(Array, ABC):
 
     _format: ClassVar[str]
     """Name of the format in index files."""
+    _kinds: ClassVar[tuple[str, ...]] = ()
+    """The files of a shard: `data`, `meta`."""
+    _fields = frozenset({"compression", "hashes", "samples", "size_limit"})
+    split: str
+    compression: str | None
+    hashes: list[str]
+    samples: int
+    size_limit: int | str | None
 
-    def __init__(
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        samples: int,
-        size_limit: int | str | None,
-    ) -> None:
-        self.dirname = dirname
-        self.split = split or ""
-        self.compression = compression
-        self.hashes = hashes
-        self.samples = samples
-        self.size_limit = parse_byte_count(size_limit, what="`size_limit`") if size_limit else size_limit
-        self.file_pairs: list[FilePair] = []
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.split = self.split or ""
+        if self.size_limit:
+            self.size_limit = parse_byte_count(self.size_limit, what="`size_limit`")
+        self.file_pairs: list[FilePair] = [
+            (getattr(self, f"raw_{kind}"), getattr(self, f"zip_{kind}")) for kind in self._kinds
+        ]
 
     @classmethod
     def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> Self:
@@ -101,8 +126,7 @@ class Reader(Array, ABC):
         Raises:
             IndexFileError: a value is out of range, or values contradict each other.
         """
-        names = [name for name in inspect.signature(type(self)).parameters if name not in {"dirname", "split"}]
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in self._fields}
         entry = {name: asdict(value) if isinstance(value, FileInfo) else value for name, value in values.items()}
         where = f"{type(self).__name__} in {self.dirname}"
         return ShardInfo.from_json({"format": self._format, "version": _VERSION, **entry}, where=where)
@@ -246,21 +270,10 @@ class JointReader(Reader):
         zip_data: the compressed file, if any.
     """
 
-    def __init__(
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        raw_data: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-    ) -> None:
-        super().__init__(dirname, split, compression, hashes, samples, size_limit)
-        self.raw_data = raw_data
-        self.zip_data = zip_data
-        self.file_pairs.append((raw_data, zip_data))
+    _kinds = ("data",)
+    _fields = Reader._fields | {"raw_data", "zip_data"}
+    raw_data: FileInfo
+    zip_data: FileInfo | None
 
     def get_sample_data(self, idx: int) -> bytes:
         """Return the stored bytes of the sample at `idx`."""
@@ -283,26 +296,12 @@ class SplitReader(Reader):
         zip_meta: the compressed file of offsets, if any.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        raw_data: FileInfo,
-        raw_meta: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-        zip_meta: FileInfo | None,
-    ) -> None:
-        super().__init__(dirname, split, compression, hashes, samples, size_limit)
-        self.raw_data = raw_data
-        self.raw_meta = raw_meta
-        self.zip_data = zip_data
-        self.zip_meta = zip_meta
-        self.file_pairs.append((raw_meta, zip_meta))
-        self.file_pairs.append((raw_data, zip_data))
+    _kinds = ("meta", "data")
+    _fields = Reader._fields | {"raw_data", "raw_meta", "zip_data", "zip_meta"}
+    raw_data: FileInfo
+    raw_meta: FileInfo
+    zip_data: FileInfo | None
+    zip_meta: FileInfo | None
 
     def get_sample_data(self, idx: int) -> bytes:
         """Return the stored bytes of the sample at `idx`, its line end included."""
