@@ -1,5 +1,6 @@
 """Compression algorithms by name, such as `zstd` and `zstd:7`; `smalti.format.compression` does the work."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -12,13 +13,12 @@ from smalti.format.compression import Compression as Algorithm
 __all__ = ["compress", "decompress", "get_compression_extension", "get_compressions", "is_compression"]
 
 
-class Compression:
+class Compression(ABC):
     """A family of algorithms: one for each level."""
 
     extension: str = ""
     levels: ClassVar[list[Any]] = []
     """Empty for an algorithm without levels."""
-    level: int | None = None
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
@@ -26,6 +26,24 @@ class Compression:
         yield cls.extension, cls()
         for level in cls.levels:
             yield f"{cls.extension}:{level}", cls(level)  # type: ignore[call-arg]
+
+    @abstractmethod
+    def compress(self, data: bytes) -> bytes:
+        """Return the compressed bytes."""
+
+    @abstractmethod
+    def decompress(self, data: bytes) -> bytes:
+        """Return what was compressed, at most 4 GiB.
+
+        Raises:
+            ValueError: the bytes are damaged.
+        """
+
+
+class _EngineCompression(Compression):
+    """A family of the engine's."""
+
+    level: int | None = None
 
     def _at(self, level: int) -> None:
         if level not in self.levels:
@@ -37,15 +55,11 @@ class Compression:
         return compress(self.extension if self.level is None else f"{self.extension}:{self.level}", data)
 
     def decompress(self, data: bytes) -> bytes:
-        """Return what was compressed, at most 4 GiB.
-
-        Raises:
-            ValueError: the bytes are damaged.
-        """
+        """Return what was compressed; see `Compression`."""
         return decompress(self.extension, data)
 
 
-class LevelledCompression(Compression):
+class LevelledCompression(_EngineCompression):
     """A family of algorithms with levels.
 
     Args:
@@ -86,7 +100,7 @@ class Gzip(LevelledCompression):
         self._at(level)
 
 
-class Snappy(Compression):
+class Snappy(_EngineCompression):
     """Snappy, which has no levels."""
 
     extension = "snappy"

@@ -130,7 +130,10 @@ class StreamingDataset(Array, IterableDataset[Any]):
         size = None if not epoch_size else number_abbrev_to_int(epoch_size)
         if size is not None and size < 0:
             raise ValueError(f"Epoch size cannot be negative. Received {size}.")
-        self._smalti_detect_worlds()
+        # The worlds in which this process is a rank: as it is, and with replica groups as ranks.
+        world = self._unique_rank_world = self._unique_worker_world = World.detect()
+        self._parallel_rank_world = world.copy() if replication is None else world.replicate(replication)
+        self._parallel_worker_world = self._parallel_rank_world
         default = {
             "remote": remote,
             "local": local,
@@ -173,13 +176,6 @@ class StreamingDataset(Array, IterableDataset[Any]):
         _check_name("partition algorithm", self.partition_algo, PARTITIONS)
         if self.shuffle:
             _check_name("shuffle algorithm", self.shuffle_algo, SHUFFLES)
-
-    def _smalti_detect_worlds(self) -> None:
-        """Set the worlds in which this process is a rank: as it is, and with replica groups as ranks."""
-        world = World.detect()
-        self._unique_rank_world = world
-        self._parallel_rank_world = world.copy() if self.replication is None else world.replicate(self.replication)
-        self._unique_worker_world, self._parallel_worker_world = world, self._parallel_rank_world
 
     def _smalti_open(self, limit: int | None) -> None:
         """Open the streams, and set all attributes that follow from their indexes.
@@ -330,7 +326,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
             CursorError: `obj` is no such state, or was saved in another order.
             TypeError: `obj` has a value that JSON cannot hold.
         """
-        loaded, place = progress.loaded_position(obj), self._smalti_progress.get()
+        loaded: Any = progress.loaded_position(obj)
+        place = self._smalti_progress.get()
         progress.check_engine_state(obj, vars(self))
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
             logger.warning(
@@ -339,7 +336,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 loaded.epoch,
                 place.next_epoch,
             )
-        self._smalti_progress.load(loaded)
+        self._smalti_progress.set(replace(place, adopted=loaded))
 
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
@@ -362,10 +359,6 @@ class StreamingDataset(Array, IterableDataset[Any]):
                     self.shuffle_algo,
                 )
             self.num_canonical_nodes = default_mosaic_nodes(self.shuffle_algo, world.num_nodes)
-        self._set_shuffle_block_size(world)
-        return start.epoch, start.samples
-
-    def _set_shuffle_block_size(self, world: World) -> None:
         if self.shuffle_block_size is None:
             if not world.worker_of_rank:
                 logger.info(
@@ -374,6 +367,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 )
             nodes = self.num_canonical_nodes
             self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
+        return start.epoch, start.samples
 
     def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what an epoch takes of the streams; an override does not change what the dataset reads.
@@ -438,7 +432,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
 
     def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
         """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        start = self._smalti_progress.begin_epoch(iteration)
+        settle: Any = progress.start_of
+        start, _ = self._smalti_progress.begin(settle, iteration)
         return self._resume(self._parallel_worker_world, start.epoch)
 
 

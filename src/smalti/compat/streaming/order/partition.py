@@ -143,14 +143,11 @@ class CanonicalOrder:
         row, node = np.divmod(places, self.canonical_nodes)
         if self.is_tiny:
             return (node * self.rows + row) % self.num_samples
-        begin, size = self._node(node)
+        begin: Ints = node * self.num_samples // self.canonical_nodes
+        size = (node + 1) * self.num_samples // self.canonical_nodes - begin
         if self.added_rows:
             row = np.where(row < self.longest, row, self._source(row))
         return begin + np.minimum(row, size - 1)
-
-    def _node(self, node: Ints) -> tuple[Ints, Ints]:
-        begin = node * self.num_samples // self.canonical_nodes
-        return begin, (node + 1) * self.num_samples // self.canonical_nodes - begin
 
     def _source(self, row: RowT) -> RowT:
         """Return the row that an added row repeats."""

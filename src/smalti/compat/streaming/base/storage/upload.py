@@ -226,18 +226,13 @@ class _StoreUploader(CloudUploader):
 
         Names are keys in the bucket or container, as in MosaicML for S3, GCS and OCI; other stores list here too.
         """
-        start = prefix or ""
-        folder = start.rpartition("/")[0]
-        inside = self._inside()
-        return [join_key(inside, info.key) for info in self._store.list(folder) if info.key.startswith(start)]
-
-    def _inside(self) -> str:
-        """Return the remote folder's name in the bucket or container; the whole path where there is none."""
-        store = self._store
-        if isinstance(store, LocalStore):
-            return store.url
-        root = store.root if isinstance(store, FsspecStore) else ""
-        return root if root.startswith("/") else root.partition("/")[2]
+        start, store = prefix or "", self._store
+        root = store.url if isinstance(store, LocalStore) else store.root if isinstance(store, FsspecStore) else ""
+        inside = (
+            root if root.startswith("/") else root.partition("/")[2]
+        )  # what comes after the bucket, if there is one
+        listed = store.list(start.rpartition("/")[0])
+        return [join_key(inside, info.key) for info in listed if info.key.startswith(start)]
 
 
 class _BucketUploader(_StoreUploader):

@@ -16,13 +16,14 @@ import numpy as np
 from typing_extensions import Self
 
 from smalti.compat.streaming.base.array import Array
+from smalti.compat.streaming.errors import EntryError
 from smalti.format import Schema, ShardInfo, check_basename, layout_of, parse_byte_count
+from smalti.format.sizes import VERSION
 from smalti.format.text import make_lines
 from smalti.regular_files import open_regular
 
 __all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]
 
-_VERSION = 2
 _FILES = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
@@ -39,33 +40,11 @@ FilePair = tuple[FileInfo, FileInfo | None]
 """A file, uncompressed and, if the shard is compressed, compressed."""
 
 
-class _Entry(Array, ABC):
-    """The entry of a shard in an index, as MosaicML's readers take it: each field of the entry is an argument.
-
-    Arguments follow `dirname` and `split` in alphabetical order, as in the index.
-    """
-
-    dirname: str
-    split: str | None
-    _fields: ClassVar[frozenset[str]]
-    """The fields of an entry, apart from its version and format; each is an attribute."""
-    __signature__: ClassVar[Signature]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        hints: dict[str, Any] = {}
-        for base in reversed(cls.__mro__):
-            hints |= get_annotations(base)
-        kind = Parameter.POSITIONAL_OR_KEYWORD
-        names = ("dirname", "split", *sorted(cls._fields))
-        cls.__signature__ = Signature([Parameter(name, kind, annotation=hints[name]) for name in names])
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        vars(self).update(self.__signature__.bind(*args, **kwargs).arguments)
-
-
-class Reader(_Entry):
+class Reader(Array, ABC):
     """The samples of one shard, by number.
+
+    The arguments follow from the fields of the shard's entry in the index, in alphabetical order, as in MosaicML's
+    readers; each is an attribute.
 
     Args:
         dirname: folder of the set.
@@ -80,15 +59,22 @@ class Reader(_Entry):
     """Name of the format in index files."""
     _kinds: ClassVar[tuple[str, ...]] = ()
     """The files of a shard: `data`, `meta`."""
-    _fields = frozenset({"compression", "hashes", "samples", "size_limit"})
+    _fields: ClassVar[frozenset[str]] = frozenset({"compression", "hashes", "samples", "size_limit"})
+    """The fields of an entry, apart from its version and format."""
+    __signature__: ClassVar[Signature]
+    dirname: str
     split: str
     compression: str | None
     hashes: list[str]
     samples: int
     size_limit: int | str | None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = _signature_of(cls)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        vars(self).update(self.__signature__.bind(*args, **kwargs).arguments)
         self.split = self.split or ""
         if self.size_limit:
             self.size_limit = parse_byte_count(self.size_limit, what="`size_limit`")
@@ -106,14 +92,15 @@ class Reader(_Entry):
             obj: the shard's entry in the index.
 
         Raises:
-            ValueError: the entry is of another version or format, or a file's name is unsafe.
+            EntryError: the entry is of another version or format.
+            ValueError: a file's name is unsafe.
         """
         arguments = dict(obj)
         version, kind = arguments.pop("version"), arguments.pop("format")
-        if version != _VERSION:
-            raise ValueError(f"Unsupported streaming data version: {version}. Expected version {_VERSION}.")
+        if version != VERSION:
+            raise EntryError(f"Unsupported streaming data version: {version}. Expected version {VERSION}.")
         if kind != cls._format:
-            raise ValueError(f"Unsupported data format: {kind}. Expected to be `{cls._format}`.")
+            raise EntryError(f"Unsupported data format: {kind}. Expected to be `{cls._format}`.")
         for name in _FILES:
             if arguments.get(name):
                 arguments[name] = FileInfo(**arguments[name])
@@ -129,7 +116,7 @@ class Reader(_Entry):
         values = {name: getattr(self, name) for name in self._fields}
         entry = {name: asdict(value) if isinstance(value, FileInfo) else value for name, value in values.items()}
         where = f"{type(self).__name__} in {self.dirname}"
-        return ShardInfo.from_json({"format": self._format, "version": _VERSION, **entry}, where=where)
+        return ShardInfo.from_json({"format": self._format, "version": VERSION, **entry}, where=where)
 
     def validate(self, allow_unsafe_types: bool) -> None:  # noqa: FBT001 - MosaicML's signature
         """Return only if the shard may be read: `pkl` columns run code when they are read.
@@ -254,6 +241,18 @@ class Reader(_Entry):
                 "Remove it, so that it is fetched again."
             )
         return found
+
+
+def _signature_of(kind: type[Any]) -> Signature:
+    """Return the signature of a class of readers."""
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        hints |= get_annotations(base)
+    names = ("dirname", "split", *sorted(kind._fields))
+    return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=hints[name]) for name in names])
+
+
+Reader.__signature__ = _signature_of(Reader)
 
 
 class JointReader(Reader):

@@ -4,7 +4,6 @@ A subclass turns samples into bytes, and the bytes of a shard's samples into fil
 compresses and uploads the files in threads, and makes the set visible when the writer finishes.
 """
 
-import json
 import logging
 import shutil
 from abc import ABC, abstractmethod
@@ -33,7 +32,7 @@ from smalti.format.hashing import hash_rows
 from smalti.format.json_fields import Fields
 from smalti.format.reading.shard import check_written
 from smalti.format.reading.text import check_written_text
-from smalti.format.text import TEXT_FORMATS, parse_layout
+from smalti.format.text import TEXT_FORMATS, encode_config, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import WriterOptions
 
@@ -170,11 +169,11 @@ class Writer(ABC):
             raise ValueError(
                 f"a shard of {ends[-1]} bytes exceeds the {MAX_FILE_BYTES} of uint32; give a `size_limit`."
             )
-        return (len(ends) - 1).to_bytes(4, "little") + ends.astype("<u4").tobytes() + (config or self._encode_config())
-
-    def _encode_config(self) -> bytes:
-        """Return the description of the shards as JSON."""
-        return json.dumps(self.get_config(), sort_keys=True).encode("utf-8")
+        return (
+            (len(ends) - 1).to_bytes(4, "little")
+            + ends.astype("<u4").tobytes()
+            + (config or encode_config(self.get_config()))
+        )
 
     @abstractmethod
     def flush_shard(self) -> None:
@@ -263,7 +262,10 @@ class Writer(ABC):
         """Stop, and remove what was uploaded; nothing is published."""
         self._upload.abort()
         self._clear_local()
-        _remove_empty_folders(Path(self.local))
+        # Folders without files are removed, so that the same program can be run again.
+        for folder in sorted((path for path in Path(self.local).rglob("*") if path.is_dir()), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def exception_callback(self, future: "Future[Any]") -> None:
         """Set `event` if `future`, a task of the user's program, has failed; the write then ends with a StoreError."""
@@ -424,13 +426,6 @@ def _empty(local: str) -> None:
     if folder.exists():
         logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
         shutil.rmtree(folder)
-
-
-def _remove_empty_folders(root: Path) -> None:
-    """Remove what is left of folders without files, so that the same program can be run again."""
-    for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _schema(config: Mapping[str, Any]) -> Schema:

@@ -22,6 +22,7 @@ from smalti.format.encodings.images import Jpeg
 from smalti.format.encodings.numbers import STRUCT_CODES, Int, NdArray, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.reading.batch import DECODER_ERRORS, read_plan
+from smalti.format.text import encode_config
 from smalti.format.writing.rows import FastPath, array_encoder, make_fast_encoder
 
 __all__ = ["MDSReader", "MDSWriter"]
@@ -134,7 +135,7 @@ class MDSWriter(JointWriter):
         schema = Schema(tuple(self.column_names), tuple(self.column_encodings), tuple(self.column_sizes))
         codecs = tuple(map(writing_codec, self.column_encodings))
         self._encode = make_fast_encoder(schema, codecs, self._encode_slowly, takes_more=True) if columns else None
-        self.config_data = self._encode_config()
+        self.config_data = encode_config(self.get_config())
         self.extra_bytes_per_shard = 4 + 4 + len(self.config_data)
         self._reset_cache()
 
