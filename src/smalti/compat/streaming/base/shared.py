@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
+from smalti.compat.streaming.base import distributed as dist
 from smalti.compat.streaming.base.constant import LOCALS, TICK
-from smalti.compat.streaming.base.distributed import barrier
 from smalti.compat.streaming.base.world import World
 
 __all__ = ["SharedArray", "SharedBarrier", "SharedMemory", "get_shm_prefix", "SharedScalar"]
@@ -399,9 +399,9 @@ def get_shm_prefix(
     if world.is_local_leader:
         downloads = {local for local, remote in zip(streams_local, streams_remote, strict=True) if remote is not None}
         found = _register(streams_local, downloads, retry)
-        barrier()
+        dist.barrier()
         return found
-    barrier()
+    dist.barrier()
     for number, memory, folders in _entries():
         if folders == streams_local:
             return number, memory

@@ -130,12 +130,16 @@ class _StoreDownloader(CloudDownloader):
     _prefix: ClassVar[str]
     """Scheme of the addresses."""
     _scheme: ClassVar[str | None] = None
-    """Name of the engine's scheme, whose client must be installed, where it is not the prefix; "" needs none."""
+    """Name of the engine's scheme, where it is not the prefix; its client must be installed, and is not imported yet.
+
+    "" needs none.
+    """
 
     def __init__(self) -> None:
         scheme = self._prefix if self._scheme is None else self._scheme
-        if scheme:
-            check_client(scheme)
+        for package in SCHEME_BY_NAME[scheme].packages if scheme else ():
+            if importlib.util.find_spec(package.partition(".")[0]) is None:
+                load_extra(package)
         self._stores: dict[tuple[str, float], Store] = {}
 
     @classmethod
@@ -164,17 +168,6 @@ class _StoreDownloader(CloudDownloader):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stores": {}}
-
-
-def check_client(scheme: str) -> None:
-    """Check that the client of a scheme is installed, without importing it.
-
-    Raises:
-        MissingDependency: it is not; the message has the pip command.
-    """
-    for package in SCHEME_BY_NAME[scheme].packages:
-        if importlib.util.find_spec(package.partition(".")[0]) is None:
-            load_extra(package)
 
 
 class S3Downloader(_StoreDownloader):

@@ -10,14 +10,13 @@ import sys
 from enum import Enum
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlparse
 
 from smalti.compat.streaming.base.storage.download import (
     NO_ALIPAN,
     UNITY_CATALOG,
     check_alipan,
-    check_client,
     gcs_error,
 )
 from smalti.compat.streaming.errors import ReadOnlyStoreError
@@ -188,12 +187,9 @@ def _check_out(out: Out) -> str:
 class _StoreUploader(CloudUploader):
     """An uploader to the stores of one scheme."""
 
-    _scheme: ClassVar[str] = ""
-    """Name of the engine's scheme, whose client must be installed."""
     _store: Store
 
     def _connect(self) -> None:
-        check_client(self._scheme)
         if self.remote is None:
             raise ValueError(f"{type(self).__name__} needs a remote directory, found the local one {self.local!r}.")
         self._store = self._open(self.remote)
@@ -261,13 +257,9 @@ class _BucketUploader(_StoreUploader):
 class S3Uploader(_BucketUploader):
     """Uploads to AWS S3, and to stores with its protocol; arguments and errors are those of `CloudUploader`."""
 
-    _scheme = "s3"
-
 
 class GCSUploader(_BucketUploader):
     """Uploads to Google Cloud Storage; arguments and errors are those of `CloudUploader`."""
-
-    _scheme = "gs"
 
     def _connect(self) -> None:
         has_key = {"GCS_KEY", "GCS_SECRET"} <= os.environ.keys()
@@ -290,8 +282,6 @@ class GCSUploader(_BucketUploader):
 class OCIUploader(_BucketUploader):
     """Uploads to Oracle Cloud Infrastructure; arguments and errors are those of `CloudUploader`."""
 
-    _scheme = "oci"
-
 
 class AzureUploader(_BucketUploader):
     """Uploads to Azure Blob Storage; arguments and errors are those of `CloudUploader`.
@@ -301,8 +291,6 @@ class AzureUploader(_BucketUploader):
     azure://<account>.blob.core.windows.net/<container>/<prefix>.
     """
 
-    _scheme = "abfs"
-
     def _open(self, remote: str) -> Store:
         scheme, _, rest = remote.partition("://")
         is_container = scheme == "azure" and "." not in rest.partition("/")[0]
@@ -311,8 +299,6 @@ class AzureUploader(_BucketUploader):
 
 class AzureDataLakeUploader(_StoreUploader):
     """Uploads to Azure Data Lake; arguments and errors are those of `CloudUploader`."""
-
-    _scheme = "abfs"
 
     def check_container_exists(self, remote: str) -> None:
         """Check that the container of an address exists.
@@ -344,8 +330,6 @@ class HFUploader(CloudUploader):
 
 class DatabricksUploader(_StoreUploader):
     """Base of the uploaders to Databricks workspaces."""
-
-    _scheme = "dbfs"
 
 
 class DatabricksUnityCatalogUploader(DatabricksUploader):
