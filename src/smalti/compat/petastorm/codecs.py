@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from smalti.compat.petastorm.unischema import UnischemaField
+from smalti.compat.petastorm.unischema import UnischemaField, fits_shape
 from smalti.format.npy import read_npy
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -187,9 +187,6 @@ def _checked(field: UnischemaField, value: Any) -> Any:
         raise ValueError(f"{field.name}: unexpected type {found}, expected an ndarray.")  # noqa: TRY004 -- Petastorm's
     if value.dtype != np.dtype(field.numpy_dtype):
         raise ValueError(f"{field.name}: unexpected type {value.dtype}, expected {np.dtype(field.numpy_dtype)}.")
-    fits = len(value.shape) == len(field.shape) and all(
-        expected is None or expected == found for expected, found in zip(field.shape, value.shape, strict=True)
-    )
-    if not fits:
+    if not fits_shape(value.shape, field.shape):
         raise ValueError(f"{field.name}: unexpected dimensions {value.shape}, expected {field.shape}.")
     return value
