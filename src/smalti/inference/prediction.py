@@ -191,9 +191,9 @@ def _first_samples(store: Store, manifest: Manifest) -> Mapping[str, Any]:
 
 def _predict_files(work: _Predicting, store: Store) -> pa.Table:
     column = work.column or work.predictor.classifier.image_column  # other tasks cannot predict from files
-    listing = list_source(store, is_hidden_name, lambda key: key.lower().endswith(_IMAGES))
-    listing.left_out.warn(store.url)
-    paths = [item.key for item in listing.objects]
+    objects, left_out = list_source(store, is_hidden_name, lambda key: key.lower().endswith(_IMAGES))
+    left_out.warn(store.url)
+    paths = [item.key for item in objects]
     if not paths:
         raise StoreNotFound(
             f"{store.url} has neither a shard set nor images ({', '.join(_IMAGES)}); check the address", url=store.url

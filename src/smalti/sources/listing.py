@@ -88,16 +88,12 @@ def describe_left_out(facts: dict[str, Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The files of a source, sorted by key, and what is left out."""
+def list_source(
+    store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None
+) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
+    """Return the files below a store's root that are wanted and not hidden, sorted by key, and what is left out.
 
-    objects: tuple[ObjectInfo, ...]
-    left_out: LeftOut
-
-
-def list_source(store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None) -> Listing:
-    """Return the files below a store's root that are wanted and not hidden; a hidden folder is left out as a whole.
+    A hidden folder is left out as a whole.
 
     Args:
         store: where the files are.
@@ -120,7 +116,7 @@ def list_source(store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = 
     else:
         found = _checked(store.list(), is_hidden, leave_out)
     chosen = (item for item in found if is_wanted is None or is_wanted(item.key))
-    return Listing(tuple(sorted(chosen, key=attrgetter("key"))), left_out)
+    return tuple(sorted(chosen, key=attrgetter("key"))), left_out
 
 
 def _checked(objects: Iterator[ObjectInfo], is_hidden: IsHidden, leave_out: LeaveOut) -> Iterator[ObjectInfo]:
