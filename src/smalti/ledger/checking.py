@@ -111,11 +111,8 @@ class Coverage:
         if not positions.size:
             return positions
         ordered = np.sort(positions, kind="stable")  # fast, as a rank's positions are nearly sorted
-        first = np.empty(ordered.size, dtype=bool)
-        first[0] = True
-        np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-        duplicates = [ordered[~first]]
-        unique = ordered[first]
+        first = np.diff(ordered, prepend=ordered[0] - 1) != 0
+        duplicates, unique = [ordered[~first]], ordered[first]
         blocks, starts = np.unique(unique // _BLOCK, return_index=True)
         for number, within in zip(blocks.tolist(), np.split(unique, starts[1:]), strict=True):
             duplicates.append(self._add_to_block(number, within - number * _BLOCK) + number * _BLOCK)
@@ -137,27 +134,24 @@ class Coverage:
         """Return the number of positions missing in [begin, end), and the first `most` spans of them."""
         missing, gaps, covered = 0, list[tuple[int, int]](), begin
         for start, stop in [*sorted(self._spans), (end, end)]:
-            count, more = self._gaps_between(covered, min(start, end), most)
-            missing += count
-            gaps = _joined(gaps, more, most)
+            for low, high, number in self._stretches(covered, min(start, end)):
+                count, holes = (high - low, [(low, high)]) if number is None else self._holes(number, low, high, most)
+                missing += count
+                gaps = _joined(gaps, holes, most)
             covered = max(covered, stop)
         return missing, gaps[:most]
 
-    def _gaps_between(self, begin: int, end: int, most: int) -> tuple[int, list[tuple[int, int]]]:
-        spans: list[tuple[int, int]] = []
-        place, missing = begin, 0
+    def _stretches(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
+        """Yield the parts of [begin, end) in order: begin, end, and number of the block that has it, or None."""
+        place = begin
         for number in sorted(self._blocks):
             low, high = max(begin, number * _BLOCK), min(end, (number + 1) * _BLOCK)
-            if low >= high:
-                continue
-            missing += low - place
-            spans = _joined(spans, [(place, low)], most)
-            missing_in_block, holes = self._holes(number, low, high, most)
-            missing += missing_in_block
-            spans = _joined(spans, holes, most)
-            place = high
-        missing += max(0, end - place)
-        return missing, _joined(spans, [(place, end)], most)
+            if low < high:
+                yield place, low, None
+                yield low, high, number
+                place = high
+        if place < end:
+            yield place, end, None
 
     def _add_to_block(self, number: int, within: Ids) -> Ids:
         block = self._blocks.setdefault(number, np.zeros(_BLOCK // 8, dtype=np.uint8))
@@ -218,7 +212,8 @@ class _Check:
             counting = self._counting(claims, span)
             if not span.sums and not self._cover(claims, span, counting):
                 return
-            self._count_repeats(claims, span)
+            if span.repeats_count:
+                self.repeats[span.epoch] += sum(number for step, number in claims.repeats if span.counts_step(step))
             self._count_skipped(claims, span, counting)
             plan = plan_of(span)
             if plan is not None:
@@ -237,12 +232,10 @@ class _Check:
                 turns = [(reader, next(reader, None)) for reader in readers]
                 readers = [reader for reader, claims in turns if claims is not None]
                 for _, claims in turns:
-                    if claims is not None and self._belongs_to_member(claims):
-                        yield claims
-
-    def _belongs_to_member(self, claims: Claims) -> bool:
-        replication = self.spans[claims.file.life, claims.pass_number].start.replication
-        return claims.file.world.rank % replication == self.member % replication
+                    if claims is not None:
+                        replication = self.spans[claims.file.life, claims.pass_number].start.replication
+                        if claims.file.world.rank % replication == self.member % replication:
+                            yield claims
 
     def _counting(self, claims: Claims, span: PassSpan) -> Ids:
         """Return the indexes of the claims that count."""
@@ -269,11 +262,6 @@ class _Check:
             known.extend(duplicates[: max(0, MAX_LISTED - len(known))].tolist())
             self.report.count("double", duplicates.size)
         return True
-
-    def _count_repeats(self, claims: Claims, span: PassSpan) -> None:
-        for step, number in claims.repeats:
-            if span.repeats_count and span.counts_step(step):
-                self.repeats[span.epoch] += number
 
     def _count_skipped(self, claims: Claims, span: PassSpan, counting: Ids) -> None:
         counts = set(counting.tolist()) if claims.skipped else set()
