@@ -117,11 +117,6 @@ class LedgerReport:
         if times:
             self.counts[kind] = self.counts.get(kind, 0) + times
 
-    def add_skipped(self, **facts: Any) -> None:
-        """List a skipped sample if it is among the first; `EpochReport.skipped` counts them."""
-        if len(self.skipped) < MAX_LISTED:
-            self.skipped.append(facts)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able values."""
         return {"ok": self.ok, **asdict(self)}
@@ -213,11 +208,6 @@ class PassSpan:
         return self.start.cursor.epoch
 
     @property
-    def num_ranks(self) -> int:
-        """Number of ranks of the life, with or without a file."""
-        return self.worlds[0].num_ranks
-
-    @property
     def by_sample(self) -> bool:
         """True if samples, not positions, must be taken once: in MosaicML's orders, which earlier releases recorded."""
         return self.start.cursor.algorithm != WINDOW
@@ -225,16 +215,12 @@ class PassSpan:
     @property
     def global_batch(self) -> int:
         """Samples of one step over all ranks."""
-        return max(1, self.start.batch_size * self.num_ranks // self.start.replication)
+        return max(1, self.start.batch_size * self.worlds[0].num_ranks // self.start.replication)
 
     @property
     def is_open(self) -> bool:
         """True if the run may have stopped in it, at a step that some ranks had begun and others not."""
         return self.is_last and not self.has_ended
-
-    def counts_step(self, step: int) -> bool:
-        """Return whether a step was begun by all ranks, or is not at the end of the run."""
-        return not self.is_open or step < self.complete_steps
 
 
 def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
