@@ -88,12 +88,7 @@ class CompressedImageCodec(_BinaryCodec):
     """
 
     def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
-        self._image_codec, self._quality = image_codec, quality
-
-    @property
-    def image_codec(self) -> str:
-        """Name of the image format."""
-        return self._image_codec
+        self.image_codec, self._quality = image_codec, quality
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
         """Return the bytes of an image, which must have the type and shape of the field.
@@ -103,8 +98,8 @@ class CompressedImageCodec(_BinaryCodec):
         """
         image = _checked(unischema_field, value)
         _check_image_shape(unischema_field, image)
-        name = {"jpg": "jpeg"}.get(self._image_codec.lower(), self._image_codec)
-        is_jpeg = name.lower() == "jpeg"
+        is_jpeg = self.image_codec.lower() in {"jpg", "jpeg"}
+        name = "jpeg" if self.image_codec.lower() == "jpg" else self.image_codec
         if image.dtype != np.uint8 and (image.dtype != np.uint16 or image.ndim == 3 or is_jpeg):
             kind = "grey" if image.ndim == 2 else "colour"
             raise ValueError(
@@ -140,7 +135,7 @@ class CompressedImageCodec(_BinaryCodec):
         return pixels
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}({self._image_codec!r}, {self._quality})"
+        return f"{type(self).__name__}({self.image_codec!r}, {self._quality})"
 
 
 class ScalarCodec(DataframeColumnCodec):

@@ -149,6 +149,12 @@ class BatchReader:
                 column=clashing[0],
             )
         self._rows, self._options, self._cleanup = rows, options, cleanup
+        self.num_rows, self.num_rows_stored = len(rows), rows.found.num_rows
+        """Rows of an epoch, over all ranks; and of the files, including those that a predicate filters out."""
+        self.world = options.world
+        """The world that divides an epoch."""
+        self.where = rows.found.source.url
+        """Address of the data set, without secrets."""
         self.num_epochs = options.num_epochs
         self.stopped = False
         self.last_row_consumed = False
@@ -178,24 +184,9 @@ class BatchReader:
         return Unischema("batch", [*self._rows.schema.fields.values(), *ids])
 
     @property
-    def num_rows(self) -> int:
-        """Rows of an epoch, over all ranks."""
-        return len(self._rows)
-
-    @property
-    def num_rows_stored(self) -> int:
-        """Rows of the files, including those that a predicate filters out."""
-        return self._rows.found.num_rows
-
-    @property
     def batch_size(self) -> int:
         """Rows per rank and step."""
         return self._options.batch_size
-
-    @property
-    def world(self) -> World:
-        """The world that divides an epoch."""
-        return self._options.world
 
     @property
     def steps_per_epoch(self) -> int:
@@ -207,11 +198,6 @@ class BatchReader:
         """Row groups read so far, and their bytes in memory now and at most."""
         held = self._rows.held
         return {"row_groups_read": held.loads, "bytes_held": held.bytes_held, "most_bytes_held": held.most_held}
-
-    @property
-    def where(self) -> str:
-        """Address of the data set, without secrets."""
-        return self._rows.found.source.url
 
     def configure(self, *, batch_size: int | None = None, shuffle_rows_within: int = 0) -> None:
         """Set the options of a loader, before the first batch; at least `shuffle_rows_within` rows are mixed.

@@ -56,13 +56,6 @@ def _checked_codec(codec: str | None) -> str:
     raise RuntimeError(f"`compression_codec` must be None or one of {', '.join(_CODECS)}, found {codec!r}.{hint}")
 
 
-def _checked_precision(dtype: str | None) -> str | None:
-    """Return the precision if it is known."""
-    if dtype is None or dtype in _PRECISIONS:
-        return dtype
-    raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
-
-
 def converted(df: Any, dtype: str | None) -> Any:
     """Return the DataFrame with ML and MLlib vectors as arrays, and with its floating-point columns cast to `dtype`."""
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
@@ -376,14 +369,16 @@ def make_spark_converter(
         return _converter(url, open_set(url, storage_options), is_owned=False)
     session = _driver_session(df)
     parent = parent_folder(session)
-    codec, precision = _checked_codec(compression_codec), _checked_precision(dtype)
-    conversion = ConversionOptions(parent, group_bytes, codec, precision, keep)
+    codec = _checked_codec(compression_codec)
+    if dtype not in {None, *_PRECISIONS}:
+        raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
+    conversion = ConversionOptions(parent, group_bytes, codec, dtype, keep)
     open_folder(parent, storage_options)  # fail before writing if the address cannot be read
     from smalti.spark.lineage import source_of, write_id_of
 
     source = source_of(df)
     plan = DataFramePlan.of(df, source)
-    identity = {"converter": 1, "row_group_bytes": group_bytes, "codec": codec, "dtype": precision}
+    identity = {"converter": 1, "row_group_bytes": group_bytes, "codec": codec, "dtype": dtype}
     key = write_id_of(source, identity) if keep else None
     url = reuse_or_write(
         conversion, plan, key, lambda: _write(df, conversion, plan.application, storage_options), storage_options
