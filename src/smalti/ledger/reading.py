@@ -27,23 +27,8 @@ import numpy as np
 
 from smalti.cursor import WINDOW, Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
-from smalti.ledger.records import (
-    MAX_LINE_BYTES,
-    SEGMENT,
-    Ids,
-    PassStart,
-    RecordedStep,
-    SkippedSample,
-    Sum,
-    missing_segment,
-    open_segments,
-    parse_end,
-    parse_head,
-    parse_pass,
-    parse_skipped,
-    parse_step,
-    parse_sum,
-)
+from smalti.ledger import records
+from smalti.ledger.records import SEGMENT, Ids, PassStart, RecordedStep, SkippedSample, Sum
 from smalti.ledger.writing import LIFE_FOLDER, check_folder
 from smalti.world import World
 
@@ -124,7 +109,7 @@ class LedgerReport:
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _SKIPPED = b'{"skipped":'
-_PARSERS = {b'{"step":': parse_step, _SKIPPED: parse_skipped}
+_PARSERS = {b'{"step":': records.parse_step, _SKIPPED: records.parse_skipped}
 _STEP = re.compile(rb'\{"step":(\d{1,18}),')
 _CHUNK_SAMPLES = 1 << 16  # checked together: enough to make numpy's calls cheap, little memory
 _NO_LIMIT = 1 << 62  # above every position
@@ -237,7 +222,7 @@ def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
             names = os.listdir(life_folder)  # noqa: PTH208 - only names are needed
             for rank, path in _numbered(life_folder, _RANK_FILE, report):
                 files += _scan(path, life, rank, report)
-                if missing := missing_segment(path.name, names):
+                if missing := records.missing_segment(path.name, names):
                     report.add("damaged", f"{path}: its segment {missing} is missing.", life=life, rank=rank)
             for name in sorted({match[1] for each in names if (match := SEGMENT.fullmatch(each))} - set(names)):
                 report.add("damaged", f"{life_folder / name} is missing, and segments of it are there.", life=life)
@@ -286,7 +271,7 @@ def read_claims(file: RankFile) -> Iterator[Claims]:
     """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
     number, size = -1, 0  # samples and lines
     steps, damage = list[RecordedStep](), list[str]()
-    with open_segments(file.path) as opened:
+    with records.open_segments(file.path) as opened:
         left = file.num_bytes
         for line_number, line in enumerate(_lines(opened), 1):
             left -= len(line)
@@ -335,20 +320,19 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
         FormatError: the file is not this rank's file of a ledger.
         StoreError: the file cannot be read.
     """
-    with open_segments(path) as file:
+    with records.open_segments(path) as file:
         found: RankFile | None = None
         for number, line in enumerate(_lines(file), 1):
             if not line.endswith(b"\n"):
                 if found is None:
                     raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
-                found.is_truncated = len(line) <= MAX_LINE_BYTES
-                found.damage = (
-                    None if found.is_truncated else f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes."
-                )
+                found.is_truncated = len(line) <= records.MAX_LINE_BYTES
+                if not found.is_truncated:
+                    found.damage = f"{path}, line {number}: longer than {records.MAX_LINE_BYTES} bytes."
                 return found
             try:
                 if found is None:
-                    found = RankFile(path, life, parse_head(line, life=life, rank=rank))
+                    found = RankFile(path, life, records.parse_head(line, life=life, rank=rank))
                 else:
                     _add_line(found, line)
             except FormatError as fault:
@@ -364,7 +348,7 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
 
 def _add_line(file: RankFile, line: bytes) -> None:
     if line.startswith(b'{"pass":'):
-        file.passes.append(RankPass(parse_pass(line, number=len(file.passes))))
+        file.passes.append(RankPass(records.parse_pass(line, number=len(file.passes))))
         return
     if not file.passes:
         raise FormatError("a line before the first pass.")
@@ -372,19 +356,19 @@ def _add_line(file: RankFile, line: bytes) -> None:
     if step is not None and not last.sums:
         last.num_steps = max(last.num_steps, int(step[1]) + 1)
     elif line.startswith(b'{"sum":') and (last.sums or not last.num_steps):
-        last.num_steps, total = parse_sum(line)
+        last.num_steps, total = records.parse_sum(line)
         last.sums[last.num_steps] = total
     elif line.startswith(_SKIPPED):
         pass  # parsed with the steps
     elif line.startswith(b'{"end":'):
-        parse_end(line, number=len(file.passes) - 1)
+        records.parse_end(line, number=len(file.passes) - 1)
         last.has_ended = True
     else:
         raise FormatError("a line that is none of a ledger's, or steps and sums in one pass.")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+    return iter(lambda: file.readline(records.MAX_LINE_BYTES + 1), b"")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:

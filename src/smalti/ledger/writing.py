@@ -12,19 +12,8 @@ import numpy as np
 
 from smalti.cursor import WINDOW
 from smalti.errors import ArgumentError, StoreError, StoreExists
-from smalti.ledger.records import (
-    Ids,
-    PassStart,
-    SkippedSample,
-    Sum,
-    end_line,
-    head_line,
-    pass_line,
-    skipped_line,
-    step_line,
-    sum_line,
-    sum_of,
-)
+from smalti.ledger import records
+from smalti.ledger.records import Ids, PassStart, SkippedSample, Sum
 from smalti.world import World
 
 _STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step
@@ -126,7 +115,7 @@ class LedgerWriter:
         except OSError as fault:
             raise self._failed(fault) from fault
         self._close = weakref.finalize(self, os.close, self._descriptor)
-        self._append(head_line(life, world))
+        self._append(records.head_line(life, world))
 
     def begin_pass(self, start: PassStart) -> None:
         """Record that an iteration begins. It supersedes samples after its cursor that were taken before.
@@ -139,7 +128,7 @@ class LedgerWriter:
                 f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
                 "nothing; use mode 'steps'."
             )
-        self._append(pass_line(self.num_passes, start))
+        self._append(records.pass_line(self.num_passes, start))
         self.num_passes += 1
         self._steps, self._sum, self._unsummed = 0, Sum(), []
 
@@ -159,7 +148,7 @@ class LedgerWriter:
                 f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
                 f"{positions.shape} and {ids.shape}, and {self.num_passes} passes begun."
             )
-        line = skipped_line(step, epoch, skipped) if skipped else b""
+        line = records.skipped_line(step, epoch, skipped) if skipped else b""
         if self._is_digest:
             self._steps = step + 1
             if skipped:
@@ -170,18 +159,18 @@ class LedgerWriter:
             if len(self._unsummed) == _STEPS_PER_SUM:
                 self._update_sum()
         else:
-            self._append(line + step_line(step, epoch, positions, ids))
+            self._append(line + records.step_line(step, epoch, positions, ids))
 
     def mark(self) -> None:
         """Write the running sum in mode `digest`; call it on every rank after a step whose state is saved."""
         if self._is_digest and self._steps:
             self._update_sum()
-            self._append(sum_line(self._steps, self._sum))
+            self._append(records.sum_line(self._steps, self._sum))
 
     def end_pass(self) -> None:
         """Record that the iteration reached the end of its epoch."""
         self.mark()
-        self._append(end_line(self.num_passes - 1))
+        self._append(records.end_line(self.num_passes - 1))
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -199,7 +188,7 @@ class LedgerWriter:
         for epoch in {epoch for epoch, _, _ in self._unsummed}:
             parts = [(positions, ids) for its_epoch, positions, ids in self._unsummed if its_epoch == epoch]
             positions, ids = map(np.concatenate, zip(*parts, strict=True))
-            self._sum += sum_of(epoch, positions, ids)
+            self._sum += records.sum_of(epoch, positions, ids)
         self._unsummed = []
 
     def _append(self, line: bytes) -> None:

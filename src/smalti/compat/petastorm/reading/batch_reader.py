@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import replace
@@ -70,42 +70,6 @@ def _warn_about_repeated_reads(rows: RowReader, world: World, start: Cursor) -> 
             "row groups (`parquet_row_group_size_bytes`).",
             stacklevel=4,
         )
-
-
-def _map_ahead(
-    work: Iterator[Any], do: Callable[[Any], Any], pool: Executor | None, *, ahead: int, timeout: float
-) -> Iterator[Any]:
-    """Yield `do(piece)` for each piece of the work, in order; up to `ahead` further pieces run in the pool meanwhile.
-
-    An exception of a piece is raised in its turn. Without a pool, the work is done in the caller's thread.
-
-    Raises:
-        SmaltiError: a piece was not finished within `timeout` seconds.
-    """
-    if pool is None:
-        yield from map(do, work)
-        return
-    pending: deque[Future[Any]] = deque()
-    try:
-        while True:
-            pending.extend(pool.submit(do, piece) for piece in islice(work, ahead + 1 - len(pending)))
-            if not pending:
-                return
-            future = pending.popleft()
-            try:
-                result = future.result(timeout)
-            except FutureTimeout as error:
-                if future.done():  # a TimeoutError of the work itself
-                    raise
-                raise SmaltiError(
-                    f"the next batch was not ready after {timeout:g} s: reading or transforming it takes longer. Give "
-                    "the reader a longer `timeout`, or check for a transform or store that hangs.",
-                    timeout=timeout,
-                ) from error
-            yield result
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 _log = logging.getLogger(__name__)
@@ -356,12 +320,42 @@ class BatchReader:
                 )
 
     def _read(self) -> Iterator[tuple[Reading, int, Columns]]:
-        options = self._options
-        if options.num_threads and self._threads is None:
+        """Yield the batches in order; up to `num_ahead` further pieces of work run in threads meanwhile.
+
+        An exception of a piece is raised in its turn. Without threads, the work is done in the caller's thread.
+
+        Raises:
+            SmaltiError: a piece was not finished within the timeout.
+        """
+        work, options = self._planned(), self._options
+        if not options.num_threads:
+            for piece in work:
+                yield from self._gather(piece)
+            return
+        if self._threads is None:
             self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
-        work, ahead, timeout = self._planned(), options.num_ahead, options.timeout
-        for batches in _map_ahead(work, self._gather, self._threads, ahead=ahead, timeout=timeout):
-            yield from batches
+        pending: deque[Future[list[tuple[Reading, int, Columns]]]] = deque()
+        try:
+            while True:
+                for piece in islice(work, options.num_ahead + 1 - len(pending)):
+                    pending.append(self._threads.submit(self._gather, piece))
+                if not pending:
+                    return
+                future = pending.popleft()
+                try:
+                    batches = future.result(options.timeout)
+                except FutureTimeout as error:
+                    if future.done():  # a TimeoutError of the work itself
+                        raise
+                    raise SmaltiError(
+                        f"the next batch was not ready after {options.timeout:g} s: reading or transforming it takes "
+                        "longer. Give the reader a longer `timeout`, or check for a transform or store that hangs.",
+                        timeout=options.timeout,
+                    ) from error
+                yield from batches
+        finally:
+            for future in pending:
+                future.cancel()
 
     def _gather(self, work: tuple[Reading, list[Planned]]) -> list[tuple[Reading, int, Columns]]:
         reading, steps = work

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_number
@@ -240,15 +241,13 @@ class _ReaderContext:
     ) -> None:
         self.parquet_file_url_list, self.batch_size = list(parquet_file_url_list), batch_size
         self.petastorm_reader_kwargs = dict(petastorm_reader_kwargs)
-        self._open_reader = open_reader
+        self._open_reader = open_reader or partial(
+            make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
+        )
         self.reader: BatchReader | None = None
 
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
-        options |= {"file_wait_seconds": _FILE_WAIT_SECONDS} | self.petastorm_reader_kwargs
-        if self._open_reader is None:
-            reader = make_batch_reader(self.parquet_file_url_list, **options)
-        else:
-            reader = self._open_reader(**options)
+        reader = self._open_reader(**options | self.petastorm_reader_kwargs)
         try:
             made = make(reader)
         except BaseException:
@@ -287,11 +286,8 @@ class TorchDatasetContextManager(_ReaderContext):
         from smalti.compat.petastorm.pytorch import DataLoader
 
         make: Callable[..., Any] = self.data_loader_fn or DataLoader
-        options = {
-            "batch_size": self.batch_size or _BATCH,
-            "shuffling_queue_capacity": self.shuffling_queue_capacity,
-        }
-        self.loader = self._open(lambda reader: make(reader=reader, **options))
+        size, capacity = self.batch_size or _BATCH, self.shuffling_queue_capacity
+        self.loader = self._open(lambda reader: make(reader=reader, batch_size=size, shuffling_queue_capacity=capacity))
         return self.loader
 
 
