@@ -188,7 +188,7 @@ def _joined(spans: list[tuple[int, int]], more: list[tuple[int, int]], most: int
 
 @dataclass
 class _Epoch:
-    """What counts of one epoch."""
+    """The part of one epoch that counts."""
 
     coverage: Coverage = field(default_factory=Coverage)
     repeats: int = 0
