@@ -15,8 +15,7 @@ from typing import Any
 import dagster as dg
 
 from smalti.redaction import redact
-from smalti.sources.image_folder import ImageFolder
-from smalti.sources.paged_listing import extend_digest
+from smalti.sources.image_folder import ImageFolder, extend_digest
 from smalti.spark import is_archive
 from smalti.storage import open_store
 from smalti_dagster.declaration import Declaration
