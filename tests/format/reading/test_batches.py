@@ -168,7 +168,7 @@ def test_a_long_batch_fills_out_in_steps(tmp_path):
 def test_an_array_that_does_not_fit_is_refused(tmp_path, array):
     _, shard = write(tmp_path, MIXED, mixed_samples(5))
     with pytest.raises(SchemaError, match="`out` for column 'id': expected a writable array of int64"):
-        shard.batch(np.array([0, 1, 2]), out={"id": array})
+        batch_of([shard], np.zeros(3, np.int64), np.array([0, 1, 2]), {"id": array})
 
 
 def test_gather_returns_only_the_requested_columns(tmp_path):

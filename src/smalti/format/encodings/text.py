@@ -66,7 +66,7 @@ class _Digits(Encoding):
     accepted: ClassVar[tuple[type, ...]]
     """The types that are written, each of which `number` converts exactly."""
     expected: ClassVar[str]
-    """What the values are, for messages."""
+    """Name of the values, for messages."""
 
     def encode(self, value: Any) -> bytes:
         """Return the digits; bytes are accepted if they are the digits of such a number already."""
