@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -17,19 +18,17 @@ from smalti.catalog.table.shard_table import written_keys
 from smalti.conversion.files import check_target
 from smalti.conversion.job import (
     UPLOADS,
-    Group,
     Job,
-    JoinShards,
-    WriteGroup,
     check_classes,
     check_unchanged,
+    join_shards,
     left_out_of,
     memory_errors,
     plan_job,
 )
 from smalti.conversion.registry import Format, open_source
 from smalti.conversion.source import Source, SourceOptions
-from smalti.conversion.workers import Workers, WorkerTask
+from smalti.conversion.workers import WorkerTask, run_tasks
 from smalti.errors import StoreError
 from smalti.format.sizes import parse_byte_count
 from smalti.storage import Place, Store, open_store
@@ -162,8 +161,14 @@ def convert(  # noqa: PLR0913  these names are the documented interface
         lineage=lineage,
         metadata=metadata,
     )
-    count = _count_processes(processes)
-    reading = _source_options(options, source_storage_options, settings, part_bytes)
+    require("processes", "1 or more", processes, met=processes is None or (type(processes) is int and processes >= 1))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
+    read: tuple[str, ...] | None = None  # all columns, of which a transform may need others than are stored
+    if columns is not None and transform is None:
+        read = tuple(dict.fromkeys([*columns, *([partition_by] if partition_by else [])]))
+    size = None if part_bytes is None else parse_byte_count(part_bytes, what="`part_bytes`")
+    reading = SourceOptions(read, source_storage_options, size, dict(settings or {}))
     store = open_store(to, storage_options)
     with memory_errors(redact_address(str(getattr(source, "url", source)))[:200]):
         opened = open_source(source, format, reading)
@@ -172,35 +177,7 @@ def convert(  # noqa: PLR0913  these names are the documented interface
     left_out_of(opened).warn(opened.url)
     with memory_errors(opened.url):
         job = plan_job(opened, options, reading.settings, reading.part_bytes)
-    return _publish_job(job, store, count, on_progress)
-
-
-def _source_options(
-    options: WriteOptions,
-    storage_options: Mapping[str, Any] | None,
-    settings: Mapping[str, Any] | None,
-    part_bytes: int | str | None,
-) -> SourceOptions:
-    """Return how the source is read: only the columns that are stored, unless a transform needs others."""
-    require("settings", "a mapping", settings, met=settings is None or isinstance(settings, Mapping))
-    chosen: tuple[str, ...] | None = None
-    if options.columns is not None and options.transform is None:
-        extra = [options.partition_by] if options.partition_by else []
-        chosen = tuple(dict.fromkeys([*options.columns, *extra]))
-    size = None if part_bytes is None else parse_byte_count(part_bytes, what="`part_bytes`")
-    return SourceOptions(chosen, storage_options, size, dict(settings or {}))
-
-
-def _count_processes(asked: int | None) -> int:
-    """Return the number of processes: as asked, or one for each core that this process may use.
-
-    Raises:
-        ValueError: It is less than 1.
-    """
-    require("processes", "1 or more", asked, met=asked is None or (type(asked) is int and asked >= 1))
-    if asked is not None:
-        return asked
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return _publish_job(job, store, processes or cores, on_progress)
 
 
 def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress | None) -> Manifest:
@@ -211,121 +188,57 @@ def _publish_job(job: Job, store: Store, processes: int, on_progress: OnProgress
         return write.published
     check_append(write.parent, job.output.schema, job.output.logical)
     check_classes(write.parent, job)
-    runner = _Runner(processes, on_progress)
+    lost: list[Attempt] = []
     with begun(store, write) as watch:
         plan = WritePlan(store, write.write_id, job.options.shard_options, job.rows, job.output, UPLOADS, watch.disk)
-        answers = runner.write(plan, job.groups)
-        try:
-            check_unchanged(job)
-        except BaseException:
-            _remove_shards(store, answers)
-            _remove_attempts(plan, runner.lost)
-            raise
-        published = publish_shards(plan, write, job.options, answers, runner.join, watch)
-    _remove_attempts(plan, runner.lost)
-    return published.manifest
 
-
-class _Runner:
-    """Runs the tasks of a conversion: in processes, or in this one if a single process is asked for or needed."""
-
-    def __init__(self, processes: int, on_progress: OnProgress | None = None) -> None:
-        """Create the runner; the first tasks start processes."""
-        self._processes = processes
-        self._on_progress = on_progress
-        self.lost: list[Attempt] = []
-        """Attempts that died, and may have left shards."""
-
-    def write(self, plan: WritePlan, groups: Sequence[Group]) -> Answers:
-        """Write groups as shards, and return one answer for each, in order; blocks until all are in the store.
-
-        If one fails, the shards of the others are removed.
-
-        Raises:
-            SmaltiError: What a task raised, or its processes died.
-        """
-        tasks = [
-            WorkerTask(number, f"{plan.input.words.part} {number} ({group.name})", WriteGroup(group), group.num_bytes)
-            for number, group in enumerate(groups)
-        ]
-        answers: Answers = []
-        progress = _ProgressCount(tasks, self._on_progress)
-
-        def done(task: WorkerTask, answer: dict[str, Any]) -> None:
-            answers.append((task.attempts[-1], answer))
-            progress.add(task)
+        def join_many(plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
+            tasks = [
+                WorkerTask(place, f"joined shard {place}", partial(join_shards, (place, shards)))
+                for place, shards in rows
+            ]
+            joined: Answers = []
+            run_tasks(plan, tasks, processes, joined, lost, lambda: None)
+            return joined
 
         try:
-            self._run(plan, tasks, done, progress.show)
-        except BaseException:
-            _remove_shards(plan.store, answers)
-            raise
-        return sorted(answers, key=lambda item: item[0].task)
-
-    def join(self, plan: WritePlan, rows: list[tuple[int, str]]) -> Answers:
-        """Join small shards, each row in a task of its own."""
-        tasks = [WorkerTask(place, f"joined shard {place}", JoinShards(((place, shards),))) for place, shards in rows]
-        answers: Answers = []
-        self._run(plan, tasks, lambda task, answer: answers.append((task.attempts[-1], answer)), lambda _: None)
-        return answers
-
-    def _run(
-        self,
-        plan: WritePlan,
-        tasks: list[WorkerTask],
-        on_done: Callable[[WorkerTask, dict[str, Any]], None],
-        on_rows: Callable[[WorkerTask], None],
-    ) -> None:
-        if self._processes == 1 or len(tasks) <= 1:
-            for task in tasks:
-                on_done(task, _run_here(plan, task, on_rows))
-            return
-        workers = Workers(plan, min(self._processes, len(tasks)))
-        try:
-            with workers:
-                workers.run(tasks, on_done, on_rows)
-        except BaseException:
-            _remove_attempts(plan, [*self.lost, *workers.lost])
-            raise
-        self.lost += workers.lost
+            answers = _write_groups(plan, job, processes, on_progress, lost)
+            return publish_shards(plan, write, job.options, answers, join_many, watch).manifest
+        finally:
+            _remove_attempts(plan, lost)
 
 
-def _run_here(plan: WritePlan, task: WorkerTask, on_rows: Callable[[WorkerTask], None]) -> dict[str, Any]:
-    def report(rows: int) -> None:
-        task.rows = rows
-        on_rows(task)
+def _write_groups(
+    plan: WritePlan, job: Job, processes: int, on_progress: OnProgress | None, lost: list[Attempt]
+) -> Answers:
+    """Write the groups of a job as shards, and return one answer for each, in order, when all are in the store.
 
-    attempt = Attempt.new(task.number)
-    task.attempts.append(attempt)
-    return task.work(plan, attempt, report)
+    If one fails, the shards of the others are removed; `lost` receives the attempts that may have left some.
 
+    Raises:
+        SmaltiError: What a task raised, or its processes died; or the source changed meanwhile.
+    """
+    tasks = [
+        WorkerTask(number, f"{plan.input.words.part} {number} ({group.name})", group, group.num_bytes)
+        for number, group in enumerate(job.groups)
+    ]
+    total = sum(task.num_bytes for task in tasks)
+    answers: Answers = []
 
-class _ProgressCount:
-    """Counts what tasks have read, and calls the caller's function."""
+    def show() -> None:
+        if on_progress is not None:
+            rows = sum(task.rows for task in tasks)
+            num_bytes = sum(tasks[attempt.task].num_bytes for attempt, _ in answers)
+            on_progress(ConversionProgress(len(answers), len(tasks), rows, num_bytes, total))
 
-    def __init__(self, tasks: Sequence[WorkerTask], on_progress: OnProgress | None) -> None:
-        self._tasks = tasks
-        self._on_progress = on_progress
-        self._done = self._num_bytes = 0
-        self._total = sum(task.num_bytes for task in tasks)
-
-    def add(self, task: WorkerTask) -> None:
-        """Count a task that is done."""
-        self._done += 1
-        self._num_bytes += task.num_bytes
-        self.show(task)
-
-    def show(self, task: WorkerTask) -> None:  # noqa: ARG002  one signature for all calls
-        """Report the state."""
-        if self._on_progress is not None:
-            rows = sum(task.rows for task in self._tasks)
-            self._on_progress(ConversionProgress(self._done, len(self._tasks), rows, self._num_bytes, self._total))
-
-
-def _remove_shards(store: Store, answers: Answers) -> None:
-    """Delete the shards that these answers name. Best effort."""
-    parts = collect_parts(answers)
-    delete_all(store, [name for part in parts for name in written_keys(part.shards())])
+    try:
+        run_tasks(plan, tasks, processes, answers, lost, show)
+        check_unchanged(job)
+    except BaseException:
+        written = [name for part in collect_parts(answers) for name in written_keys(part.shards())]
+        delete_all(plan.store, written)  # best effort
+        raise
+    return sorted(answers, key=lambda item: item[0].task)
 
 
 def _remove_attempts(plan: WritePlan, attempts: Sequence[Attempt]) -> None:

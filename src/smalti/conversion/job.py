@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from smalti.catalog.header import Header
 from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourcePart, as_json, changed
+from smalti.conversion.workers import Report
 from smalti.errors import SchemaError, SmaltiError
 from smalti.sources.listing import LeftOut
 from smalti.writer.tables.attempts import Attempt
@@ -40,52 +41,6 @@ UPLOADS = UploadOptions(max_workers=2, hash_rows=True)
 """Two shards are sealed and uploaded beside the one that is filled: the memory of a process is bounded by three."""
 
 _SHOWN_CLASSES = 10
-Report = Callable[[int], None]
-"""Receives the number of rows that a task has read so far."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Neighbouring parts of a source, which one task writes."""
-
-    parts: tuple[SourcePart, ...]
-
-    @property
-    def name(self) -> str:
-        """Name for messages."""
-        first, last = self.parts[0].name, self.parts[-1].name
-        return first if len(self.parts) == 1 else f"{first} to {last}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Stored bytes of all parts."""
-        return sum(part.num_bytes for part in self.parts)
-
-    def rows(self, names: Sequence[str], report: Report, *, with_origins: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all parts with these columns, in Arrow's plain types.
-
-        With `with_origins`, rows from parts that know the file of each have a last column `ORIGIN` with its name.
-        """
-        count = 0
-        for part in self.parts:
-            origin = getattr(part, "origin", None) if with_origins else None
-            place = 0
-            for batch in part.batches():
-                plain = _plain(batch.select(list(names)), part.name)
-                if origin is not None:
-                    paths = [origin(row) for row in range(place, place + batch.num_rows)]
-                    plain = plain.append_column(ORIGIN, pa.array(paths, pa.string()))
-                yield plain
-                place += batch.num_rows
-                count += batch.num_rows
-                report(count)
-
-
-def _plain(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    try:
-        return plain_batch(batch)
-    except SchemaError as error:
-        raise SchemaError(f"{where}: {error.message}", **error.facts) from error
 
 
 @contextlib.contextmanager
@@ -113,10 +68,21 @@ def memory_errors(where: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class WriteGroup:
-    """A task: write the rows of a group as shards."""
+class Group:
+    """Neighbouring parts of a source; called, the task that writes their rows as shards."""
 
-    group: Group
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        first, last = self.parts[0].name, self.parts[-1].name
+        return first if len(self.parts) == 1 else f"{first} to {last}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Stored bytes of all parts."""
+        return sum(part.num_bytes for part in self.parts)
 
     def __call__(self, plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:
         """Write the shards, and return the answer of the task.
@@ -124,25 +90,41 @@ class WriteGroup:
         Raises:
             SmaltiError: The group cannot be read, or a value cannot be stored; the message names the group.
         """
-        rows = self.group.rows(plan.input.names, report, with_origins=plan.input.transform is None)
+        rows = self.rows(plan.input.names, report, with_origins=plan.input.transform is None)
         where = plan.input.where(attempt)
         try:
-            with memory_errors(f"{where} ({self.group.name})"):
+            with memory_errors(f"{where} ({self.name})"):
                 return write_shards(plan, rows, attempt)
         except SchemaError as error:
             rest = error.message.removeprefix(where)
-            raise SchemaError(f"{where} ({self.group.name}){rest}", **error.facts) from error
+            raise SchemaError(f"{where} ({self.name}){rest}", **error.facts) from error
+
+    def rows(self, names: Sequence[str], report: Report, *, with_origins: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts with these columns, in Arrow's plain types.
+
+        With `with_origins`, rows from parts that know the file of each have a last column `ORIGIN` with its name.
+        """
+        count = 0
+        for part in self.parts:
+            origin = getattr(part, "origin", None) if with_origins else None
+            place = 0
+            for batch in part.batches():
+                try:
+                    plain = plain_batch(batch.select(list(names)))
+                except SchemaError as error:
+                    raise SchemaError(f"{part.name}: {error.message}", **error.facts) from error
+                if origin is not None:
+                    paths = [origin(row) for row in range(place, place + batch.num_rows)]
+                    plain = plain.append_column(ORIGIN, pa.array(paths, pa.string()))
+                yield plain
+                place += batch.num_rows
+                count += batch.num_rows
+                report(count)
 
 
-@dataclass(frozen=True)
-class JoinShards:
-    """A task: join small shards of neighbouring groups."""
-
-    rows: tuple[tuple[int, str], ...]
-
-    def __call__(self, plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG002
-        """Write the joined shards, and return the answer of the task."""
-        return join_rows(plan, self.rows, attempt)
+def join_shards(row: tuple[int, str], plan: WritePlan, attempt: Attempt, report: Report) -> dict[str, Any]:  # noqa: ARG001
+    """Join small shards of neighbouring groups, which is a task, and return its answer."""
+    return join_rows(plan, (row,), attempt)
 
 
 @dataclass(frozen=True)
@@ -155,17 +137,11 @@ class Job:
     groups: tuple[Group, ...]
     options: WriteOptions
     facts: Mapping[str, Any]
-    """Facts about the source, for the manifest (JSON)."""
+    """Facts about the source (JSON)."""
     is_exact: bool
     """True if `facts` identify the rows."""
-    left_out: LeftOut
-
-    @property
-    def lineage(self) -> dict[str, Any]:
-        """The facts, with the files of the source that are not read."""
-        if not self.left_out.counts:
-            return dict(self.facts)
-        return {**self.facts, "sources": [{**self.facts["sources"][0], "left_out": self.left_out.to_dict()}]}
+    lineage: Mapping[str, Any]
+    """The facts, with the files of the source that are not read, for the manifest."""
 
 
 def plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any], part_bytes: int | None) -> Job:
@@ -187,8 +163,11 @@ def plan_job(source: Source, options: WriteOptions, settings: Mapping[str, Any],
         output = _learned(rows, output, groups)
     identity = source.identity()
     known = identity if isinstance(identity, Mapping) else {} if identity is None else {"identity": identity}
-    facts = {"sources": [{"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}]}
-    return Job(source, rows, output, groups, options, facts, identity is not None, left_out_of(source))
+    facts = {"url": source.url, **known, **({"settings": as_json(settings)} if settings else {})}
+    left_out = left_out_of(source)
+    recorded = {**facts, "left_out": left_out.to_dict()} if left_out.counts else facts
+    exact = identity is not None
+    return Job(source, rows, output, groups, options, {"sources": [facts]}, exact, {"sources": [recorded]})
 
 
 def _classes(schema: pa.Schema, options: WriteOptions) -> Mapping[str, Any]:
