@@ -6,7 +6,6 @@ that are columns (`smalti.conversion.sources.parquet_files`), where files are (`
 """
 
 import hashlib
-import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,7 @@ from smalti.errors import ChecksumMismatch, FormatError, SchemaError, SmaltiErro
 from smalti.storage import ObjectInfo
 from smalti.writer.tables.columns import repeated
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+_INTEGER = r"-?(0|[1-9][0-9]{0,17})"
 _FOOTER_THREADS = 32
 _POLL_SECONDS = 0.1
 UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -103,12 +102,6 @@ def data_files(source: FileSource) -> dict[str, ObjectInfo | None]:
             where=source.url,
         )
     return {key: info for key, info in infos.items() if not is_hidden(key)}
-
-
-def _whole(text: str) -> int:
-    if not _INTEGER.fullmatch(text):
-        raise ValueError(text)
-    return int(text)
 
 
 @dataclass(frozen=True)
@@ -205,7 +198,8 @@ def open_set(place: ListedSource, *, wait_seconds: float = 0.0) -> ParquetSet:
     with ThreadPoolExecutor(min(_FOOTER_THREADS, len(keys)), "smalti-footers") as pool:
         footers = list(pool.map(footer_of, keys))
     partitions = {
-        name: first_type(texts, ((_whole, pa.int64()),)) for name, texts in partition_texts(keys, source.locate).items()
+        name: first_type(texts, ((_INTEGER, int, pa.int64()),))
+        for name, texts in partition_texts(keys, source.locate).items()
     }
     return ParquetSet(source, footers, _schema(source, footers, partitions), partitions)
 
