@@ -11,7 +11,7 @@ from smalti.cli.output import Column, byte_count, progress, show, write, write_t
 from smalti.cli.registration import CHANGE, command
 
 if TYPE_CHECKING:
-    from smalti.exchange import CopiedVersion, CopyOptions, CopyReport
+    from smalti.exchange import CopyOptions, CopyReport
     from smalti.storage import Store
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="URL or folder to copy from.", show_default=False)]
@@ -31,10 +31,10 @@ class BothStores(StoreOptions):
 
     def open_both(self, source: str, target: str) -> "tuple[Store, Store]":
         """Return both stores, opened with the settings of each."""
-        return self._with(self.from_option).open(source), self._with(self.to_option).open(target)
-
-    def _with(self, own: list[str] | None) -> "BothStores":
-        return replace(self, storage_option=[*(self.storage_option or ()), *(own or ())])
+        shared = self.storage_option or []
+        one = replace(self, storage_option=[*shared, *(self.from_option or ())])
+        other = replace(self, storage_option=[*shared, *(self.to_option or ())])
+        return one.open(source), other.open(target)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,15 @@ def _write_report(report: "CopyReport", output: Output) -> ExitCode:
 
 def _write_copied(report: "CopyReport") -> None:
     columns = [Column(title, is_number=True) for title in ("source", "target", "samples")]
+    did = "to copy" if report.dry_run else "copied"
     rows = [
-        (each.source, "-" if each.target is None else each.target, each.rows, each.digest[:12], _state(report, each))
+        (
+            each.source,
+            "-" if each.target is None else each.target,
+            each.rows,
+            each.digest[:12],
+            "there" if each.was_present else f"{did}, expired" if each.is_placeholder else did,
+        )
         for each in report.versions
     ]
     write_table([*columns, "digest", "state"], rows)
@@ -157,10 +164,3 @@ def _write_copied(report: "CopyReport") -> None:
             "`smalti delete` with --purge and the same condition at the target, or `smalti vacuum`"
         )
     write(f"{report.summary()} ({byte_count(report.num_bytes)})" if report.num_bytes else report.summary())
-
-
-def _state(report: "CopyReport", each: "CopiedVersion") -> str:
-    if each.was_present:
-        return "there"
-    did = "to copy" if report.dry_run else "copied"
-    return f"{did}, expired" if each.is_placeholder else did

@@ -88,29 +88,21 @@ def _write_findings(found: "Diagnosis") -> None:
 
 def _write_finding(finding: "Finding", width: int) -> None:
     """Write the state, the check and the fact, and below it what to do; wrapped on a terminal."""
-    state = finding.state.value
+    state = f"{finding.state.value:9}"
     indent = " " * (9 + width + 2)
-    texts = [finding.found] + ([f"to do: {finding.to_do}"] if finding.to_do else [])
-    lines: list[str] = []
-    for text in texts:
-        lines += _wrapped(text, len(indent))
-    write(f"{_painted(state, 9)}{finding.check:{width}}  {lines[0]}")
+    lines = [finding.found] + ([f"to do: {finding.to_do}"] if finding.to_do else [])
+    if sys.stdout.isatty():
+        room = max(30, shutil.get_terminal_size().columns - len(indent))
+        lines = [
+            line
+            for text in lines
+            for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        ]
+        if "NO_COLOR" not in os.environ:
+            state = typer.style(state, fg=_COLOURS[finding.state.value], bold=finding.state.value == "fault")
+    write(f"{state}{finding.check:{width}}  {lines[0]}")
     for line in lines[1:]:
         write(f"{indent}{line}")
-
-
-def _wrapped(text: str, indent: int) -> list[str]:
-    if not sys.stdout.isatty():
-        return [text]
-    room = max(30, shutil.get_terminal_size().columns - indent)
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def _painted(state: str, width: int) -> str:
-    padded = f"{state:{width}}"
-    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
-        return padded
-    return typer.style(padded, fg=_COLOURS[state], bold=state == "fault")
 
 
 @command(
