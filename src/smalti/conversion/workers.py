@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
@@ -270,16 +269,12 @@ def _dumped(plan: WritePlan) -> bytes:
 def main(descriptor: int, parent: int) -> None:
     """Run the tasks that arrive on a connection until it is closed. Blocks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and decides
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     end_with_parent(parent)
     pa.set_cpu_count(1)  # the other cores have processes of their own
     with Connection(descriptor) as connection, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         _serve(connection)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to remove
-
-
-def _end(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  the interface of signals
-    sys.exit(128 + number)
 
 
 def _serve(connection: Connection) -> None:
@@ -320,10 +315,8 @@ def _message_of(connection: Connection) -> tuple[Any, SmaltiError | None]:
 
 def _portable(error: Exception) -> Exception:
     """Return the error, or its text if the parent might not be able to load it."""
-    if not isinstance(error, SmaltiError) and type(error).__module__ != "builtins":
-        return SmaltiError(f"{type(error).__name__}: {error}")
-    try:
-        pickle.dumps(error)
-    except Exception:  # noqa: BLE001  anything can go wrong in pickling what an error carries
-        return SmaltiError(f"{type(error).__name__}: {error}")
-    return error
+    if isinstance(error, SmaltiError) or type(error).__module__ == "builtins":
+        with contextlib.suppress(Exception):  # anything can go wrong in pickling what an error carries
+            pickle.dumps(error)
+            return error
+    return SmaltiError(f"{type(error).__name__}: {error}")

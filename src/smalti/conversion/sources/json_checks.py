@@ -69,7 +69,8 @@ def check_lines(block: Block) -> None:
                     f"values are nested more than {MAX_DEPTH} levels deep. Store the deep value as text that has JSON",
                     offset,
                 )
-    if _has_long_line(data):
+    step = 2 * MAX_COLUMNS  # a line with more keys, of at least four bytes each, is longer
+    if any(data.find(b"\n", begin, begin + step) < 0 for begin in range(0, len(data) - step, step)):
         _refuse_many_keys(block)
 
 
@@ -142,12 +143,6 @@ def _is_deep(line: bytes) -> bool:
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")  # removes the innermost level
     return b"[" in brackets
-
-
-def _has_long_line(data: bytes) -> bool:
-    """Return whether a line may have more than `MAX_COLUMNS` keys, of at least four bytes each."""
-    step = 2 * MAX_COLUMNS
-    return any(data.find(b"\n", begin, begin + step) < 0 for begin in range(0, len(data) - step, step))
 
 
 def _refuse_many_keys(block: Block) -> None:

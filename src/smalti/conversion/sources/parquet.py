@@ -300,18 +300,16 @@ class ParquetPart:
         if field.name in self.values:
             return pa.repeat(pa.scalar(self.values[field.name], field.type), batch.num_rows)
         place = batch.schema.get_field_index(field.name)
-        array = pa.nulls(batch.num_rows, field.type) if place < 0 else self._cast(batch.column(place), field)
-        return self.files_in[field.name].array(array, self.where) if field.name in self.files_in else array
-
-    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        array = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
         try:
-            return cast_array(plain_array(array), field.type)
+            cast = cast_array(plain_array(array), field.type)
         except pa.ArrowException as error:
             raise SchemaError(
                 f"{self.name}: column {field.name!r} is {array.type} in this file and {field.type} in others, and a "
                 f"value does not fit: {error}",
                 column=field.name,
             ) from error
+        return self.files_in[field.name].array(cast, self.where) if field.name in self.files_in else cast
 
 
 _WHOLE = r"[+-]?[0-9]{1,19}"

@@ -42,6 +42,7 @@ _PLAIN = dict.fromkeys(("cls", "cls2", "index", "inx", "id", "count"), (pa.int64
 )
 """By the last part of an ending: type and form."""
 Contents = Sequence[bytes | None]
+_UNFIT = (ValueError, ArithmeticError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ class MemberType:
         is_number = self.form == "json" and pt.is_duration(self.field.type)
         written = pa.string() if self.form == "text" else pa.int64() if is_number else self.field.type
         return pa.array(values, written).cast(self.field.type)
+
+    def holds(self, content: bytes | None) -> bool:
+        """Return whether a content is such a value."""
+        try:
+            self.array([content])
+        except _UNFIT:
+            return False
+        return True
 
 
 def member_type(ending: str, content: bytes) -> MemberType:
@@ -318,8 +327,8 @@ class TarPart(PartOfFile):
         for each, contents in zip(self.types, zip(*rows, strict=True), strict=True):
             try:
                 arrays.append(each.array(contents))
-            except (ValueError, ArithmeticError, pa.ArrowException) as error:  # noqa: PERF203 -- one for each column
-                place = _first_bad(each, contents)
+            except _UNFIT as error:  # noqa: PERF203 -- one for each column
+                place = next((row for row, content in enumerate(contents) if not each.holds(content)), 0)
                 raise SchemaError(
                     f"{self.file.url}, sample {keys[place]!r:.200}: the member .{each.ending} is not of type "
                     f"{each.field.type}: {str(error)[:200]}",
@@ -339,15 +348,6 @@ class TarPart(PartOfFile):
                 "file: write the files again",
                 key=last,
             )
-
-
-def _first_bad(each: MemberType, contents: Sequence[bytes | None]) -> int:
-    for place, content in enumerate(contents):
-        try:
-            each.array([content])
-        except (ValueError, ArithmeticError, pa.ArrowException):  # noqa: PERF203 -- after a failure
-            return place
-    return 0
 
 
 def samples_of(file: StoredFile) -> Iterator[tuple[str, Sample]]:
