@@ -287,8 +287,7 @@ def _list(store: Store, pattern: Pattern) -> tuple[tuple[ObjectInfo, ...], LeftO
             return (store.info(pattern.text),), LeftOut()
         except StoreNotFound:
             return (), LeftOut()
-    found = list_source(store, _is_hidden_name, pattern.predicate() if pattern else None)
-    return found.objects, found.left_out
+    return list_source(store, _is_hidden_name, pattern.predicate() if pattern else None)
 
 
 def is_hidden(key: str) -> bool:

@@ -14,8 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.sources.image_folder import ImageFolder
-from smalti.sources.paged_listing import extend_digest
+from smalti.sources.image_folder import ImageFolder, extend_digest
 from smalti.spark import is_archive
 from smalti.storage import open_store
 from smalti.storage.redact import redact

@@ -33,7 +33,7 @@ from typing import Any
 
 from smalti import ledger
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
-from smalti.ledger.segments import segment_name
+from smalti.ledger.records import segment_name
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage import LocalStore, Store, open_store
 from smalti.storage.local_files import local_files
