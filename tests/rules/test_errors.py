@@ -88,7 +88,6 @@ CAUGHT = {
     "conversion/sources/huggingface.py": "the end of a file, which becomes a FormatError",
     "conversion/sources/json_checks.py": "defects of a line, which become a FormatError",
     "conversion/sources/litdata_items.py": "defects of a value, which become a FormatError",
-    "conversion/sources/parquet.py": "parts of a folder's name that are no value",
     "conversion/sources/parquet_files.py": "the end of a child process, which becomes a FormatError",
     "conversion/sources/webdataset.py": "defects of a value, which become a FormatError",
     "diagnosis/reading_speed.py": "a key of a mapping",
