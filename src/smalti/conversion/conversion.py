@@ -27,9 +27,9 @@ from smalti.conversion.source import CLASS_NAMES, ENCODING, Source, SourceOption
 from smalti.conversion.workers import Report, WorkerTask, run_tasks
 from smalti.errors import SchemaError, SmaltiError, StoreError
 from smalti.format.sizes import parse_byte_count
+from smalti.redaction import redact_address
 from smalti.sources.listing import LeftOut
 from smalti.storage import Place, Store, open_store
-from smalti.storage.redact import redact_address
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import collect_parts, delete_all, join_rows
 from smalti.writer.tables.plain import plain_batch

@@ -19,8 +19,8 @@ from smalti.diagnosis.findings import Check, Diagnosis, Finding, State, run_chec
 from smalti.diagnosis.machine import IMPORT_SECONDS, byte_text, check_gpu, check_java, check_machine, check_packages
 from smalti.diagnosis.store_access import PlaceFacts, check_place, is_read_in_place, set_bytes
 from smalti.errors import SmaltiError
+from smalti.redaction import redact_address
 from smalti.storage import Place
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import Deadline
 
 LOW_BYTES, MIN_BYTES = 4 << 30, 64 << 20

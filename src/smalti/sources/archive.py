@@ -30,17 +30,11 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.redaction import address_secrets, has_login, redact, redact_address, unsigned_address
 from smalti.regular_files import open_regular
 from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.storage import Store, open_store
-from smalti.storage.redact import (
-    address_secrets,
-    has_login,
-    raise_clean,
-    redact,
-    redact_address,
-    unsigned_address,
-)
+from smalti.storage.redact import raise_clean
 from smalti.storage.retry import TransferDeadline
 
 _NOT_ENCODED = "!#$%&'()*+,/:;=?@[]~"  # characters of an address; "%" because it may be encoded already

@@ -16,12 +16,11 @@ from operator import itemgetter
 from typing import Any
 
 from smalti.errors import SmaltiError, SourceWarning, StoreNotFound
-from smalti.redaction import hide_options
+from smalti.redaction import hide_options, redact, redact_address
 from smalti.regular_files import printable
 from smalti.sources.archive import is_archive
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Store, open_store
-from smalti.storage.redact import redact, redact_address
 from smalti.storage.store import ListingPage
 
 _OF_SYSTEMS = frozenset({

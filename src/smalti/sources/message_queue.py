@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from smalti.errors import ArgumentError, StoreError
+from smalti.redaction import redact
 from smalti.storage.backends.aws_login import with_shared_models
-from smalti.storage.redact import detect_secrets, raise_clean, redact
+from smalti.storage.redact import detect_secrets, raise_clean
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import load_extra
 

@@ -10,10 +10,10 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from smalti.errors import SmaltiError
+from smalti.redaction import redact
 from smalti.sources.listing import list_source
 from smalti.spark import ImageFile, ImageFolder
 from smalti.storage import open_store
-from smalti.storage.redact import redact
 
 _MAX_NAMED = 5
 

@@ -37,10 +37,10 @@ from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
 from smalti.order.mixture import StreamWeight
 from smalti.process import PerProcess
+from smalti.redaction import redact_address
 from smalti.regular_files import read_regular
 from smalti.storage import LocalStore, Store
 from smalti.storage.opening import check_address
-from smalti.storage.redact import redact_address
 from smalti.storage.store import ObjectInfo, check_key, join_key, temporary_name
 from smalti.stream import ShardSet
 from smalti.stream import Stream as EngineStream

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlparse, urlsplit
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.errors import GCSAuthError
 from smalti.errors import MissingDependency, StoreAuthError
+from smalti.redaction import redact_address
 from smalti.storage import Store, open_store
 from smalti.storage.errors import FaultKind, classify
-from smalti.storage.redact import redact_address
 from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
 
 __all__ = [

@@ -21,8 +21,8 @@ from smalti.compat.streaming.base.storage.download import (
 )
 from smalti.compat.streaming.errors import ReadOnlyStoreError
 from smalti.errors import MissingDependency, StoreAuthError, StoreNotFound
+from smalti.redaction import redact_address
 from smalti.storage import FsspecStore, LocalStore, Store, open_store
-from smalti.storage.redact import redact_address
 from smalti.storage.store import join_key
 from smalti.writer.progress import ProgressLine
 
