@@ -53,7 +53,7 @@ SET_OPTIONS: Mapping[str, Parse] = {
 STREAM_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "compact_every": int}
 WRITE_OPTIONS: Mapping[str, Parse] = {**SET_OPTIONS, "if_exists": str, "lineage": mapping, "write_id": str}
 _BEFORE = "change the rows before they are written, or call `smalti.spark.dataframe_to_mds`, which has it"
-_ELSEWHERE = {
+ELSEWHERE = {
     "mode": 'use `.mode("append")` or `.mode("overwrite")`; `.option("if_exists", "error")` refuses a place with a set',
     "out": "name the place in `save(url)` or `start(url)`",
     "progress": "Spark's own progress bar and UI show the tasks",
@@ -63,7 +63,7 @@ _ELSEWHERE = {
     "transform": _BEFORE,
 }
 _ELSEWHERE_OF_STREAMS = {
-    **_ELSEWHERE,
+    **ELSEWHERE,
     "if_exists": "a stream appends",
     "lineage": "versions say which query and which micro-batch they are of",
     "write_id": "each micro-batch has one of its own",
@@ -206,7 +206,7 @@ class ShardSetWriter(DataSourceArrowWriter):  # type: ignore[misc]  # PySpark is
             ArgumentError: An option is unknown, or has an unusable value.
             StoreError: The store cannot be written to.
         """
-        values = parse_options(given, WRITE_OPTIONS, _ELSEWHERE)
+        values = parse_options(given, WRITE_OPTIONS, ELSEWHERE)
         guard = values.pop("if_exists", None)
         if guard is not None and (guard != "error" or overwrite):
             raise ArgumentError(
