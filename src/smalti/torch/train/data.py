@@ -205,14 +205,14 @@ class EvaluationLoader(StreamingDataLoader):
     def __len__(self) -> int:
         """Return the number of this rank's batches."""
         view = self._view
-        return _own_steps(view.division(Pass(view.cursor_at_start(), view.world)))
+        return _own_steps(view.reading(Pass(view.cursor_at_start(), view.world)).division)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, as that of its base
         """Iterate over one epoch."""
         steps: int | None = None
         for number, batch in enumerate(super().__iter__()):
             if steps is None and self._pass is not None:  # that of this iteration, which has begun now
-                steps = _own_steps(self._view.division(self._pass))
+                steps = _own_steps(self._view.reading(self._pass).division)
             if number < (steps or 0):
                 yield batch
 
