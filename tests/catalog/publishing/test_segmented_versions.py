@@ -27,8 +27,7 @@ from smalti.catalog.publishing import replace_content
 from smalti.catalog.retention.retire import retire
 from smalti.catalog.table import segments as tables
 from smalti.catalog.table.segment_list import SegmentList
-from smalti.catalog.table.segments import segments_in
-from smalti.catalog.table.shard_table import digest_of
+from smalti.catalog.table.shard_table import digest_of, segments_in
 from smalti.catalog.tags import tag
 from smalti.errors import CatalogError, FormatError, IndexFileError, VersionNotFound
 from smalti.exchange import copy_version
