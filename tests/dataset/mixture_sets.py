@@ -39,7 +39,7 @@ def take(dataset, steps=None):
         if len(batches) == steps:
             break
         batches.append(dataset._smalti.read(step, ids, BatchForm.COLUMNS)["_sample_id"].tolist())
-    return batches, json.loads(json.dumps(dataset._smalti.cursor_after(this_pass, len(batches)).to_state()))
+    return batches, json.loads(json.dumps(dataset._smalti.reading(this_pass).cursor_after(len(batches)).to_state()))
 
 
 def by_stream(ids):

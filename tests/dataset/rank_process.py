@@ -41,11 +41,11 @@ def run_rank(task: RankTask) -> None:
         records.append([batch["_position"].tolist(), batch["id"].tolist()])
         taken += 1
         if taken == task.steps:
-            save(task.folder, rank, records, dataset._smalti.cursor_after(this_pass, taken).to_state())
+            save(task.folder, rank, records, dataset._smalti.reading(this_pass).cursor_after(taken).to_state())
         if task.steps is not None and taken == task.steps + 2:
             os.kill(os.getpid(), signal.SIGKILL)
     if task.steps is None or taken < task.steps:
-        save(task.folder, rank, records, dataset._smalti.cursor_after(this_pass, taken).to_state())
+        save(task.folder, rank, records, dataset._smalti.reading(this_pass).cursor_after(taken).to_state())
 
 
 def save(folder: Path, rank: str, records: list[Any], state: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_killed_processes_of_a_mixture_read_the_same_as_one_reader(processes, ro
             (folder / "state.json").write_text(json.dumps(state))
             alone.load_state_dict(state)
         place = 0 if state is None else state["sample_in_epoch"]
-        plan = alone._smalti.plan(alone._smalti.begin_pass())
+        plan = alone._smalti.reading(alone._smalti.begin_pass()).plan
         expected[place:] = plan.sample_ids(place, SIZE).tolist()
         workers = rng.choice([{}, {"num_workers": 1}, {"num_workers": 2, "worker_kind": "process"}])
         saved = launch(

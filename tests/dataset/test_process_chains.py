@@ -73,5 +73,5 @@ def test_a_run_of_killed_processes_counts_every_sample_once(processes, root, tmp
     assert segments <= 3
     assert sorted(consumed.values()) == list(range(COUNT))
     alone = StreamingDataset(remote=root, batch_size=1, **grouped(**order))
-    plan = alone._smalti.plan(alone._smalti.begin_pass())
+    plan = alone._smalti.reading(alone._smalti.begin_pass()).plan
     assert consumed == {place: int(plan.sample_ids(place, place + 1)[0]) for place in consumed}

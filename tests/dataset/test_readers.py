@@ -52,7 +52,7 @@ def test_ranks_that_replicate_each_other_read_the_same_and_the_order_stays(root)
 def test_replicas_are_counted_once_in_the_state(root):
     dataset = ranks_of(root, 2, 4, replication=2, batch_size=4)[5]
     this_pass = dataset._smalti.begin_pass()
-    assert dataset._smalti.cursor_after(this_pass, 3).samples == 3 * 4 * 4
+    assert dataset._smalti.reading(this_pass).cursor_after(3).samples == 3 * 4 * 4
 
 
 def test_a_replication_that_does_not_divide_the_ranks_says_so(root):

@@ -286,7 +286,7 @@ def test_every_planned_sample_is_read_or_replaced_once_over_all_ranks_and_resume
                 dataset.load_state_dict(state)
             this_pass = dataset._smalti.begin_pass()
             dataset.load_state_dict(this_pass.start.to_state())
-            plan, rows = dataset._smalti.plan(this_pass), []
+            plan, rows = dataset._smalti.reading(this_pass).plan, []
             for step, (planned, batch_rows) in enumerate(
                 zip(dataset._smalti.planned(this_pass), marks(dataset.batches()), strict=True)
             ):
@@ -304,7 +304,7 @@ def test_every_planned_sample_is_read_or_replaced_once_over_all_ranks_and_resume
                         assert (marked >= 0) == (planned_id not in bad)
                         assert marked < 0 or sample == planned_id
             steps.add(len(rows))
-            later = dataset._smalti.cursor_after(this_pass, len(rows)).to_state()
+            later = dataset._smalti.reading(this_pass).cursor_after(len(rows)).to_state()
         assert len(steps) == 1
         state = later
         if state["epoch"] > 0:

@@ -30,7 +30,7 @@ def main(root: str, saved: str, steps: str, out: str) -> None:
     this_pass = dataset._smalti.begin_pass()
     taken = [dataset._smalti.read(step, ids, BatchForm.COLUMNS)["id"].tolist()
              for step, ids in islice(dataset._smalti.planned(this_pass), int(steps) or None)]  # fmt: skip
-    Path(saved).write_text(json.dumps(dataset._smalti.cursor_after(this_pass, len(taken)).to_state()))
+    Path(saved).write_text(json.dumps(dataset._smalti.reading(this_pass).cursor_after(len(taken)).to_state()))
     orders = {
         name: shuffled_ids(name, [5, 7, 4, 6], canonical_nodes=2, seed=9176, epoch=0, block_size=8).tolist()
         for name in ORDERS

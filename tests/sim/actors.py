@@ -200,7 +200,7 @@ def shard_of(key: str, *, samples: int = 1, split: str = "", schema: Schema = SC
 
 
 def upload(store: SimStore, key: str) -> None:
-    """Upload as `UploadQueue` does: at most twice, with a check of the size."""
+    """Upload as `ShardUploader` does: at most twice, with a check of the size."""
     with suppress(StoreError):
         store.put(key, BODY)
         if store.size(key) == len(BODY):

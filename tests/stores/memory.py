@@ -236,7 +236,7 @@ class MemoryStore(Store):
 
     def child(self, prefix: str) -> "MemoryStore":
         """Return a view of a folder, with the same objects, faults and log."""
-        other = object.__new__(MemoryStore)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._prefix = join_key(self._prefix, folder_of(prefix))
         other.url = f"{self.url}/{prefix}"

@@ -27,7 +27,6 @@ from smalti.dataset.order import (
     RunOrder,
     Sizes,
     check_next_epoch,
-    cursor_after,
     with_batch_sizes,
 )
 from smalti.dataset.resume import (
@@ -40,9 +39,9 @@ from smalti.dataset.resume import (
     open_saved_versions,
     saved_cursor,
 )
-from smalti.dataset.skipping import Replacement, SkipCount, SkipPolicy, is_of_sample, read_each, replaced
+from smalti.dataset.skipping import Replacement, SkipCount, is_of_sample, read_each, replaced
 from smalti.errors import ArgumentError, SampleIndexError, SchemaError, SmaltiError
-from smalti.order import Division, GlobalOrder, StepBatch
+from smalti.order import StepBatch
 from smalti.stream import OpenStreams, ShardSet, Stream, StreamOptions, open_streams
 from smalti.world import World, detect_world
 
@@ -83,8 +82,9 @@ class EpochReader:
     """The constructor's argument; called with each sample, or with each batch if it has an attribute `on_batches`, and
     then with `epoch` and `sample_ids` too, if it has one `takes_epoch`."""
     include_ids: bool = False
-    skip_policy: SkipPolicy | None = None
-    """The number of samples that cannot be read and may be skipped; None to raise the error of the first."""
+    max_skipped: float | None = None
+    """The number of samples that cannot be read and may be skipped in an iteration, or below 1 their share of those
+    that the rank reads; None to raise the error of the first."""
     cache_limit: int | None = None
     chosen_world: World | None = None
     tracker: RunTracker = field(default_factory=RunTracker)
@@ -232,10 +232,6 @@ class EpochReader:
             self.history.begin(Reading(this_pass, sizes, size, self.order), self.stream)
         return this_pass
 
-    def cursor_after(self, this_pass: Pass, steps: int) -> Cursor:
-        """Return the cursor after this many steps of a pass."""
-        return cursor_after(this_pass.start, self.division(this_pass), steps)
-
     @property
     def sizes(self) -> Sizes:
         """The samples of each shard, by stream."""
@@ -268,7 +264,7 @@ class EpochReader:
 
     def reader_of(self, this_pass: Pass, form: Form) -> Callable[[StepBatch, NDArray[np.int64]], Any]:
         """Return a function that reads the batches of a pass, and counts the samples that it skips, if it may."""
-        if self.skip_policy is None:
+        if self.max_skipped is None:
             return lambda step, ids: self._read(step, ids, form)
         count = self.skip_count(this_pass)
 
@@ -281,9 +277,9 @@ class EpochReader:
 
     def skip_count(self, this_pass: Pass) -> SkipCount:
         """Return the count of the samples that are skipped in an iteration that begins now."""
-        division, policy = self.division(this_pass), self.skip_policy or SkipPolicy(0)
-        limit = policy.max_samples(division.num_steps * division.batch_size)
-        return SkipCount(limit, self.stream.cache.counters, self.stream.root)
+        division, limit = self.reading(this_pass).division, self.max_skipped or 0
+        share = division.num_steps * division.batch_size if limit < 1 else 1
+        return SkipCount(int(limit * share), self.stream.cache.counters, self.stream.root)
 
     def planned(
         self, this_pass: Pass, worker: int = 0, num_workers: int = 1, *, num_readers: int = 1
@@ -300,7 +296,7 @@ class EpochReader:
 
     def read(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> Any:
         """Return one batch, transformed; samples that cannot be read are replaced if they may be skipped."""
-        return self._read(step, ids, form) if self.skip_policy is None else self.read_skipping(step, ids, form)[0]
+        return self._read(step, ids, form) if self.max_skipped is None else self.read_skipping(step, ids, form)[0]
 
     def read_skipping(self, step: StepBatch, ids: NDArray[np.int64], form: Form) -> tuple[Any, tuple[Replacement, ...]]:
         """Return one batch in which samples that cannot be read are replaced, and the replacements.
@@ -333,14 +329,6 @@ class EpochReader:
         if isinstance(form, BatchForm):
             return rows_of(self._read_columns(step, ids), len(ids))
         return self._marked([self._noted_sample(sample_id, form) for sample_id in ids.tolist()], step, ids)
-
-    def division(self, this_pass: Pass) -> Division:
-        """Return the positions of the order that this rank takes at each step."""
-        return self.reading(this_pass).division
-
-    def plan(self, this_pass: Pass) -> GlobalOrder:
-        """Return the global order of a pass's epoch."""
-        return self.reading(this_pass).plan
 
     def reading(self, this_pass: Pass) -> Reading:
         """Return this rank's part of a pass: its steps and their sample ids; pure."""

@@ -103,7 +103,8 @@ def planned_ahead(
     if not reading.division.num_steps:
         return
     num_all = num_readers * num_workers
-    first_span, later_span = _spans(reading, stream, num_all, predownload)
+    shard_samples = float(stream.shard_sizes.mean())
+    first_span, later_span = lookahead_spans(reading.batch_size, shard_samples, num_all, predownload)
     cache, blocks = stream.cache, BlocksAhead(stream)
     is_shared = reading.division.world.ranks_on_host > 1
     cache.expect_stored_order(is_stored=not reading.this_pass.start.shuffle)
@@ -114,10 +115,17 @@ def planned_ahead(
         outline=outlines(replace(reading), stream.shard_ends),  # a copy: its plan is made only if it is needed
     )
 
-    ahead = _Ahead(reading, stream, blocks, num_workers)
+    def fetch(first: int, span: int) -> list[Planned]:
+        """Return the worker's steps of a span, after their shards and blocks were requested."""
+        planned = reading.steps(first, first + span, num_workers)
+        if planned:
+            stream.prefetch(np.concatenate([ids for _, ids in planned]))
+            blocks.add(planned)
+        return planned
+
     num_over = 0  # steps that are over
     try:
-        current, following = ahead.fetch(worker, worker + first_span), worker + first_span
+        current, following = fetch(worker, first_span), worker + first_span
         while current:
             upcoming: list[Planned] | None = None
             for place, (step, ids) in enumerate(current, start=1):
@@ -127,7 +135,7 @@ def planned_ahead(
                 yield step, ids
                 if upcoming is None and place >= num_readers:
                     # Each reader has its first step: only now may other shards compete for the link.
-                    upcoming = ahead.fetch(following, following + later_span)
+                    upcoming = fetch(following, later_span)
                     following += later_span
             cache.settle(num_over)
             current = upcoming or []
@@ -198,36 +206,17 @@ class BlocksAhead:
             self._running = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Ahead:
-    """The steps of one loader worker, of which shards and blocks are requested as they are planned."""
-
-    reading: Reading
-    stream: OpenStreams
-    blocks: BlocksAhead
-    num_workers: int
-
-    def fetch(self, first: int, stop: int) -> list[Planned]:
-        """Return the worker's steps of [first, stop), after their shards and blocks were requested."""
-        planned = self.reading.steps(first, stop, self.num_workers)
-        if planned:
-            self.stream.prefetch(np.concatenate([ids for _, ids in planned]))
-            self.blocks.add(planned)
-        return planned
-
-
-def _spans(reading: Reading, stream: OpenStreams, num_all: int, predownload: int | None) -> tuple[int, int]:
-    """Return how many steps are planned together, at first and later on; both are multiples of `num_all`.
-
-    `num_all` counts the readers of the rank: workers times threads of each.
-    """
-    return lookahead_spans(reading.batch_size, float(stream.shard_sizes.mean()), num_all, predownload)
-
-
 def lookahead_spans(
     batch_size: int, shard_samples: float, num_all: int, predownload: int | None = None
 ) -> tuple[int, int]:
-    """Return how many steps are planned together, at first and later on, for shards of so many samples on average."""
+    """Return how many steps are planned together, at first and later on; both are multiples of `num_all`.
+
+    Args:
+        batch_size: Samples per rank and step.
+        shard_samples: Samples of a shard on average.
+        num_all: Readers of the rank: workers times threads of each.
+        predownload: Samples to look ahead; None for a number derived from batches and shards.
+    """
     samples = max(_BATCHES_AHEAD * batch_size, _MIN_LOOKAHEAD) if predownload is None else predownload
     first = max(1, -(-samples // batch_size)) * num_all
     if predownload is not None:

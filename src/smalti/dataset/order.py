@@ -184,7 +184,10 @@ class Reading:
 
     def cursor_after(self, steps: int) -> Cursor:
         """Return the cursor after this many steps of all ranks; after the last step, the next epoch's start."""
-        return cursor_after(self.this_pass.start, self.division, steps)
+        start, division = self.this_pass.start, self.division
+        if steps >= division.num_steps:
+            return start.next_epoch()
+        return replace(start, samples=division.start + steps * division.global_batch) if steps else start
 
     def steps(self, first: int, stop: int, stride: int = 1) -> list[Planned]:
         """Return the steps range(first, stop, stride), up to the epoch's end, each with its sample ids."""
@@ -194,13 +197,6 @@ class Reading:
         lookup = np.concatenate([step.lookup for step in steps])
         cuts = np.cumsum([step.lookup.size for step in steps])[:-1]
         return list(zip(steps, np.split(self.plan.ids_at(lookup), cuts), strict=True))
-
-
-def cursor_after(start: Cursor, division: Division, steps: int) -> Cursor:
-    """Return the cursor after this many steps of all ranks since `start`; after the last step, the next epoch's."""
-    if steps >= division.num_steps:
-        return start.next_epoch()
-    return replace(start, samples=division.start + steps * division.global_batch) if steps else start
 
 
 def window_plan(start: Cursor, shard_sizes: Sizes) -> GlobalOrder:

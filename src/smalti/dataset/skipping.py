@@ -41,23 +41,13 @@ ReadOne = Callable[[int, int], Any]
 """Reads one sample; called with its id and its position, -1 for a repeat."""
 
 
-@dataclass(frozen=True)
-class SkipPolicy:
-    """The number of samples that one rank may skip in one iteration."""
+def skip_limit(on_error: Any, max_skipped: Any) -> float | None:
+    """Return how many samples the arguments of StreamingDataset allow to skip; None to raise every error.
 
-    limit: float = DEFAULT_LIMIT
-    """A number of samples, or below 1 a share of those that the rank reads in the iteration."""
-
-    def max_samples(self, num_planned: int) -> int:
-        """Return the number of samples that may be skipped of so many planned ones."""
-        return int(self.limit * num_planned) if 0 < self.limit < 1 else int(self.limit)
-
-
-def skip_policy(on_error: Any, max_skipped: Any) -> SkipPolicy | None:
-    """Return the policy that the arguments of StreamingDataset ask for; None to raise every error.
+    Below 1 it is the share of the samples that a rank reads in an iteration.
 
     Raises:
-        ValueError: `on_error` is no such policy, or `max_skipped` no limit, or given without `on_error="skip"`.
+        ValueError: `on_error` is no such choice, or `max_skipped` no limit, or given without `on_error="skip"`.
     """
     if on_error not in ON_ERROR:
         raise ArgumentError(f"`on_error` must be one of {', '.join(ON_ERROR)}, found {on_error!r}.")
@@ -66,14 +56,14 @@ def skip_policy(on_error: Any, max_skipped: Any) -> SkipPolicy | None:
             raise ArgumentError("`max_skipped` is the limit of on_error='skip': give both, or none.")
         return None
     if max_skipped is None:
-        return SkipPolicy()
+        return DEFAULT_LIMIT
     is_number = isinstance(max_skipped, (int, float, np.number)) and not isinstance(max_skipped, bool)
     if not (is_number and max_skipped >= 0 and (max_skipped < 1 or max_skipped == int(max_skipped))):
         raise ArgumentError(
             "`max_skipped` must be a whole number of samples from 0, or a share of the epoch below 1, found "
             f"{max_skipped!r}."
         )
-    return SkipPolicy(float(max_skipped) if 0 < max_skipped < 1 else int(max_skipped))
+    return float(max_skipped) if max_skipped < 1 else int(max_skipped)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from smalti.dataset.arguments import (
 )
 from smalti.dataset.epoch_reader import BatchForm, EpochReader, Form
 from smalti.dataset.order import DEFAULT_SEED, MAX_COUNT, OrderOptions, run_order
-from smalti.dataset.skipping import skip_policy
+from smalti.dataset.skipping import skip_limit
 from smalti.errors import SmaltiError
 from smalti.format.reading.batch import pick
 from smalti.storage import Store
@@ -155,7 +155,7 @@ class StreamingDataset:
             predownload=fetching.predownload,
             transform=transform,
             include_ids=include_ids,
-            skip_policy=skip_policy(on_error, max_skipped),
+            max_skipped=skip_limit(on_error, max_skipped),
             cache_limit=fetching.limit_bytes,
             chosen_world=checked_world(world),
         )

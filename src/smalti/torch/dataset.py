@@ -134,7 +134,7 @@ class StreamingDataset(CoreDataset, IterableDataset[Any]):
             return SampleIterator(reader, sample_form(self))
         form = BatchForm.COLUMNS if reader.loader.by_column else sample_form(self)
         this_pass = reader.loader.current()
-        if reader.skip_policy is None:
+        if reader.max_skipped is None:
             return reader.batches(this_pass, form)
         planned = reader.planned(this_pass, *reader.worker)
         return (reader.read_skipping(step, ids, form) for step, ids in planned)  # the loader counts what it takes
@@ -258,13 +258,14 @@ class SampleIterator(Iterator[Any]):
         """Begin after `num_taken` samples: complete steps are skipped without reading, part of a step by reading it."""
         this_pass = self._reader.begin_pass(number=self._number)
         self._pass, self._num_taken = this_pass, num_taken
-        division, (_, num_workers) = self._reader.division(this_pass), self._place
+        reading, (_, num_workers) = self._reader.reading(this_pass), self._place
+        division = reading.division
         own_steps, samples_in_step = divmod(num_taken, division.batch_size)
         steps = own_steps * num_workers  # of all workers, so that the next step is this worker's again
         if steps >= division.num_steps:
             self._rest = iter(())
             return
-        later = replace(this_pass, start=self._reader.cursor_after(this_pass, steps)) if steps else this_pass
+        later = replace(this_pass, start=reading.cursor_after(steps)) if steps else this_pass
         steps_left = self._reader.planned(later, *self._place)
         read = self._reader.reader_of(this_pass, self._form)
         samples = (read(step, ids) for step, ids in steps_left)

@@ -169,9 +169,9 @@ class StreamingDataLoader(DataLoader[Any]):
             check_batches(self._view.reading(this_pass), self._view.stream.sets)
         self._by_sample.stored = frozenset(name for each in self._view.stream.sets for name in each.columns)
         self._loader_state.begin(this_pass)
-        planned = self._view.division(this_pass).num_steps
+        planned = self._view.reading(this_pass).division.num_steps
         recorder = self._recorder(this_pass)
-        skips = None if self._view.skip_policy is None else self._view.skip_count(this_pass)
+        skips = None if self._view.max_skipped is None else self._view.skip_count(this_pass)
         replacements: list[Replacement] = []  # in the batch that was taken last
         batches: Iterator[Any] = iter(())
         try:
@@ -238,7 +238,7 @@ class StreamingDataLoader(DataLoader[Any]):
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch, equal on all ranks."""
         view = self._view
-        return view.division(Pass(view.cursor_at_start(), view.world)).num_steps
+        return view.reading(Pass(view.cursor_at_start(), view.world)).division.num_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch taken, as a small JSON-able dict, equal on all ranks."""
@@ -247,7 +247,7 @@ class StreamingDataLoader(DataLoader[Any]):
             return reader.cursor().to_state()
         if isinstance(self._ledger, LedgerWriter):
             self._ledger.mark()  # a run may resume here
-        return self._view.cursor_after(self._pass, self._taken).to_state()
+        return self._view.reading(self._pass).cursor_after(self._taken).to_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next iteration continue where `state` was saved, with any world, number of workers or batch size.
@@ -287,7 +287,7 @@ class StreamingDataLoader(DataLoader[Any]):
                 return super().__iter__()
             self._end_workers(self._iterator)
         collate, view = self.collate_fn, self.dataset
-        if self._view.skip_policy is not None:
+        if self._view.max_skipped is not None:
             self.collate_fn = _CollateFirst(collate)
         ring = Ring.create(self.num_workers, (self.prefetch_factor or 1) + _SPARE_SLOTS)
         if ring is not None:
@@ -325,7 +325,7 @@ class StreamingDataLoader(DataLoader[Any]):
             batch, replacements = view.read_skipping(*planned, form)
             return finished(batch), replacements
 
-        return read if view.skip_policy is None else read_skipping
+        return read if view.max_skipped is None else read_skipping
 
     def _end_workers(self, batches: Iterator[Any]) -> None:
         """End the workers of a failed epoch now: the traceback would keep them alive, and forks would inherit them."""

@@ -12,8 +12,8 @@
 7. Killed at any point, the old version or the new one is there; calling it again continues.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from smalti.writer.copying import PUBLISH_ATTEMPTS, ShardCopier, source_record
 from smalti.writer.deletion_report import DeletionReport, PurgeReport, utc_now
 from smalti.writer.filters import Filters, as_filters
 from smalti.writer.predicate import ArrowExpression, Function, Ids, Predicate
-from smalti.writer.purge import OnProgress, OnShard, Purge, PurgeOptions, progress_of
+from smalti.writer.purge import OnProgress, Purge, PurgeOptions, progress_of
 from smalti.writer.search import (
     CopySearch,
     PositionSearch,
@@ -102,7 +102,7 @@ def delete(  # noqa: PLR0913 -- these names are the documented interface
     options = (purge if isinstance(purge, PurgeOptions) else PurgeOptions()) if purge else None
     manifest = _deletable(store)
     chosen = _choose(store, manifest, where, ids, column, columns, version, is_purge=options is not None)
-    return _Deletion(store, chosen, options, on_progress, allow_empty=allow_empty).run(manifest, dry_run=dry_run)
+    return _Deletion(store, chosen, options, on_progress).run(manifest, dry_run=dry_run, allow_empty=allow_empty)
 
 
 def _deletable(store: Store) -> Manifest:
@@ -229,43 +229,6 @@ def _copies(store: Store, content: VersionContent, positions: Mapping[str, Rows]
     return search
 
 
-@dataclass
-class _Rewriter(ShardCopier):
-    """The copying of the samples that stay, below one write id."""
-
-    replaced: dict[tuple[str, ...], tuple[ShardInfo, ...]] = field(default_factory=dict)
-    """New shards by the key of the group that they replace; empty if no sample of the group stays."""
-    removed_hash: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Sum of the hashes of the deleted samples of a group, in the version's own shard."""
-
-    def rewrite(self, group: SampleGroup, rows: Rows) -> None:
-        """Write the shards of a group again, without these samples; a no-op if that was done."""
-        if group.key in self.replaced:
-            return
-        stays = np.ones(group.main.samples, bool)
-        stays[rows] = False
-        name = f"{len(self.replaced):05d}"
-        copies = []
-        for row, shard in enumerate(group.shards):
-            fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
-            limit = shard.size_limit if fits else None  # so that the samples that stay are one shard again
-            made, removed = self.copy([shard], f"{name}-{row}" if row else name, limit, stays)
-            if len(made) > 1:
-                raise CatalogError(
-                    f"{self.store.locate(shard.raw.basename)}: {len(made)} shards were written in its place, expected "
-                    "one; nothing was published. This is a fault of Smalti or of this machine's memory"
-                )
-            copies.append((made, removed))
-        self.replaced[group.key] = tuple(made for shards, _ in copies for made in shards)
-        self.removed_hash[group.key] = copies[0][1]
-
-    def remove_unused(self, used: Iterable[tuple[str, ...]]) -> None:
-        """Remove the shards that replace groups which the published version does not have. Best effort."""
-        needed = {name for key in used for name in written_keys(self.replaced.get(key, ()))}
-        written = {name for made in self.replaced.values() for name in written_keys(made)}
-        markers.remove_written(self.store, written - needed)
-
-
 @dataclass(frozen=True)
 class _Found:
     """The chosen samples of a version."""
@@ -278,112 +241,146 @@ class _Found:
         return sum(len(rows) for _, rows in self.groups)
 
 
-@dataclass
 class _Deletion:
-    """One call of `delete`."""
+    """One call of `delete`, and the copies of the samples that stay."""
 
-    store: Store
-    selection: Selection
-    options: PurgeOptions | None
-    on_progress: OnProgress | None
-    allow_empty: bool
-    started: str = field(default_factory=utc_now)
+    def __init__(
+        self, store: Store, selection: Selection, options: PurgeOptions | None, on_progress: OnProgress | None
+    ) -> None:
+        self.store = store
+        self.selection = selection
+        self.options = options
+        self.on_progress = on_progress
+        self.started = utc_now()
+        self.copier = ShardCopier(store)
+        self.replaced: dict[tuple[str, ...], tuple[ShardInfo, ...]] = {}
+        """New shards by the key of the group that they replace; empty if no sample of the group stays."""
+        self.removed_hash: dict[tuple[str, ...], int] = {}
+        """Sum of the hashes of the deleted samples of a group, in the version's own shard."""
 
-    def run(self, manifest: Manifest, *, dry_run: bool) -> DeletionReport:
+    def run(self, manifest: Manifest, *, dry_run: bool, allow_empty: bool) -> DeletionReport:
         """Search, rewrite, publish, purge, report."""
-        found = self._search(manifest)
-        self._check_not_empty(found)
+        found = self._search(manifest, allow_empty=allow_empty)
         purge = None if self.options is None else Purge(self.store, self.selection, self.options, self.on_progress)
         if purge is not None:
             purge.check(newest_goes=found.num_samples > 0, dry_run=dry_run)
         made: Manifest | None = None
-        rewriter = _Rewriter(self.store)
         if found.num_samples and not dry_run:
-            found, made = self._publish(found, rewriter)
+            found, made = self._publish(found, allow_empty=allow_empty)
         purged = None if purge is None else purge.dry_run(found.num_samples) if dry_run else purge.run()
-        return self._report(found, made, rewriter, purged, dry_run=dry_run)
+        return self._report(found, made, purged, dry_run=dry_run)
 
-    def _search(self, manifest: Manifest) -> _Found:
+    def _search(self, manifest: Manifest, *, allow_empty: bool) -> _Found:
         content = VersionContent.of(self.store, manifest)
-        return _Found(content, list(self.selection.newest.run(content, self._shown("searched"))))
-
-    def _check_not_empty(self, found: _Found) -> None:
-        manifest = found.content.manifest
-        if found.num_samples == manifest.rows and manifest.rows and not self.allow_empty:
+        shown = progress_of(self.on_progress, "searched")
+        found = _Found(content, list(self.selection.newest.run(content, shown)))
+        if found.num_samples == manifest.rows and manifest.rows and not allow_empty:
             raise CatalogError(
                 f"all {manifest.rows} samples of version {manifest.version} of {self.store.url} match; nothing was "
                 "deleted. Say `allow_empty` for a version without samples, or remove the whole set"
             )
+        return found
 
-    def _publish(self, found: _Found, rewriter: _Rewriter) -> tuple[_Found, Manifest | None]:
+    def _publish(self, found: _Found, *, allow_empty: bool) -> tuple[_Found, Manifest | None]:
         """Write the new version; what others publish in the meantime is searched too.
 
         Returns what was deleted and the new version; None if others have deleted it.
         """
-        markers.begin(self.store, rewriter.write_id)
+        write_id = self.copier.write_id
+        markers.begin(self.store, write_id)
         for _ in range(PUBLISH_ATTEMPTS):
             try:
-                self._check_not_empty(found)
-                self._rewrite(found, rewriter)
-                draft, erased = self._draft(found, rewriter)
+                draft, erased = self._draft(found)
             except BaseException:
-                rewriter.abort()
+                self.copier.abort()
                 raise
             try:  # after any fault but a conflict a version may name the shards; if not, a vacuum removes them
                 based_on = found.content.manifest.version
                 made = replace_content(self.store, draft, based_on=based_on, operation="delete", erased=(erased,))
             except CommitConflict:
-                found = self._search_again(rewriter)
+                try:
+                    found = self._search(self._newest(), allow_empty=allow_empty)
+                except BaseException:
+                    self.copier.abort()
+                    raise
                 if not found.num_samples:
-                    rewriter.abort()
+                    self.copier.abort()
                     return found, None
             else:
-                rewriter.remove_unused(group.key for group, _ in found.groups)
-                markers.end(self.store, rewriter.write_id)
+                self._remove_unused(found)
+                markers.end(self.store, write_id)
                 return found, made
-        rewriter.abort()
+        self.copier.abort()
         raise CommitConflict(
             f"{self.store.url}: a deletion was overtaken {PUBLISH_ATTEMPTS} times; nothing of it is visible"
         )
 
-    def _search_again(self, rewriter: _Rewriter) -> _Found:
-        """Search the version that others have published in the meantime."""
-        try:
-            newest = _deletable(self.store)
-            if isinstance(self.selection.newest, PositionSearch):
-                check_there(self.store, newest, self.selection.newest.positions)
-            return self._search(newest)
-        except BaseException:
-            rewriter.abort()
-            raise
+    def _newest(self) -> Manifest:
+        """Load the version that others have published in the meantime."""
+        newest = _deletable(self.store)
+        if isinstance(self.selection.newest, PositionSearch):
+            check_there(self.store, newest, self.selection.newest.positions)
+        return newest
 
-    def _rewrite(self, found: _Found, rewriter: _Rewriter) -> None:
-        shown = self._shown("rewritten")
+    def _draft(self, found: _Found) -> tuple[Draft, Mapping[str, Any]]:
+        """Write the shards of a version, and return its draft and the record of the deletion."""
+        shown = progress_of(self.on_progress, "rewritten")
         for done, (group, rows) in enumerate(found.groups, 1):
-            rewriter.rewrite(group, rows)
+            if group.key not in self.replaced:
+                self._rewrite(group, rows)
             if shown is not None:
                 shown(done, len(found.groups))
-
-    def _draft(self, found: _Found, rewriter: _Rewriter) -> tuple[Draft, Mapping[str, Any]]:
-        """Return the draft of the version, and the record of the deletion."""
         base = found.content.manifest
-        changed = {group.key: rows for group, rows in found.groups}
-        removed = sum(rewriter.removed_hash[key] for key in changed)
-        sources, paths = self._sources(found, rewriter)
-        sidecars = rewriter.store_tables(
-            sources, found.content.entries, lambda row: _replaced(found.content, rewriter, changed, row)
-        )
+        removed = sum(self.removed_hash[group.key] for group, _ in found.groups)
+        sources, paths = self._sources(found)
+        sidecars = self.copier.store_tables(sources, found.content.entries, lambda row: self._shards_of(found, row))
         draft = base.redraft(
-            rewriter.write_id,
-            shards=_replaced(found.content, rewriter, changed, 0),
+            self.copier.write_id,
+            shards=self._shards_of(found, 0),
             sidecars=sidecars,
             row_hash=row_hash_text(int(base.row_hash, 16) - removed) if base.row_hash else "",
         )
         erasure = Erasure(self.selection.by, found.num_samples, purged=self.options is not None, paths=sorted(paths))
-        rewriter.key_of(ERASED)
-        return draft, erasure.store(self.store, rewriter.write_id)
+        self.copier.key_of(ERASED)
+        return draft, erasure.store(self.store, self.copier.write_id)
 
-    def _sources(self, found: _Found, rewriter: _Rewriter) -> tuple[SourceRecord | None, set[str]]:
+    def _rewrite(self, group: SampleGroup, rows: Rows) -> None:
+        """Write the shards of a group again, without these samples."""
+        stays = np.ones(group.main.samples, bool)
+        stays[rows] = False
+        name = f"{len(self.replaced):05d}"
+        copies = []
+        for row, shard in enumerate(group.shards):
+            fits = shard.size_limit is not None and (shard.samples == 1 or shard.raw.num_bytes <= shard.size_limit)
+            limit = shard.size_limit if fits else None  # so that the samples that stay are one shard again
+            made, removed = self.copier.copy([shard], f"{name}-{row}" if row else name, limit, stays)
+            if len(made) > 1:
+                raise CatalogError(
+                    f"{self.store.locate(shard.raw.basename)}: {len(made)} shards were written in its place, expected "
+                    "one; nothing was published. This is a fault of Smalti or of this machine's memory"
+                )
+            copies.append((made, removed))
+        self.replaced[group.key] = tuple(made for shards, _ in copies for made in shards)
+        self.removed_hash[group.key] = copies[0][1]
+
+    def _remove_unused(self, published: _Found) -> None:
+        """Remove the shards that replace groups which the published version does not have. Best effort."""
+        needed = {name for group, _ in published.groups for name in written_keys(self.replaced[group.key])}
+        written = {name for made in self.replaced.values() for name in written_keys(made)}
+        markers.remove_written(self.store, written - needed)
+
+    def _shards_of(self, found: _Found, row: int) -> tuple[ShardInfo, ...]:
+        """Return the shards of a row of the new version: 0 for its own, 1 and up for added columns."""
+        changed = {group.key for group, _ in found.groups}
+        shards: list[ShardInfo] = []
+        for group in found.content:
+            if group.key not in changed:
+                shards.append(group.shards[row])
+            elif self.replaced[group.key]:
+                shards.append(self.replaced[group.key][row])
+        return tuple(shards)
+
+    def _sources(self, found: _Found) -> tuple[SourceRecord | None, set[str]]:
         """Return the record of source files without the deleted samples, and the files that had some of them."""
         record = source_record(self.store, found.content.manifest)
         if record is None:
@@ -395,27 +392,21 @@ class _Deletion:
                 continue  # appended, of no known file
             left, erased = _without(before, rows)
             paths |= erased
-            removed += rewriter.removed_hash[group.key]
+            removed += self.removed_hash[group.key]
             if left:
-                runs[rewriter.replaced[group.key][0].raw.basename] = left
+                runs[self.replaced[group.key][0].raw.basename] = left
         row_hash = row_hash_text(int(record.row_hash, 16) - removed) if record.row_hash else record.row_hash
         return SourceRecord(SourceTable(record.table.fingerprints, runs), record.recipe, row_hash), paths
 
     def _report(
-        self,
-        found: _Found,
-        made: Manifest | None,
-        rewriter: _Rewriter,
-        purged: PurgeReport | None,
-        *,
-        dry_run: bool,
+        self, found: _Found, made: Manifest | None, purged: PurgeReport | None, *, dry_run: bool
     ) -> DeletionReport:
         base = found.content.manifest
         by_split: dict[str, int] = {}
         for group, rows in found.groups:
             if group.main.partition is not None:
                 by_split[group.main.partition] = by_split.get(group.main.partition, 0) + len(rows)
-        written = [shard for group, _ in found.groups for shard in rewriter.replaced.get(group.key, ())]
+        written = [shard for group, _ in found.groups for shard in self.replaced.get(group.key, ())]
         emptied = tuple(sorted({*base.partitions} - {*made.partitions})) if made is not None else ()
         return DeletionReport(
             url=self.store.url,
@@ -441,22 +432,6 @@ class _Deletion:
             missing_ids=self.selection.missing(),
             purge=purged,
         )
-
-    def _shown(self, what: str) -> OnShard | None:
-        return progress_of(self.on_progress, what)
-
-
-def _replaced(
-    groups: Iterable[SampleGroup], rewriter: _Rewriter, changed: Collection[tuple[str, ...]], row: int
-) -> tuple[ShardInfo, ...]:
-    """Return the shards of a row of the new version: 0 for its own, 1 and up for added columns."""
-    found: list[ShardInfo] = []
-    for group in groups:
-        if group.key not in changed:
-            found.append(group.shards[row])
-        elif rewriter.replaced[group.key]:
-            found.append(rewriter.replaced[group.key][row])
-    return tuple(found)
 
 
 def _without(runs: Sequence[SampleRun], rows: Rows) -> tuple[list[SampleRun], set[str]]:

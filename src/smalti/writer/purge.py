@@ -77,13 +77,6 @@ class _OlderVersion:
     is_expired: bool = False
     """True if a vacuum or purge has declared it removed, and a tag has kept it, or a part of it."""
 
-    def retired(self) -> RetiredVersion:
-        """Return the version as it is reported."""
-        header = self.header
-        return RetiredVersion(
-            header.version, header.digest, header.write_id, header.created, header.rows, self.num_matched
-        )
-
 
 @dataclass
 class Purge:
@@ -125,8 +118,8 @@ class Purge:
         """Report what would go; the newest version too, if it holds chosen samples: `num_matched` of them."""
         retired = self._to_retire(self._older_versions())
         done = self._retire(retired, dry_run=True)
-        newest = self._newest()
         if num_matched:
+            newest = self._newest()
             retired |= {newest.version: _OlderVersion(newest, num_matched)}
         settled = dict.fromkeys(self._tags_of(retired), "in the way, unless it is removed or moved")
         return self._report(retired, done, {}, settled, None)
@@ -148,16 +141,18 @@ class Purge:
         scan: ScanReport | None,
     ) -> PurgeReport:
         digests = self._removed_digests()
-        old = done.old_versions
-        kept = (
-            None
-            if old is None
-            else OldVersions(len(old), sum(each.num_bytes for each in old), done.old_versions_removed)
-        )
+        kept = None
+        if done.old_versions is not None:
+            num_bytes = sum(each.num_bytes for each in done.old_versions)
+            kept = OldVersions(len(done.old_versions), num_bytes, done.old_versions_removed)
+        headers = sorted((each.header.version, each.header, each.num_matched) for each in retired.values())
         return PurgeReport(
             version=done.version,
             write_id=done.write_id,
-            retired=tuple(each.retired() for _, each in sorted(retired.items())),
+            retired=tuple(
+                RetiredVersion(version, header.digest, header.write_id, header.created, header.rows, num_matched)
+                for version, header, num_matched in headers
+            ),
             objects=tuple(
                 RemovedObject(each.key, each.num_bytes, each.why.value, hashes.get(each.key, {}))
                 for each in done.removed

@@ -2,14 +2,14 @@
 
 The uploaded shards become visible when the caller publishes a version with them.
 
-Intended behaviour of the upload queue; anything else is a bug:
+Intended behaviour of the uploads; anything else is a bug:
 1. At most `max_workers` shards are being sealed and uploaded; a further one blocks the writer, so memory is bounded.
 2. After each put the size of the object is checked: some stores acknowledge objects and keep empty ones.
-3. The first failure calls `on_failure` at once, and is raised by every later `put` and `drain`.
+3. From the first failure on no sample is taken: it is raised by every later call.
 4. Every wait ends: a put has the store's deadlines, and waiting for a shard has `timeout_seconds` on top.
-5. `drain` returns the shards in the order in which they were put, whatever the order in which the threads finish.
-6. A call that is interrupted, at any point, leaves a failed queue, so that no shard can be missing unnoticed.
-7. A copy of the queue in a forked process does nothing: the shards belong to the parent process.
+5. `finish` returns the shards in the order in which they were put, whatever the order in which the threads finish.
+6. A call that is interrupted, at any point, leaves a failed uploader, so that no shard can be missing unnoticed.
+7. A copy of the uploader in a forked process does nothing: the shards belong to the parent process.
 8. The block lists of the shards are put together in their order, so that their places do not depend on the threads;
    a file of them is put when it is large enough, and at the end.
 """
@@ -17,7 +17,7 @@ Intended behaviour of the upload queue; anything else is a bug:
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,232 +53,6 @@ class UploadOptions:
     """True if the threads also compute the row hash of the samples: 0.2 microseconds per sample."""
     is_synced: bool = True
     """True if a put makes the object durable; if False, the caller must call `sync` of the stores for each object."""
-
-
-@dataclass(frozen=True)
-class Destination:
-    """The place of one writer's shards: stores, folder and split."""
-
-    stores: tuple[Store, ...]
-    """One or more; all get the same objects."""
-    prefix: str = ""
-    """The folder for them, which no other writer may use; empty for the root."""
-    partition: str | None = None
-    """The split that the shards belong to; the prefix should then start with it."""
-
-    def place(self, info: ShardInfo) -> ShardInfo:
-        """Return the shard with its names and split at this place."""
-        return replace(info.with_prefix(self.prefix), partition=self.partition)
-
-
-@dataclass(frozen=True)
-class _StoredShard:
-    """A shard that is stored, and its block list, which is not yet."""
-
-    info: ShardInfo
-    block_hashes: bytes | None
-
-
-class UploadQueue:
-    """The shards that are being uploaded to one destination. Not thread-safe: used by one thread."""
-
-    def __init__(
-        self,
-        destination: Destination,
-        options: UploadOptions,
-        *,
-        on_failure: Callable[[], None] | None = None,
-        on_stored: Callable[[ShardInfo], None] | None = None,
-    ) -> None:
-        """Create an empty queue; threads start with the first shard.
-
-        Args:
-            destination: The place of the shards.
-            options: Concurrency, attempts and timeouts.
-            on_failure: Called once, on the failing thread, as soon as a shard has failed for good.
-            on_stored: Called, on the uploading thread, with every shard that is completely stored.
-        """
-        self._destination = destination
-        self._options = options
-        self._on_failure = on_failure
-        self._on_stored = on_stored
-        self._pool: ThreadPoolExecutor | None = None
-        self._running: deque[Future[_StoredShard]] = deque()
-        self._stored: list[ShardInfo] = []
-        self._block_lists: list[tuple[int, bytes]] = []
-        self._num_block_files = self._num_block_list_bytes = 0
-        self._row_hash = 0
-        self._lock = threading.Lock()
-        self._keys: list[str] = []
-        self._failure: BaseException | None = None
-        self._cancelled = threading.Event()
-        self._pid = os.getpid()
-
-    def put(self, shard: FilledShard) -> None:
-        """Submit a shard; blocks while too many are being uploaded.
-
-        Raises:
-            StoreError: an earlier shard failed, or exceeded `timeout_seconds`.
-            SmaltiError: the queue was created before a fork, in the parent process.
-        """
-        self._check_process()
-        try:
-            while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
-                self._settle()
-            self.raise_failure()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
-            self._running.append(self._pool.submit(self._store, [shard]))
-        except Exception as error:  # such as a thread that cannot be started: this shard would be missing
-            self._fail(error)
-            raise
-
-    def drain(self) -> list[ShardInfo]:
-        """Wait until all shards are stored, and return them in order.
-
-        Raises:
-            StoreError: a shard failed, or exceeded `timeout_seconds`.
-            SmaltiError: the queue was created before a fork, in the parent process.
-        """
-        self._check_process()
-        while self._running:
-            self._settle()
-        self.raise_failure()
-        self._put_block_lists()
-        self._close()
-        return list(self._stored)
-
-    @property
-    def row_hash(self) -> int | None:
-        """Sum of the hashes of the samples stored so far; None if they are not hashed."""
-        return self._row_hash if self._options.hash_rows else None
-
-    def cancel(self) -> tuple[str, ...]:
-        """Stop, wait for running uploads, delete what was stored; return the addresses that could not be deleted."""
-        if os.getpid() != self._pid:
-            return ()
-        self._cancelled.set()
-        for future in self._running:
-            future.cancel()
-        wait(self._running, timeout=self._options.timeout_seconds)
-        self._running.clear()
-        self._close()
-        with self._lock:
-            keys, self._keys = self._keys, []
-            self._failure = None  # raised already; later calls are a use after the end
-        stores = self._destination.stores
-        return tuple(store.locate(key) for store in stores for key in keys if not _deleted(store, key))
-
-    def raise_failure(self) -> None:
-        """Raise the failure of a shard, if there was one."""
-        if self._failure is not None:
-            raise self._failure
-
-    def record_interrupt(self, error: BaseException) -> None:
-        """Mark the queue as failed if `error` is an interrupt: the call may have lost a sample or a shard."""
-        if not isinstance(error, Exception):  # exceptions are refused samples, or failures that are recorded already
-            text = "this writer was interrupted, and a sample or a shard would be missing; make a new one, write again."
-            self._fail(ValueError(text))
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise SmaltiError(
-                "this writer was made before a fork, and the parent process uploads its shards; create a writer in "
-                "each process, and publish what they wrote together with `smalti.merge_index`."
-            )
-
-    def _settle(self) -> None:
-        future = self._running[0]  # stays in the queue if the wait is interrupted, for `cancel` to wait for it
-        is_done = bool(wait([future], timeout=self._options.timeout_seconds).done)
-        self._running.popleft()
-        if not is_done:
-            place = self._destination.stores[0].locate(self._destination.prefix)
-            self._fail(
-                StoreTimeout(
-                    f"{place}: a shard was not stored within {self._options.timeout_seconds} s; look at the store and "
-                    "the network, and write again.",
-                    key=self._destination.prefix,
-                )
-            )
-        elif not future.cancelled() and future.exception() is None:
-            self._keep(future.result())
-        self.raise_failure()
-
-    def _keep(self, stored: "_StoredShard") -> None:
-        if stored.block_hashes is not None:
-            self._block_lists.append((len(self._stored), stored.block_hashes))
-            self._num_block_list_bytes += len(stored.block_hashes)
-        self._stored.append(stored.info)
-        if self._num_block_list_bytes >= _BLOCK_FILE_BYTES:
-            self._put_block_lists()
-
-    def _put_block_lists(self) -> None:
-        """Store the lists so far as one file, and note their places in the shards."""
-        if not self._block_lists:
-            return
-        name = f"{self._destination.prefix}/blocks.{self._num_block_files:05}.xxh3".removeprefix("/")
-        lists = [hashes for _, hashes in self._block_lists]
-        try:
-            self._put_all(name, b"".join(lists), is_synced=True)
-        except Exception as error:  # on the writer's thread: `record_interrupt` records the others
-            self._fail(error)
-            raise
-        for (place, _), found in zip(self._block_lists, place_lists(lists, name), strict=True):
-            self._stored[place] = replace(self._stored[place], blocks=found)
-        self._block_lists, self._num_block_list_bytes = [], 0
-        self._num_block_files += 1
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._failure is not None:
-                return
-            self._failure = error
-        if self._on_failure is not None:
-            self._on_failure()
-
-    def _close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
-
-    def _store(self, holder: list[FilledShard]) -> "_StoredShard":
-        try:
-            filled = holder.pop()  # popped, so that the unsealed shard is freed as soon as the sealed one exists
-            row_hash = filled.row_hash() if self._options.hash_rows else 0
-            built = filled.seal()
-            del filled
-            info = self._destination.place(built.info)
-            for file, payload in zip(info.stored_files, built.payloads, strict=True):
-                self._put_all(file.basename, payload, is_synced=self._options.is_synced)
-            with self._lock:
-                self._row_hash += row_hash
-            if self._on_stored is not None and not self._cancelled.is_set():
-                self._on_stored(info)
-            return _StoredShard(info, built.block_hashes)
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _put_all(self, key: str, data: Buffer, *, is_synced: bool) -> None:
-        with self._lock:
-            self._keys.append(key)
-        for store in self._destination.stores:
-            self._put(store, key, data, is_synced=is_synced)
-
-    def _put(self, store: Store, key: str, data: Buffer, *, is_synced: bool) -> None:
-        store_put = store.put if is_synced else store.put_unsynced
-        put = partial(store_put, key, bytes(data) if isinstance(data, bytearray) else data)
-        for attempt in range(1, self._options.attempts + 1):
-            if self._cancelled.is_set():
-                return
-            try:
-                put_and_check(put, store, key, len(data), attempts=1, error=StoreError)
-                return
-            except StoreAuthError:
-                raise
-            except StoreError:
-                if attempt == self._options.attempts:
-                    raise
 
 
 def _deleted(store: Store, key: str) -> bool:
@@ -339,7 +113,7 @@ class ShardUploader:
         mirrors: Sequence[Store] = (),
         on_stored: Callable[[ShardInfo], None] | None = None,
     ) -> None:
-        """Create an empty uploader; the store is first used when a shard is full.
+        """Create an empty uploader; threads and the store are first used when a shard is full.
 
         Args:
             store: The store of the shards.
@@ -351,11 +125,27 @@ class ShardUploader:
             on_stored: Called, on an uploading thread, with every shard that is in all stores.
         """
         self._builder: SampleBuilder | None = builder
-        destination = Destination((store, *mirrors), prefix, partition)
-        self._queue = UploadQueue(destination, uploads or UploadOptions(), on_failure=self._close, on_stored=on_stored)
+        self._stores = (store, *mirrors)
+        self._prefix = prefix
+        self._partition = partition
+        self._options = uploads or UploadOptions()
+        self._on_stored = on_stored
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: deque[Future[tuple[ShardInfo, bytes | None]]] = deque()
+        """Shards that are not stored yet; each becomes the shard and its block list, which is stored later."""
+        self._stored: list[ShardInfo] = []
+        self._block_lists: list[tuple[int, bytes]] = []
+        self._num_block_files = self._num_block_list_bytes = 0
+        self._row_hash = 0
+        self._lock = threading.Lock()
+        self._keys: list[str] = []
+        self._failure: BaseException | None = None
+        self._cancelled = threading.Event()
+        self._pid = os.getpid()
         # Bound methods that are replaced by `_refuse` at the end, so that adding a sample needs no state check.
         self._add = builder.add
         self._add_batch = builder.add_batch
+        self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
         self.write: Callable[[Mapping[str, Any]], None] = self._write
         """Add one sample; blocks while too many shards are being uploaded. Errors are those of `write_batch`.
 
@@ -363,17 +153,11 @@ class ShardUploader:
         """
         self._rows: RowWriter | None = None
         if type(builder) is ShardBuilder:  # a subclass may add samples otherwise
-            self._rows = builder.row_writer(self._queue.put, self._queue.record_interrupt)
+            self._rows = builder.row_writer(self._put, self._record_interrupt)
             self.write = self._rows.write
-        self._add_encoded = getattr(builder, "add_encoded", self._refuse_encoded)
 
     def _write(self, sample: Mapping[str, Any]) -> None:
-        try:
-            for shard in self._add(sample):
-                self._queue.put(shard)
-        except BaseException as error:
-            self._queue.record_interrupt(error)
-            raise
+        self._put_filled(self._add, sample)
 
     def write_encoded(self, lengths: Int64s, data: memoryview) -> None:
         """Add samples as stored in a shard of the same schema; see `ShardBuilder.add_encoded`.
@@ -383,28 +167,18 @@ class ShardUploader:
             StoreError: a shard could not be stored.
             ValueError: the uploader was finished or aborted.
         """
-        try:
-            for shard in self._add_encoded(lengths, data):
-                self._queue.put(shard)
-        except BaseException as error:
-            self._queue.record_interrupt(error)
-            raise
+        self._put_filled(self._add_encoded, lengths, data)
 
     def write_batch(self, batch: "pa.RecordBatch | pa.Table") -> None:
         """Add every row of an Arrow batch or table; see `VersionWriter.write_batch`.
 
         Raises:
             SchemaError: a row does not match the schema; no row of its part was added.
-            StoreError: a shard could not be stored.
+            StoreError: a shard could not be stored, or an earlier one exceeded `timeout_seconds`.
             ValueError: the uploader was finished or aborted.
+            SmaltiError: the uploader was made before a fork, in the parent process.
         """
-        try:
-            for part in _parts(batch):
-                for shard in self._add_batch(part):
-                    self._queue.put(shard)
-        except BaseException as error:
-            self._queue.record_interrupt(error)
-            raise
+        self._put_filled(lambda: (shard for part in _parts(batch) for shard in self._add_batch(part)))
 
     def write_shard(self, shard: FilledShard) -> None:
         """Add a shard that the caller has filled, after the shards that are complete by now; otherwise as `write`.
@@ -413,11 +187,7 @@ class ShardUploader:
         """
         if self._add == self._refuse:
             self._refuse()
-        try:
-            self._queue.put(shard)
-        except BaseException as error:
-            self._queue.record_interrupt(error)
-            raise
+        self._put_filled(lambda: (shard,))
 
     def finish(self) -> list[ShardInfo]:
         """Upload the last shards, wait for all, and return every shard in order, with its keys in the store.
@@ -428,32 +198,52 @@ class ShardUploader:
         """
         if self._builder is None or self._add == self._refuse:
             self._refuse()
+        self._put_filled(self._builder.finish)
         try:
-            for shard in self._builder.finish():
-                self._queue.put(shard)
-            shards = self._queue.drain()
+            self._check_process()
+            while self._running:
+                self._settle()
+            self._raise_failure()
+            self._put_block_lists()
         except BaseException as error:
-            self._queue.record_interrupt(error)
+            self._record_interrupt(error)
             raise
         self._close()
         self._builder = None  # it holds memory
-        return shards
+        return list(self._stored)
 
     @property
     def row_hash(self) -> int | None:
         """Sum of the hashes of all samples, valid after `finish`; None if they are not hashed. See `row_hash_text`."""
-        return self._queue.row_hash
+        return self._row_hash if self._options.hash_rows else None
 
     def abort(self) -> tuple[str, ...]:
-        """Stop, delete what was uploaded, and return the addresses that could not be deleted. Idempotent.
+        """Stop, wait for running uploads, delete what was stored, and return the addresses that were not deleted.
 
-        It may also be called after `finish`, as long as no version with the shards was published.
+        Idempotent. It may also be called after `finish`, as long as no version with the shards was published.
         """
-        self._close()
+        self._refuse_samples()
         self._builder = None
-        return self._queue.cancel()
+        if os.getpid() != self._pid:
+            return ()
+        self._cancelled.set()
+        for future in self._running:
+            future.cancel()
+        wait(self._running, timeout=self._options.timeout_seconds)
+        self._running.clear()
+        self._close()
+        with self._lock:
+            keys, self._keys = self._keys, []
+            self._failure = None  # raised already; later calls are a use after the end
+        return tuple(store.locate(key) for store in self._stores for key in keys if not _deleted(store, key))
 
     def _close(self) -> None:
+        self._refuse_samples()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _refuse_samples(self) -> None:
         self._add = self._add_batch = self._add_encoded = self._refuse
         if self._rows is not None:
             self._rows.close(self._refuse)
@@ -463,8 +253,136 @@ class ShardUploader:
         raise SchemaError("this builder cannot add encoded samples; write the samples one by one")
 
     def _refuse(self, *_: object) -> NoReturn:
-        self._queue.raise_failure()
+        self._raise_failure()
         raise ClosedError("this writer was finished or aborted; make a new one")
+
+    def _put_filled(self, fill: Callable[..., Iterable[FilledShard]], *samples: Any) -> None:
+        """Submit the shards that these samples fill."""
+        try:
+            for shard in fill(*samples):
+                self._put(shard)
+        except BaseException as error:
+            self._record_interrupt(error)
+            raise
+
+    def _record_interrupt(self, error: BaseException) -> None:
+        """Mark the uploader as failed if `error` is an interrupt: the call may have lost a sample or a shard."""
+        if not isinstance(error, Exception):  # exceptions are refused samples, or failures that are recorded already
+            text = "this writer was interrupted, and a sample or a shard would be missing; make a new one, write again."
+            self._fail(ValueError(text))
+
+    def _put(self, shard: FilledShard) -> None:
+        """Submit a shard; blocks while too many are being uploaded."""
+        self._check_process()
+        try:
+            while self._running and (self._running[0].done() or len(self._running) >= self._options.max_workers):
+                self._settle()
+            self._raise_failure()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._options.max_workers, thread_name_prefix="smalti-upload")
+            self._running.append(self._pool.submit(self._store, [shard]))
+        except Exception as error:  # such as a thread that cannot be started: this shard would be missing
+            self._fail(error)
+            raise
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SmaltiError(
+                "this writer was made before a fork, and the parent process uploads its shards; create a writer in "
+                "each process, and publish what they wrote together with `smalti.merge_index`."
+            )
+
+    def _settle(self) -> None:
+        """Wait for the first of the running shards."""
+        future = self._running[0]  # stays in the queue if the wait is interrupted, for `abort` to wait for it
+        is_done = bool(wait([future], timeout=self._options.timeout_seconds).done)
+        self._running.popleft()
+        if not is_done:
+            self._fail(
+                StoreTimeout(
+                    f"{self._stores[0].locate(self._prefix)}: a shard was not stored within "
+                    f"{self._options.timeout_seconds} s; look at the store and the network, and write again.",
+                    key=self._prefix,
+                )
+            )
+        elif not future.cancelled() and future.exception() is None:
+            info, block_hashes = future.result()
+            if block_hashes is not None:
+                self._block_lists.append((len(self._stored), block_hashes))
+                self._num_block_list_bytes += len(block_hashes)
+            self._stored.append(info)
+            if self._num_block_list_bytes >= _BLOCK_FILE_BYTES:
+                self._put_block_lists()
+        self._raise_failure()
+
+    def _put_block_lists(self) -> None:
+        """Store the lists so far as one file, and note their places in the shards."""
+        if not self._block_lists:
+            return
+        name = f"{self._prefix}/blocks.{self._num_block_files:05}.xxh3".removeprefix("/")
+        lists = [hashes for _, hashes in self._block_lists]
+        try:
+            self._put_object(name, b"".join(lists), is_synced=True)
+        except Exception as error:  # on the writer's thread: `finish` and `_put_filled` record the others
+            self._fail(error)
+            raise
+        for (place, _), found in zip(self._block_lists, place_lists(lists, name), strict=True):
+            self._stored[place] = replace(self._stored[place], blocks=found)
+        self._block_lists, self._num_block_list_bytes = [], 0
+        self._num_block_files += 1
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        self._refuse_samples()
+
+    def _store(self, holder: list[FilledShard]) -> tuple[ShardInfo, bytes | None]:
+        """Seal and store a shard, on a thread of the pool; return it as placed, and its block list."""
+        try:
+            filled = holder.pop()  # popped, so that the unsealed shard is freed as soon as the sealed one exists
+            row_hash = filled.row_hash() if self._options.hash_rows else 0
+            built = filled.seal()
+            del filled
+            info = replace(built.info.with_prefix(self._prefix), partition=self._partition)
+            for file, payload in zip(info.stored_files, built.payloads, strict=True):
+                self._put_object(file.basename, payload, is_synced=self._options.is_synced)
+            with self._lock:
+                self._row_hash += row_hash
+            if self._on_stored is not None and not self._cancelled.is_set():
+                self._on_stored(info)
+            return info, built.block_hashes
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _put_object(self, key: str, data: Buffer, *, is_synced: bool) -> None:
+        """Put an object into every store."""
+        with self._lock:
+            self._keys.append(key)
+        for store in self._stores:
+            put = store.put if is_synced else store.put_unsynced
+            self._put_with_attempts(
+                store, key, partial(put, key, bytes(data) if isinstance(data, bytearray) else data), len(data)
+            )
+
+    def _put_with_attempts(self, store: Store, key: str, put: Callable[[], Any], num_bytes: int) -> None:
+        for attempt in range(1, self._options.attempts + 1):
+            if self._cancelled.is_set():
+                return
+            try:
+                put_and_check(put, store, key, num_bytes, attempts=1, error=StoreError)
+                return
+            except StoreAuthError:
+                raise
+            except StoreError:
+                if attempt == self._options.attempts:
+                    raise
 
 
 def _parts(batch: "pa.RecordBatch | pa.Table") -> "Iterator[pa.RecordBatch]":

@@ -127,7 +127,7 @@ def test_a_writer_that_dies_leaves_no_index_and_the_next_one_writes_beside_it():
     store = MemoryStore()
     died = uploader(store)
     died.write_shard(shard())
-    died._uploader._queue.drain()
+    died._uploader.finish()
     assert "index.json" not in store.objects
     following = uploader(store)
     following.write_shard(shard(2))

@@ -17,7 +17,7 @@ from smalti.errors import CheckpointError
 from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, load_checkpoint
-from smalti.torch.train.run.store import begin_life, write_result
+from smalti.torch.train.run.store import LocalRun
 from smalti.torch.train.trainer.models import save_model
 
 pytestmark = pytest.mark.torch
@@ -255,10 +255,10 @@ def test_a_disk_that_gets_full_in_the_finished_model_leaves_the_earlier_model_an
     figures = {"accuracy": 1.0, "loss": 0.0, "epochs": 1, "steps": 1, "history": (), "resumed_from": None}
     places = {"model_dir": "", "checkpoint": "step-00000001-00000", "images_per_second": 0.0, "seconds": 0.0}
     result = TrainResult(**figures, **places).to_json()
-    write_result(tmp_path, result, partial(save_model, torch.nn.Linear(4, 3), config))
+    LocalRun(tmp_path).write_result(result, partial(save_model, torch.nn.Linear(4, 3), config))
     before = (tmp_path / "model" / "model.safetensors").read_bytes()
     with files_of_at_most(3_000), pytest.raises(CheckpointError, match="step-00000001-00000 holds it: make room"):
-        write_result(tmp_path, result, partial(save_model, torch.nn.Linear(1_000, 3), config))
+        LocalRun(tmp_path).write_result(result, partial(save_model, torch.nn.Linear(1_000, 3), config))
     assert names(tmp_path) == ["model", "result.json"]
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 
@@ -312,5 +312,6 @@ def test_a_checkpoint_of_an_earlier_version_loads_and_is_older_than_a_new_one_of
 
 def test_a_life_after_a_lost_count_of_lives_is_newer_than_all_checkpoints(tmp_path):
     CheckpointFolder(tmp_path / "checkpoints", life=7).save(snapshot(10))
-    assert begin_life(tmp_path, num_ranks=1) == 8
-    assert begin_life(tmp_path, num_ranks=1) == 9
+    for number in (8, 9):
+        with LocalRun(tmp_path).begun(num_ranks=1) as life:
+            assert life == number

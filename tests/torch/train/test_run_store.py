@@ -13,7 +13,7 @@ from smalti.torch.train.config import TrainConfig
 from smalti.torch.train.launchers.preflight import _check_here
 from smalti.torch.train.result import TrainResult
 from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot
-from smalti.torch.train.run.files import Parts, copy_files
+from smalti.torch.train.run.files import copy_files
 from smalti.torch.train.run.store import StoreRun
 from smalti.torch.train.trainer.models import save_model
 from smalti.torch.tuning.journal import StoreJournal
@@ -320,7 +320,7 @@ def test_files_that_were_given_stay_when_checkpoints_are_saved_and_those_that_we
     staging = first.staging(10, "token", 0)
     copy_files(tmp_path, ["files/vocabulary"], staging)
     written = first.contribute(10, staging, ["files/vocabulary"])
-    address = first.save(snapshot(10), Parts(staging, written))
+    address = first.save(snapshot(10), staging, written)
     second = life()
     assert loaded_step(second) == 10
     given = second.files(address)

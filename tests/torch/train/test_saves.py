@@ -12,13 +12,11 @@ import torch
 
 from smalti.errors import CheckpointError, StoreError, TrainingError
 from smalti.torch.train import RunConfig
-from smalti.torch.train import life as life_module
 from smalti.torch.train.launchers.program import LOST, STOPPED, kind_of
 from smalti.torch.train.life import BY_FUNCTION, Life, Saves, StopSignal, checked_step
 from smalti.torch.train.ranks import Ranks
-from smalti.torch.train.run.checkpoint import Snapshot, ignore
+from smalti.torch.train.run.checkpoint import CheckpointFolder, Snapshot, ignore
 from smalti.torch.train.run.events import EventLog, read_lines
-from smalti.torch.train.run.files import Parts
 from smalti.torch.train.run.store import LocalRun, StoreRun, run_lock
 from smalti.world import World
 from tests.stores.memory import MemoryStore
@@ -183,7 +181,8 @@ def test_a_copy_for_a_checkpoint_that_cannot_be_begun_is_removed(begin, tmp_path
 
 def test_the_thread_of_a_life_that_has_ended_publishes_nothing_in_a_folder(tmp_path, monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(life_module, "Parts", lambda *parts: (gate.wait(60), Parts(*parts))[1])
+    save = CheckpointFolder.save
+    monkeypatch.setattr(CheckpointFolder, "save", lambda *parts: (gate.wait(60), save(*parts))[1])
     life = Life(0, Ranks(World(), torch.device("cpu")), LocalRun(tmp_path), EventLog(None), None, StopSignal(), id)
     saves = Saves(life, RunConfig(run_dir=str(tmp_path), grace_seconds=0.1), ignore)
     saves.save(1, lambda: snapshot(1))

@@ -15,8 +15,7 @@ from smalti.storage import open_store
 from smalti.torch.train import Task, TrainConfig, evaluate_model, train
 from smalti.torch.train.config import TASKS, find_named
 from smalti.torch.train.trainer.models import load_model, save_model
-from smalti.torch.train.trainer.scoring import evaluate, merged_metrics
-from smalti.torch.train.trainer.state import Sums
+from smalti.torch.train.trainer.step import Sums, evaluate, merged_metrics
 from smalti.torch.train.trainer.task import model_named
 from smalti.writer import ShardUploader
 from tests.torch.train.launch.test_inline import InterruptError, interrupt_at, model_of

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from smalti.torch.train.config import RunConfig, TrainConfig
     from smalti.torch.train.config_file import read_config
     from smalti.torch.train.context import Checkpoint, Context
-    from smalti.torch.train.evaluation import Evaluation, evaluate_model
     from smalti.torch.train.launchers.start import launch, train
-    from smalti.torch.train.predictor import Predictor
+    from smalti.torch.train.predictor import Evaluation, Predictor, evaluate_model
     from smalti.torch.train.result import TrainResult
     from smalti.torch.train.run.checkpoint import CheckpointFolder, Loaded, Snapshot
     from smalti.torch.train.run.events import EventTail
@@ -28,7 +27,7 @@ _HOMES = {
     "Checkpoint": "context",
     "CheckpointFolder": "run.checkpoint",
     "Context": "context",
-    "Evaluation": "evaluation",
+    "Evaluation": "predictor",
     "EventTail": "run.events",
     "Loaded": "run.checkpoint",
     "Outcome": "trainer.task",
@@ -39,7 +38,7 @@ _HOMES = {
     "TrainConfig": "config",
     "TrainResult": "result",
     "build_model": "trainer.models",
-    "evaluate_model": "evaluation",
+    "evaluate_model": "predictor",
     "launch": "launchers.start",
     "read_config": "config_file",
     "read_sample_order": "run.store",

@@ -58,7 +58,7 @@ class Launcher:
 
     function: str
     """`module:function`, called with a `Program` and `on_event`; returns rank 0's result. Imported when used."""
-    starts_processes: bool
+    starts_processes: bool = True
     """True if it starts `num_processes` ranks; False if this process becomes a rank itself."""
     free_slots: str | None = None
     """For a launcher on other machines, `module:function` that returns how many ranks they can run now, or None."""
@@ -72,19 +72,12 @@ LAUNCHERS: Mapping[str, Launcher] = {
         starts_processes=False,
     ),
     # child processes on this machine
-    "processes": Launcher(
-        "smalti.torch.train.launchers.processes:run_in_processes",
-        starts_processes=True,
-    ),
+    "processes": Launcher("smalti.torch.train.launchers.processes:run_in_processes"),
     # child processes that Spark's TorchDistributor starts on the driver
-    "spark-local": Launcher(
-        "smalti.torch.train.launchers.spark:run_on_driver",
-        starts_processes=True,
-    ),
+    "spark-local": Launcher("smalti.torch.train.launchers.spark:run_on_driver"),
     # one task per process on Spark's executors
     "spark": Launcher(
         "smalti.torch.train.launchers.spark:run_on_executors",
-        starts_processes=True,
         free_slots="smalti.torch.train.launchers.spark:free_slots",
     ),
 }
@@ -427,8 +420,7 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain JSON values, including the secrets in the storage options."""
-        own = None if self.run_storage_options is None else dict(self.run_storage_options)
-        return {**self.public_json(), "storage_options": dict(self.storage_options), "run_storage_options": own}
+        return {**self.public_json(), **{name: plain(getattr(self, name)) for name in SECRET}}
 
     def public_json(self) -> dict[str, Any]:
         """Return all fields that may be written to disk: all but the storage options."""

@@ -76,7 +76,6 @@ class _Entries:
         self.file = file
         self.values: dict[str, Any] = {}
         self.places: dict[str, str] = {}
-        self._types = get_type_hints(TrainConfig)
         self._fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
 
     def read(self, text: str) -> None:
@@ -85,13 +84,13 @@ class _Entries:
 
         root, loaded = self._loaded(text, self.file)
         if not isinstance(root, yaml.MappingNode):
-            raise SchemaError(
-                f"{self.file}: expected lines `key: value` of a training configuration, found {_kind(loaded)}"
-            )
+            found = "nothing" if loaded is None else f"a {type(loaded).__name__}"
+            raise SchemaError(f"{self.file}: expected lines `key: value` of a training configuration, found {found}")
         for key, _ in root.value:
             where = f"{self.file}, line {key.start_mark.line + 1}"
             if key.tag != "tag:yaml.org,2002:str":
-                raise SchemaError(f"{where}: expected a key that is a name, found {_kind_of(key.tag)}.")
+                kind = key.tag.rpartition(":")[2]
+                raise SchemaError(f"{where}: expected a key that is a name, found a value of the type `{kind}`.")
             if key.value in self.places:
                 raise SchemaError(
                     f"{where}: `{key.value}` is there twice, also in {self.places[key.value]}; remove one."
@@ -111,7 +110,8 @@ class _Entries:
         except yaml.YAMLError as fault:
             mark = getattr(fault, "problem_mark", None) if where == self.file else None
             place = where if mark is None else f"{where}, line {mark.line + 1}, column {mark.column + 1}"
-            raise SchemaError(f"{place}: not YAML: {_problem_of(fault)}") from None
+            problem = getattr(fault, "problem", None) or str(fault) or type(fault).__name__
+            raise SchemaError(f"{place}: not YAML: {problem}") from None
         except (ValueError, OverflowError) as fault:  # of a number or a date, such as 2020-13-45
             raise SchemaError(f"{where}: a value cannot be read: {fault}") from None
 
@@ -141,30 +141,29 @@ class _Entries:
 
     def config(self) -> TrainConfig:
         """Check all values and return the configuration."""
-        values = _numbered(self.values, self._types)
-        if (shipped := TASKS.get(self._task)) and isinstance(options := values.get("task_options"), Mapping):
+        values, task = _numbered(self.values, get_type_hints(TrainConfig)), str(self.values.get("task", IMAGES))
+        if (shipped := TASKS.get(task)) and isinstance(options := values.get("task_options"), Mapping):
             values["task_options"] = _numbered(options, get_type_hints(shipped))
         try:
             return TrainConfig(**values)
         except SmaltiError as fault:
-            if unknown := [name for name in self.values if name in fault.facts.get("unknown", ())]:
-                lines = (
-                    f"{self.places.get(name, self.file)}: unknown key `{name}`.{self._near(name)}" for name in unknown
+            lines = [
+                f"{self.places.get(name, self.file)}: unknown key `{name}`."
+                + (
+                    place_of_option(name, task)
+                    or did_you_mean(name, self._fields)
+                    or " The keys are the fields of smalti.torch.train.TrainConfig."
                 )
+                for name in self.values
+                if name in fault.facts.get("unknown", ())
+            ]
+            if lines:
                 raise SchemaError("\n".join(lines)) from None
             if missing := fault.facts.get("missing"):
                 keys = ", ".join(f"`{name}: ...`" for name in missing)
                 raise SchemaError(f"{self.file}: required keys are missing; add {keys}", missing=missing) from None
             where = self.places.get(fault.facts.get("field", ""), self.file)
             raise SchemaError(f"{where}: {str(fault).replace('or None', 'or null')}", **fault.facts) from None
-
-    @property
-    def _task(self) -> str:
-        return str(self.values.get("task", IMAGES))
-
-    def _near(self, name: str) -> str:
-        near = place_of_option(name, self._task) or did_you_mean(name, self._fields)
-        return near or " The keys are the fields of smalti.torch.train.TrainConfig."
 
 
 def _numbered(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,15 +189,3 @@ def _check_form(events: "Iterable[yaml.Event]", where: str) -> None:
             raise SchemaError(f"{where}: in line {line}, values are nested more than {MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             raise SchemaError(f"{where}: in line {line}, `*{event.anchor}` repeats a value; write the value itself")
-
-
-def _problem_of(fault: Exception) -> str:
-    return str(getattr(fault, "problem", None) or str(fault) or type(fault).__name__)
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-def _kind_of(tag: str) -> str:
-    return f"a value of the type `{tag.rpartition(':')[2]}`"

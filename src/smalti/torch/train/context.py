@@ -21,7 +21,7 @@ from smalti.ledger import LedgerWriter
 from smalti.stream import Stream
 from smalti.torch.loader import NO_LEDGER, StreamingDataLoader, ledger_required
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.data import EvaluationLoader, PinnedData, Pins, TrainingLoader, cursor_name
+from smalti.torch.train.data import MIXTURE, EvaluationLoader, PinnedData, Pins, TrainingLoader, cursor_name
 from smalti.torch.train.life import BY_FUNCTION, DONE, Life, Saves, checked_step
 from smalti.torch.train.ranks import memory_figures, pace_figures
 from smalti.torch.train.run.checkpoint import Snapshot
@@ -125,7 +125,7 @@ class Context:
             return None
         address, patterns = str(resumed["checkpoint"]), tuple(files)
         if patterns not in self._files:
-            self._files[patterns] = self._saves.files(address, patterns)
+            self._files[patterns] = self._saves.checkpoints.files(address, patterns)
         return Checkpoint(int(resumed["step"]), self._state, address, self._files[patterns])
 
     def dataloader(
@@ -187,11 +187,12 @@ class Context:
             batches = TrainingLoader(dataset, **given)
             if self._has_begun:  # the trainer's own events say the same of its epochs
                 batches.on_end = lambda epoch: self._life.events.emit("pass", split=split, epoch=epoch, **self.stats())
-            address = self._data.address(data) if streams is None else ""
-            name = cursor_name(split, address, is_mixture=streams is not None)
+            address = self._data.address(data) if streams is None else MIXTURE
+            name = cursor_name(split, address)
             if name in self._loaders:
+                shown = address if streams is None else "a mixture"
                 raise CursorError(
-                    f"there are two resuming loaders of split {split!r} of {address or 'a mixture'}; their cursors "
+                    f"there are two resuming loaders of split {split!r} of {shown}; their cursors "
                     "would have one name: give all but one `resume=False`, or iterate over the first again."
                 )
             self._loaders[name] = batches
@@ -231,7 +232,7 @@ class Context:
             return None
         snapshot = self._saves.load(address)
         state, _, _ = self._unpacked(snapshot)
-        return Checkpoint(snapshot.step, state, address, self._saves.files(address, files))
+        return Checkpoint(snapshot.step, state, address, self._saves.checkpoints.files(address, files))
 
     def save(
         self,
@@ -339,21 +340,39 @@ class Context:
     # ------------------------------------------------------------ not for functions
 
     def begin(self, **facts: Any) -> None:
-        """Record that the life begins, with facts of the program."""
-        self._saves.emit_start(**facts)
+        """Record that the life begins, at the step that it resumes from, with facts of the program."""
+        resumed, ranks = self._saves.resumed_from, self._ranks
+        self._life.events.emit(
+            "start",
+            life=self._life.number,
+            step=0 if resumed is None else int(resumed["step"]),
+            num_ranks=ranks.num_ranks,
+            num_hosts=ranks.world.num_hosts,
+            device=str(ranks.device),
+            **facts,
+            resumed_from=resumed,
+        )
         self._has_begun = True
 
     def end(self, write: Callable[[], T], what: str, **facts: Any) -> T:
-        """Publish the result of the program, and return what `write` returns on rank 0. Collective; see `Saves.end`.
+        """Publish the result of the program and the logs, and return what `write` returns on rank 0. Collective.
+
+        Args:
+            write: writes the result; called on rank 0, and may take longer than one wait of the ranks.
+            what: what it does.
+            facts: further facts of the event `end`.
 
         Raises:
             TrainingError: the program has stopped before it was done.
         """
+        self._saves.finish()
         if self._stopped and not self._saves.is_done:
-            self._saves.finish()
             raise self._saves.stopped(self._saved or "")
+        result = self._ranks.run_long_on_first(write, what)
         reason = {"stopped": self._saves.stop_cause} if self._stopped else {}
-        return self._saves.end(write, what, **facts, **reason)
+        self._life.events.emit("end", life=self._life.number, **facts, **reason)
+        self._ranks.run_on_all(self._life.put_logs, "write the logs")
+        return result
 
     @property
     def newest(self) -> str:

@@ -25,15 +25,15 @@ Pins = dict[str, tuple[int | None, str | None]]
 """Version and digest by address of the data; None: any."""
 _OF_STREAMS = ("version", "tag", "storage_options")
 """Arguments of `StreamingDataset` that a stream has, too, and that a run decides for each."""
-_OF_MIXTURE = "@streams"
-"""End of the name of a mixture's cursor: the cursor itself names the streams."""
+MIXTURE = "streams"
+"""In place of an address, in the name of a mixture's cursor: the cursor itself names the streams."""
 _SERVERS = ("https", "sftp")
 """Services with many independent servers, each of which has logins of its own."""
 
 
-def cursor_name(split: str | None, address: str, *, is_mixture: bool = False) -> str:
-    """Return the name of the cursor of a loader of a split of the data at an address, or of a mixture."""
-    return f"{split or ''}{_OF_MIXTURE}" if is_mixture else f"{split or ''}@{address}"
+def cursor_name(split: str | None, address: str) -> str:
+    """Return the name of the cursor of a loader of a split of the data at an address, or of a `MIXTURE`."""
+    return f"{split or ''}@{address}"
 
 
 class PinnedData:
@@ -205,14 +205,14 @@ class EvaluationLoader(StreamingDataLoader):
     def __len__(self) -> int:
         """Return the number of this rank's batches."""
         view = self._view
-        return _own_steps(view.division(Pass(view.cursor_at_start(), view.world)))
+        return _own_steps(view.reading(Pass(view.cursor_at_start(), view.world)).division)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, as that of its base
         """Iterate over one epoch."""
         steps: int | None = None
         for number, batch in enumerate(super().__iter__()):
             if steps is None and self._pass is not None:  # that of this iteration, which has begun now
-                steps = _own_steps(self._view.division(self._pass))
+                steps = _own_steps(self._view.reading(self._pass).division)
             if number < (steps or 0):
                 yield batch
 

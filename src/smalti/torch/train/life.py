@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -37,18 +37,15 @@ from smalti.torch.train.ranks import Ranks, joined_ranks
 from smalti.torch.train.run.checkpoint import CheckState, Loaded, Snapshot
 from smalti.torch.train.run.events import METRICS_FILE, EventLog, OnEvent
 from smalti.torch.train.run.files import (
-    Parts,
     Written,
     check_equal,
     copy_files,
     doubtful_names,
     given_files,
     hashes_of,
-    own_names,
 )
 from smalti.torch.train.run.store import SAMPLES_FOLDER, LocalRun, opened_run
 
-T = TypeVar("T")
 BY_FUNCTION, DONE = "`request_stop`", "`stop`"
 STOPS = ("SIGTERM", "SIGUSR1", BY_FUNCTION, DONE)
 """Causes of a stop, as errors name them; of several at once, the first is named. `DONE`: the training is over."""
@@ -124,13 +121,9 @@ class Life:
         """Return a function that publishes this rank's file of the ledger as it is now."""
         return self.run.samples_so_far(None if self.ledger is None else self.ledger.path)
 
-    def put_samples(self) -> None:
-        """Publish this rank's file of the ledger so far."""
-        self.samples_so_far()()
-
     def put_logs(self) -> None:
         """Publish the ledger and, on rank 0, the log of events so far."""
-        self.put_samples()
+        self.samples_so_far()()
         if self.ranks.is_first:
             self.run.put_log()
 
@@ -192,16 +185,20 @@ class _Write:
     staging: Path
     names: Sequence[str]
     """Files that this rank contributes."""
-    snapshot: Snapshot | None
+    snapshot: Snapshot | None = None
     """The state; rank 0 has it."""
-    put_samples: Callable[[], None]
     held_seconds: float = 0.0
     """Seconds that the loop waited."""
     seconds: float = 0.0
     """From the call of `save` to the end."""
     fault: Exception | None = None
-    thread: threading.Thread | None = None
+    thread: threading.Thread = field(init=False)
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the thread has ended."""
+        return not self.thread.is_alive()
 
 
 class _Pause:
@@ -233,7 +230,7 @@ class Saves:
         self._life, self._ranks, self._events = life, life.ranks, life.events
         self._timeout, self._grace = config.timeout_seconds, config.grace_seconds
         self._is_closed, self._closing = False, threading.Lock()
-        self._checkpoints = life.run.checkpoints(
+        self.checkpoints = life.run.checkpoints(
             keep=config.keep_checkpoints,
             life=life.number,
             check_state=check_state,
@@ -261,7 +258,7 @@ class Saves:
         """
 
         def newest() -> dict[str, Any] | None:
-            loaded: Loaded | None = self._checkpoints.load_newest()
+            loaded: Loaded | None = self.checkpoints.load_newest()
             return None if loaded is None else {**loaded.to_json(), **facts(loaded.snapshot)}
 
         self.resumed_from = self._ranks.run_long_on_first(newest, "find the newest checkpoint")
@@ -269,33 +266,6 @@ class Saves:
             return None
         self._last_step = int(self.resumed_from["step"])
         return self.load(str(self.resumed_from["checkpoint"]))
-
-    def emit_start(self, **facts: Any) -> None:
-        """Record that the life begins, at the step of the checkpoint that it resumes from."""
-        self._events.emit(
-            "start",
-            life=self._life.number,
-            step=self._last_step,
-            num_ranks=self._ranks.num_ranks,
-            num_hosts=self._ranks.world.num_hosts,
-            device=str(self._ranks.device),
-            **facts,
-            resumed_from=self.resumed_from,
-        )
-
-    def end(self, write: Callable[[], T], what: str, **facts: Any) -> T:
-        """Publish the result of the run and the logs, and return what `write` returns on rank 0. Collective.
-
-        Args:
-            write: writes the result; called on rank 0, and may take longer than one wait of the ranks.
-            what: what it does.
-            facts: further facts of the event `end`.
-        """
-        self.finish()
-        result = self._ranks.run_long_on_first(write, what)
-        self._events.emit("end", life=self._life.number, **facts)
-        self._ranks.run_on_all(self._life.put_logs, "write the logs")
-        return result
 
     def stopped(self, checkpoint: str, where: str = "", **facts: Any) -> TrainingError:
         """Return the error of a life that was stopped.
@@ -316,15 +286,11 @@ class Saves:
     def find_best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has it. Collective."""
         self.finish()
-        return self._ranks.run_long_on_first(self._checkpoints.best, "find the best checkpoint")
+        return self._ranks.run_long_on_first(self.checkpoints.best, "find the best checkpoint")
 
     def load(self, address: str) -> Snapshot:
         """Return the state of a checkpoint that was found. Collective."""
-        return self._ranks.run_long(lambda: self._checkpoints.load(address), "load the checkpoint")
-
-    def files(self, address: str, patterns: Sequence[str]) -> Path | None:
-        """Return a local folder with the files of a checkpoint that was found; None if it has none."""
-        return self._checkpoints.files(address, patterns)
+        return self._ranks.run_long(lambda: self.checkpoints.load(address), "load the checkpoint")
 
     def save(self, step: int, make_snapshot: MakeSnapshot, files: Files = None, *, wait: bool = False) -> str:
         """Begin to write a checkpoint, and return its address; with `wait`, it is published then.
@@ -341,20 +307,25 @@ class Saves:
         began = time.perf_counter()
         self._await()
         names, token = self._agree(step, files)
-        staging = self._checkpoints.staging(step, token, self._ranks.rank)
-        address = self._checkpoints.address_of(step)
+        staging = self.checkpoints.staging(step, token, self._ranks.rank)
+        address = self.checkpoints.address_of(step)
+        write = _Write(step, address, staging, names or (), began=began)
+
+        def copy_state() -> None:
+            write.snapshot = _copied(make_snapshot())
+
         try:
             if names is not None:
-                own = names
-                self._ranks.run_on_all(lambda: copy_files(files, own, staging), "copy the files of a checkpoint")
-            snapshots: list[Snapshot] = []
-            self._ranks.run_on_first(lambda: snapshots.append(_copied(make_snapshot())), "copy the state")
-            snapshot = snapshots[0] if snapshots else None
-            write = _Write(step, address, staging, names or (), snapshot, self._life.samples_so_far(), began=began)
-            write.thread = threading.Thread(target=self._write, args=[write], name="smalti-checkpoint", daemon=True)
+                self._ranks.run_on_all(
+                    lambda: copy_files(files, write.names, staging), "copy the files of a checkpoint"
+                )
+            self._ranks.run_on_first(copy_state, "copy the state")
+            samples = self._life.samples_so_far()
+            arguments = [write, samples]
+            write.thread = threading.Thread(target=self._write, args=arguments, name="smalti-checkpoint", daemon=True)
             write.thread.start()
         except BaseException:
-            self._checkpoints.discard(staging, is_first=self._ranks.is_first)
+            self.checkpoints.discard(staging, is_first=self._ranks.is_first)
             raise
         self._last = write
         write.held_seconds = time.perf_counter() - began
@@ -372,10 +343,9 @@ class Saves:
         """
         if not self._pause.is_over():
             return False
-        last = self._last
-        is_over = last is not None and last.thread is not None and not last.thread.is_alive()
+        last, stop = self._last, self._life.stop
+        is_over = last is not None and last.is_over
         has_fault = is_over and last is not None and last.fault is not None
-        stop = self._life.stop
         cause = stop.cause  # a signal may come in between
         seconds = self._pause.seconds_per_call() if self._ranks.is_first else 0.0  # of one rank: equal on all
         *causes, orphans, faults, seconds = self._ranks.total(
@@ -414,7 +384,12 @@ class Saves:
         fault, given = self._fault_of_last(), {}
         if fault is None:
             try:
-                self._check_follows(step)
+                if step < self._last_step:
+                    raise TrainingError(
+                        f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would "
+                        "be older, and not be kept. Count the steps on from `context.latest().step`.",
+                        step=step,
+                    )
                 given = given_files(files)
             except SmaltiError as error:
                 fault = error
@@ -425,7 +400,7 @@ class Saves:
             raise TrainingError(f"`save` was called for different steps, by rank {steps}; call it with one step.")
         self._announce()
         self._last_step = step
-        self._checkpoints.begin(step)
+        self.checkpoints.begin(step)
         names = [offered for _, offered, _, _ in offers]
         if doubtful := doubtful_names(names):
             source, own = files or "", [name for name in doubtful if name in given]
@@ -437,35 +412,28 @@ class Saves:
             found = self._ranks.gather((fault, hashes), "compare files of one name")
             self._raise_first([each for each, _ in found])
             check_equal([each for _, each in found])
-        return (own_names(names, self._ranks.rank) if any(names) else None), offers[0][2]
-
-    def _check_follows(self, step: int) -> None:
-        """Check that the checkpoint of a step is not older than the newest one; a TrainingError if it is."""
-        if step < self._last_step:
-            raise TrainingError(
-                f"a checkpoint of step {step} cannot be saved after that of step {self._last_step}: it would be older, "
-                "and not be kept. Count the steps on from `context.latest().step`.",
-                step=step,
-            )
+        # Of files that several ranks give, the lowest rank contributes one.
+        own = [name for name in given if not any(name in offer for offer in names[: self._ranks.rank])]
+        return (own if any(names) else None), offers[0][2]
 
     # ------------------------------------------------------------ the thread
 
-    def _write(self, write: _Write) -> None:
+    def _write(self, write: _Write, put_samples: Callable[[], None]) -> None:
         try:
             written: dict[str, Written] = {}
             fault: SmaltiError | None = None
             try:
-                write.put_samples()
-                written = self._checkpoints.contribute(write.step, write.staging, write.names)
+                put_samples()
+                written = self.checkpoints.contribute(write.step, write.staging, write.names)
             except Exception as error:  # noqa: BLE001 - raised on all ranks
                 fault = _as_smalti_error(error, self._ranks.rank)
             outcomes = self._apart.gather((fault, written), f"write the checkpoint of step {write.step}")
             write.fault = next((found for found, _ in outcomes if found is not None), None)
             if write.fault is None and write.snapshot is not None:
                 files = {name: file for _, part in outcomes for name, file in part.items()}
-                self._checkpoints.save(write.snapshot, Parts(write.staging, files))
+                self.checkpoints.save(write.snapshot, write.staging, files)
             else:
-                self._checkpoints.discard(write.staging, is_first=self._ranks.is_first)
+                self.checkpoints.discard(write.staging, is_first=self._ranks.is_first)
         except Exception as error:  # noqa: BLE001 - raised on all ranks
             write.fault = _as_smalti_error(error, self._ranks.rank)
         finally:
@@ -492,10 +460,10 @@ class Saves:
     def _await(self, seconds: float | None = None) -> None:
         """Wait for this rank's thread."""
         last, seconds = self._last, self._timeout * _OWN_SHARE if seconds is None else seconds
-        if last is None or last.thread is None:
+        if last is None:
             return
         last.thread.join(seconds)
-        if last.thread.is_alive():
+        if not last.is_over:
             last.fault = TrainingError(
                 f"the checkpoint of step {last.step} has not been written to {last.address} within {seconds:.0f} s. "
                 "Save less often, or raise `timeout_seconds`.",
@@ -524,7 +492,7 @@ class Saves:
     def _raise_first(self, faults: Sequence[Exception | None]) -> None:
         for fault in faults:
             if fault is not None:
-                if self._last is not None and self._last.thread is not None and not self._last.thread.is_alive():
+                if self._last is not None and self._last.is_over:
                     self._last = None
                 raise fault
 

@@ -71,12 +71,7 @@ class Ranks:
 
     def share(self, value: T, what: str) -> T:
         """Return rank 0's `value` on every rank."""
-        if self.num_ranks == 1:
-            return value
-        box = [value]
-        with self._waiting(what):
-            dist.broadcast_object_list(box, src=0, group=self.group)
-        return box[0]
+        return self.gather(value, what)[0]
 
     def gather(self, value: T, what: str) -> list[T]:
         """Return the values of all ranks, in order of rank."""
@@ -96,24 +91,9 @@ class Ranks:
             dist.all_reduce(tensor, group=self.group)
         return [float(number) for number in tensor]
 
-    def any(self, flag: bool, what: str) -> bool:  # noqa: FBT001 - a question about one flag
-        """Return whether `flag` is true on at least one rank."""
-        return self.total([float(flag)], what)[0] > 0
-
     def run_on_first(self, act: Callable[[], T], what: str) -> T:
         """Call `act` on rank 0 and return its result on every rank; a SmaltiError is raised on every rank."""
-        outcome: tuple[T | None, SmaltiError | None] = (None, None)
-        if self.is_first:
-            try:
-                outcome = (act(), None)
-            except SmaltiError as error:
-                if self.num_ranks == 1:
-                    raise
-                outcome = (None, error)
-        value, fault = self.share(outcome, what)
-        if fault is not None:
-            raise fault
-        return value  # type: ignore[return-value]  # None only if `act` returns None
+        return self.run_on_all(lambda: act() if self.is_first else None, what)[0]  # type: ignore[return-value]  # rank 0's
 
     def run_long(self, act: Callable[[], T], what: str) -> T:
         """Call `act` on every rank, and return what it returns there; a SmaltiError of one rank is raised on all.
@@ -155,16 +135,18 @@ class Ranks:
         """Call `act` on rank 0 as `run_long` does, and return its result on every rank."""
         return self.share(self.run_long(lambda: act() if self.is_first else None, what), what)  # type: ignore[return-value]  # rank 0's
 
-    def run_on_all(self, act: Callable[[], object], what: str) -> None:
-        """Call `act` on every rank; a SmaltiError of one of them is raised on all."""
-        fault: SmaltiError | None = None
+    def run_on_all(self, act: Callable[[], T], what: str) -> list[T | None]:
+        """Call `act` on every rank and return the results in order of rank; a SmaltiError of one is raised on all."""
+        outcome: tuple[T | None, SmaltiError | None] = (None, None)
         try:
-            act()
+            outcome = (act(), None)
         except SmaltiError as error:
-            fault = error
-        for found in self.gather(fault, what):
-            if found is not None:
-                raise found
+            outcome = (None, error)
+        outcomes = self.gather(outcome, what)
+        for _, fault in outcomes:
+            if fault is not None:
+                raise fault
+        return [value for value, _ in outcomes]
 
     @contextlib.contextmanager
     def _waiting(self, what: str) -> Iterator[None]:

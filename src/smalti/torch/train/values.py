@@ -72,21 +72,9 @@ def is_json(value: Mapping[str, Any]) -> bool:
     return True
 
 
-def _frozen(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(value))
-
-
-def _hidden(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(HiddenOptions(value))
-
-
 def as_tuple(value: Any) -> Any:
     """Return a list as a tuple, anything else as it is."""
     return tuple(value) if isinstance(value, list) else value
-
-
-def _are_fractions(values: Sequence[float]) -> bool:
-    return all(0 < value < 1 for value in values)
 
 
 def checked(is_valid: Callable[[Any], object], expected: str) -> AfterValidator:
@@ -100,14 +88,6 @@ def checked(is_valid: Callable[[Any], object], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-class _NotOneOfError(ValueError):
-    """A name that is none of some names."""
-
-    def __init__(self, expected: str, names: Sequence[str]) -> None:
-        super().__init__(expected)
-        self.names = names
-
-
 def one_of(names: Sequence[str], or_path: str = "") -> AfterValidator:
     """Return a validator of names, or of `module:name` if `or_path` says what that names."""
     known = f"one of {', '.join(names)}" if len(names) > 1 else f"'{names[0]}'"
@@ -115,7 +95,7 @@ def one_of(names: Sequence[str], or_path: str = "") -> AfterValidator:
 
     def check(value: str) -> str:
         if value not in names and not (or_path and ":" in value):
-            raise _NotOneOfError(expected, names)
+            raise ValueError(expected, *names)
         return value
 
     return AfterValidator(check)
@@ -127,15 +107,19 @@ Flag = Annotated[bool, Strict()]
 MaybeEmpty = Annotated[str, Strict(), AfterValidator(_checked_text)]
 Text = Annotated[MaybeEmpty, checked(bool, _TEXT)]
 Texts = Annotated[tuple[MaybeEmpty, ...], BeforeValidator(as_tuple)]
-Options = Annotated[Mapping[str, Any], checked(is_json, OPTIONS), AfterValidator(_frozen)]
-Secrets = Annotated[Mapping[str, Any], AfterValidator(_hidden)]
+Options = Annotated[
+    Mapping[str, Any], checked(is_json, OPTIONS), AfterValidator(lambda options: MappingProxyType(dict(options)))
+]
+Secrets = Annotated[Mapping[str, Any], AfterValidator(lambda options: MappingProxyType(HiddenOptions(options)))]
 Best = Annotated[Text, checked(_BEST.fullmatch, "`min` or `max`, a space and the name of a figure")]
 Count = Annotated[Whole, Field(ge=1, le=MAX_COUNT)]
 Seconds = Annotated[Number, Field(gt=0, le=_MAX_SECONDS)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 Weight = Annotated[Number, Field(ge=0, le=MAX_COUNT)]
 Fractions = Annotated[
-    tuple[Number, ...], BeforeValidator(as_tuple), checked(_are_fractions, "a list, each a fraction in (0, 1)")
+    tuple[Number, ...],
+    BeforeValidator(as_tuple),
+    checked(lambda values: all(0 < value < 1 for value in values), "a list, each a fraction in (0, 1)"),
 ]
 
 
@@ -184,11 +168,14 @@ def _explained(kind: type, error: pydantic.ValidationError, values: Mapping[str,
         limit, words = _LIMITS[first["type"]]
         bound = first["ctx"][limit]
         expected = "0 or more" if (limit, bound) == ("ge", 0) else words.format(bound)
-    else:
+    elif cause is not None:
         whole = "a list, each " if len(first["loc"]) > 1 and isinstance(first["loc"][1], int) else ""
-        expected = f"{whole}{cause}" if cause is not None else _described(get_type_hints(kind)[name])
+        expected = f"{whole}{cause.args[0]}"
+    else:
+        expected = _described(get_type_hints(kind)[name])
     value = values[name] if name in values else getattr(kind, name)
-    near = did_you_mean(str(value), cause.names) if isinstance(cause, _NotOneOfError) else ""
+    names = () if cause is None else cause.args[1:]  # of `one_of`
+    near = did_you_mean(str(value), names) if names else ""
     return wrong(name, expected, value, near)
 
 

@@ -46,18 +46,18 @@ def call_elsewhere(model: str, source: dict[str, str], monkeypatch) -> object:
     forget()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not (Path(entry) / "sm_model.py").exists()])
     name, _, function = model.partition(":")
-    with importable(model, source):
+    with importable([model], source):
         return getattr(importlib.import_module(name), function)(None)
 
 
 def test_a_module_is_sent_with_the_modules_loaded_from_its_folder(model_folder, monkeypatch):
-    source = read_source("sm_model:make")
+    source = read_source(["sm_model:make"])
     assert source == {name: FILES[name] for name in ("sm_model.py", "sm_helper.py")}
     assert call_elsewhere("sm_model:make", source, monkeypatch) == "from the helper"
 
 
 def test_a_package_is_sent_completely_because_it_may_import_later(model_folder, monkeypatch):
-    source = read_source("sm_package.nets.small:make")
+    source = read_source(["sm_package.nets.small:make"])
     assert set(source) == {name for name in FILES if name.startswith("sm_package/") and name.endswith(".py")}
     assert call_elsewhere("sm_package.nets.small:make", source, monkeypatch) == "imported late"
 
@@ -92,24 +92,24 @@ def test_the_names_are_those_of_a_task_or_function_that_is_given():
 
 def test_the_files_beside_a_script_are_importable_where_another_script_runs():
     """Each process has a `__main__`, and here it is not the one that is meant."""
-    with importable("__main__:train", {"sm_model.py": FILES["sm_model.py"], "sm_helper.py": "NAME = 'sent'\n"}):
+    with importable(["__main__:train"], {"sm_model.py": FILES["sm_model.py"], "sm_helper.py": "NAME = 'sent'\n"}):
         assert importlib.import_module("sm_model").make(None) == "sent"
     forget()
 
 
 def test_nothing_is_left_behind(model_folder, monkeypatch):
     before = list(sys.path)
-    source = read_source("sm_model:make")
+    source = read_source(["sm_model:make"])
     call_elsewhere("sm_model:make", source, monkeypatch)
     assert [entry for entry in sys.path if "smalti-model" in entry] == []
     assert set(sys.path) <= set(before)
 
 
 def test_an_importable_module_is_not_replaced(model_folder):
-    with importable("sm_model:make", {"sm_model.py": "def make(config):\n    return 'sent'\n"}):
+    with importable(["sm_model:make"], {"sm_model.py": "def make(config):\n    return 'sent'\n"}):
         assert importlib.import_module("sm_model").make(None) == "from the helper"
 
 
 @pytest.mark.parametrize("model", ["mobilenet_v2", "torch.nn:Linear", "json:loads", "sm_nowhere:make"])
 def test_known_installed_and_unknown_models_have_no_source_to_send(model):
-    assert read_source(model) == {}
+    assert read_source([model]) == {}

@@ -24,7 +24,7 @@ from smalti.storage import open_store
 from smalti.torch.train import launch, train
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.events import figures_of
-from smalti.torch.train.tracking.mlflow_run import MlflowRun, Recorder
+from smalti.torch.train.tracking.mlflow_run import MlflowRun
 from smalti.torch.train.tracking.tracked import Progress, _parameters
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -446,10 +446,10 @@ def test_no_secret_of_a_run_or_of_its_functions_config_is_a_parameter_or_a_tag()
         clients.append(RecordingClient(server))
         return clients[0]
 
-    recorder = Recorder(config, _parameters(config, own), fail=pytest.fail, connect=connect)
-    recorder.take({"event": "start", "time": 1.0, "life": 0, "digest": "d", "data": config.data})
-    recorder.close("finished")
-    assert recorder.missing() == []
+    run = MlflowRun(config, _parameters(config, own), connect=connect)
+    run({"event": "start", "time": 1.0, "life": 0, "digest": "d", "data": config.data})
+    run.close("finished")
+    assert run.missing() == []
     given = repr(clients[0].given)
     assert CANARY not in given
     assert "byte pairs" in given
@@ -481,18 +481,21 @@ class RefusingClient:
         self.statuses.append((run_id, status))
 
 
-def test_names_that_mlflow_refuses_are_changed_and_the_outcome_is_recorded_whatever_failed():
+def test_names_that_mlflow_refuses_are_changed_and_the_outcome_is_recorded_whatever_failed(caplog):
     pytest.importorskip("mlflow")
-    config, fake, said = RunConfig(run_dir="run", mlflow="sqlite:///canary.db"), RefusingClient(), []
-    recorder = Recorder(config, {"rate (%)": 1, "a": {"..": 2}}, said.append, lambda _: fake)
-    recorder.take({"event": "start", "time": 1.0, "life": 0})
-    recorder.take({"event": "report", "time": 2.0, "step": 1, "metrics": {"f1@0.5": 0.5, "/x": 1.0}})
-    recorder.close("failed")
+    config, fake = RunConfig(run_dir="run", mlflow="sqlite:///canary.db"), RefusingClient()
+    run = MlflowRun(config, {"rate (%)": 1, "a": {"..": 2}}, connect=lambda _: fake)
+    run({"event": "start", "time": 1.0, "life": 0})
+    run({"event": "report", "time": 2.0, "step": 1, "metrics": {"f1@0.5": 0.5, "/x": 1.0}})
+    run.close("failed")
     assert (fake.runs, fake.statuses) == (1, [("r1", "FAILED")])
-    assert recorder.link == "experiments/7/runs/r1"
-    assert recorder.missing() == ["2 parameters", "2 figures"]
-    assert said == ["OSError: no answer"] * 2
+    assert run.link == "experiments/7/runs/r1"
+    assert run.missing() == ["2 parameters", "2 figures"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the run is not recorded in MLflow for now, the training continues: OSError: no answer",
+        "the run is not recorded in MLflow as a whole; missing: 2 parameters, 2 figures",
+    ]
     fake.is_down = False
-    recorder.close("finished")
-    assert recorder.missing() == []
+    run.end("finished")
+    assert run.missing() == []
     assert (fake.runs, fake.names) == (1, ["rate ___", "a...", "f1_0.5", "_x"])

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from smalti.catalog import Manifest, load_manifest
+from smalti.catalog import load_manifest
 from smalti.errors import SmaltiError, StoreError, TrainingError
 from smalti.process import is_connect
 from smalti.storage import open_store
@@ -56,8 +56,14 @@ def _check_here(config: RunConfig) -> None:
             store = open_store(config.data, config.storage_options)
             manifest = load_manifest(store, version=config.version)
             # A run that continues keeps its version, which may be older than the newest.
-            if config.digest and (config.version is not None or newest_checkpoint(config) is None):
-                _check_digest(config, manifest)
+            is_wrong = bool(config.digest) and manifest.digest != config.digest
+            if is_wrong and (config.version is not None or newest_checkpoint(config) is None):
+                raise TrainingError(
+                    f"version {manifest.version} has digest {manifest.digest}, expected {config.digest}: pin the "
+                    "version that has this digest, or leave `digest` out",
+                    expected=config.digest,
+                    found=manifest.digest,
+                )
             for shard in manifest.shards[:1]:
                 store.get_range(shard.stored.basename, 0, min(_HEADER_BYTES, shard.stored.num_bytes))
     with _explained("write the run", config.run_dir):
@@ -68,16 +74,6 @@ def _check_here(config: RunConfig) -> None:
         put_own(run, key, b"smalti", partial(put, key, b"smalti"))
         with contextlib.suppress(StoreError):  # a user may be allowed to write only
             run.delete(key)
-
-
-def _check_digest(config: RunConfig, manifest: Manifest) -> None:
-    if manifest.digest != config.digest:
-        raise TrainingError(
-            f"version {manifest.version} has digest {manifest.digest}, expected {config.digest}: pin the version that "
-            "has this digest, or leave `digest` out",
-            expected=config.digest,
-            found=manifest.digest,
-        )
 
 
 @contextlib.contextmanager
@@ -101,8 +97,27 @@ def check_as_executor(config: RunConfig) -> None:
     carried = store_variables(os.environ)
     home_files = {name for name, value in carried.items() if Path(value).is_relative_to(Path.home())}
     carried = {name: value for name, value in carried.items() if name not in home_files}
+    environment = {name: os.environ[name] for name in _SYSTEM_VARIABLES if name in os.environ}
+    environment |= {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry), **carried}
+    whole = config.to_json()
+    task = {field.name: whole[field.name] for field in fields(RunConfig)}
     with tempfile.TemporaryDirectory(prefix="smalti-preflight-") as home:
-        done = _run_child(config, {**_system_environment(), **carried, "HOME": home})
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "smalti.torch.train.launchers.preflight"],
+                input=json.dumps(task),
+                env={**environment, "HOME": home},
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TrainingError(
+                f"nothing was started: {redact_address(config.data)} and {redact_address(config.run_dir)} did not "
+                f"answer the preflight within {_SECONDS:.0f} s; check the network between this machine and the stores.",
+                is_transient=True,
+            ) from error
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
@@ -120,32 +135,6 @@ def check_as_executor(config: RunConfig) -> None:
             "own, use `preflight=False`.",
             **({"is_transient": True} if answer["is_transient"] else {}),
         )
-
-
-def _run_child(config: RunConfig, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    whole = config.to_json()
-    task = {field.name: whole[field.name] for field in fields(RunConfig)}
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", "smalti.torch.train.launchers.preflight"],
-            input=json.dumps(task),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TrainingError(
-            f"nothing was started: {redact_address(config.data)} and {redact_address(config.run_dir)} did not answer "
-            f"the preflight within {_SECONDS:.0f} s; check the network between this machine and the stores.",
-            is_transient=True,
-        ) from error
-
-
-def _system_environment() -> dict[str, str]:
-    chosen = {name: os.environ[name] for name in _SYSTEM_VARIABLES if name in os.environ}
-    return {**chosen, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
 
 
 def _has_remote_executors() -> bool:

@@ -35,7 +35,7 @@ from smalti.torch.train.launchers.program import LOST, OUTAGE, OWN, STOPPED, SUP
 from smalti.torch.train.life import StopSignal
 from smalti.torch.train.ranks import meeting_store
 from smalti.torch.train.run.events import METRICS_FILE, Event, EventTail, OnEvent
-from smalti.torch.train.run.store import opened_run, read_result
+from smalti.torch.train.run.store import opened_run
 from smalti.torch.train.threads import waiting_of_threads
 
 _FINISHED_EXIT_CODE = 88
@@ -102,7 +102,7 @@ def run_in_processes(
         _deliver(ranks, tail, on_event)
         if failed is not None:
             raise failed.as_error(config, was_stopped=stopping.requested)
-        return read_result(run.path)
+        return run.read_result()
 
 
 @dataclass
@@ -138,33 +138,22 @@ class _Rank:
 
     def as_error(self, config: RunConfig, *, was_stopped: bool) -> TrainingError:
         """Return the error for this rank's failure."""
-        num_ranks = config.num_processes
+        tail = "\n".join(self.last_lines) or "(it wrote nothing)"
+        facts: dict[str, Any] = {"kind": "hung", "output": tail}
         if self.is_hung:
-            what = (
-                f"did not stop within {config.grace_seconds:g} s (`grace_seconds`)"
-                if was_stopped
-                else "did not answer the others for `timeout_seconds`"
-            )
-            return TrainingError(
-                f"rank {self.number} of {num_ranks} {what}, and was ended. Its last lines:\n{self._tail}",
-                rank=self.number,
-                kind=STOPPED if was_stopped else "hung",
-                output=self._tail,
-            )
-        code = self.process.returncode
-        kind = STOPPED if was_stopped else "killed" if code < 0 else _KINDS.get(code, OWN)
-        return TrainingError(
-            f"rank {self.number} of {num_ranks} {_describe_exit(code)}. Its last lines:\n{self._tail}",
-            rank=self.number,
-            exit_code=code,
-            kind=kind,
-            output=self._tail,
-            **({"is_transient": True} if code == _EXIT_CODES[OUTAGE] else {}),
-        )
-
-    @property
-    def _tail(self) -> str:
-        return "\n".join(self.last_lines) or "(it wrote nothing)"
+            what = "did not answer the others for `timeout_seconds`, and was ended"
+            if was_stopped:
+                what = f"did not stop within {config.grace_seconds:g} s (`grace_seconds`), and was ended"
+        else:
+            code = self.process.returncode
+            what = _describe_exit(code)
+            facts |= {"exit_code": code, "kind": "killed" if code < 0 else _KINDS.get(code, OWN)}
+            if code == _EXIT_CODES[OUTAGE]:
+                facts["is_transient"] = True
+        if was_stopped:
+            facts["kind"] = STOPPED
+        text = f"rank {self.number} of {config.num_processes} {what}. Its last lines:\n{tail}"
+        return TrainingError(text, rank=self.number, **facts)
 
 
 @contextlib.contextmanager

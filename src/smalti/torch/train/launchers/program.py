@@ -10,7 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,10 @@ class Program:
         from smalti.torch.train.life import begun_life
 
         with begun_life(self.config, on_event, meeting_port=meeting_port, scratch=scratch) as life:
-            if restart := self.restart or _restart_by_torchrun():
+            restart = self.restart
+            if count := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):  # torchrun's agent gives no cause
+                restart = restart or {"restart": count, "cause": "torchrun started the ranks again"}
+            if restart:
                 life.events.emit("restart", **restart)
             if isinstance(self.config, TrainConfig):
                 from smalti.torch.train.trainer.loop import train_here
@@ -84,10 +87,6 @@ class Program:
             if self.function is None:
                 raise TrainingError("there is nothing to run: neither a TrainConfig nor a function.")
             return run_function(self.function, self.argument, self.config, life)
-
-    def in_one_rank(self, **changes: Any) -> "Program":
-        """Return the program as one rank that was started by something else runs it."""
-        return replace(self, config=self.config.in_one_rank(**changes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the program as JSON values, secrets in the storage options included.
@@ -109,12 +108,6 @@ class Program:
         function, argument = (None, None) if obj["function"] is None else unpickled(obj["function"])
         task = None if obj["task"] is None else unpickled(obj["task"])
         return cls(config, function, argument, restart=obj["restart"], task=task)
-
-
-def _restart_by_torchrun() -> dict[str, Any] | None:
-    """Return the facts of a restart by torchrun's agent, which gives no cause; None at the first start."""
-    count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return {"restart": count, "cause": "torchrun started the ranks again"} if count else None
 
 
 def pickled(value: Any) -> str:

@@ -21,7 +21,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,15 +85,11 @@ class Broadcasted:
         self._broadcast = session.sparkContext.broadcast(value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self._broadcast,)
+        return attrgetter("value"), (self._broadcast,)
 
     def destroy(self) -> None:
         """Remove the value from the driver and the executors."""
         self._broadcast.destroy()
-
-
-def _received(broadcast: Any) -> Any:
-    return broadcast.value
 
 
 def run_on_driver(program: Program, on_event: OnEvent | None = None) -> dict[str, Any]:
@@ -136,10 +133,17 @@ def options_of(config: RunConfig) -> str:
 def _run(program: Program, on_event: OnEvent | None, *carried: CarriedEnvironment, is_local: bool) -> dict[str, Any]:
     config = program.config
     session = _session(config)
-    distributor = _distributor(config, session, is_local=is_local)
+    use_driver_python(session)
+    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
+    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
+    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    distributor = TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
     remove_failures(_place(config))
     attempt = secrets.token_hex(8)
-    task = program.in_one_rank(storage_options={}, run_storage_options=None).to_json()
+    bare = config.in_one_rank(storage_options={}, run_storage_options=None)
+    task = replace(program, config=bare).to_json()
     work: Any = (task, program.source_of, read_source(program.source_of), attempt)
     if carried and not is_connect(session):
         work = Broadcasted(session, work)
@@ -189,16 +193,6 @@ def _session(config: RunConfig) -> Any:
         ) from error
 
 
-def _distributor(config: RunConfig, session: Any, *, is_local: bool) -> Any:
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    use_driver_python(session)
-    gpu_setting = "spark.driver.resource.gpu.amount" if is_local else "spark.task.resource.gpu.amount"
-    # Without this setting, local children see the GPUs of this machine; tasks on executors see none.
-    use_gpu = config.device != "cpu" and session.conf.get(gpu_setting, None) is not None
-    return TorchDistributor(num_processes=config.num_processes, local_mode=is_local, use_gpu=use_gpu)
-
-
 @contextlib.contextmanager
 def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables in the body."""
@@ -215,49 +209,29 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _as_error(config: RunConfig, error: Exception, attempt: str) -> TrainingError:
-    if _CANCELLED.search(str(error)):
-        return TrainingError(
-            f"the run was stopped: Spark's job was cancelled ({config.launcher}): {_last_lines(str(error))}",
-            rank=None,
-            kind=STOPPED,
-            output=str(error),
-        )
-    failure = read_failure(_place(config), config.num_processes, attempt)
+    is_cancelled = _CANCELLED.search(str(error)) is not None
+    failure = None if is_cancelled else read_failure(_place(config), config.num_processes, attempt)
     if failure is None:
-        return TrainingError(
-            f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not see "
-            f"{config.run_dir}: {_last_lines(str(error))}",
-            rank=None,
-            kind=LOST,
-            output=str(error),
-        )
+        what = f"the run was stopped: Spark's job was cancelled ({config.launcher})"
+        if not is_cancelled:
+            what = (
+                f"the {config.num_processes} ranks could not be run by TorchDistributor ({config.launcher}), or do not "
+                f"see {config.run_dir}"
+            )
+        kind = STOPPED if is_cancelled else LOST
+        return TrainingError(f"{what}: {_last_lines(str(error))}", rank=None, kind=kind, output=str(error))
     return TrainingError(
-        f"rank {failure.rank} of {config.num_processes} failed under TorchDistributor ({config.launcher}): "
-        f"{failure.reason}\n{_last_lines(failure.trace)}",
-        rank=failure.rank,
-        output=failure.trace,
-        kind=failure.kind,
-        **({"is_transient": True} if failure.is_transient else {}),
+        f"rank {failure['rank']} of {config.num_processes} failed under TorchDistributor ({config.launcher}): "
+        f"{failure['reason']}\n{_last_lines(failure['trace'])}",
+        rank=failure["rank"],
+        output=failure["trace"],
+        kind=failure["kind"],
+        **({"is_transient": True} if failure.get("is_transient") else {}),
     )
 
 
 def _last_lines(text: str) -> str:
     return "\n".join(text.splitlines()[-_TAIL_LINES:])
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The cause of a failed run, as far as it is known."""
-
-    rank: int
-    reason: str
-    """The error in one line."""
-    trace: str
-    """The end of the traceback; empty if there is none."""
-    is_transient: bool = False
-    """True if it is a fault of a store that is likely to pass."""
-    kind: str = "killed"
-    """That of `restarts.kind_of`, or `killed`."""
 
 
 def _place(config: RunConfig) -> Store:
@@ -295,25 +269,22 @@ def _record_key(attempt: str, rank: int) -> str:
     return f"{_FAILURES}/{attempt}/rank-{rank:05d}.json"
 
 
-def read_failure(run_dir: Place, num_ranks: int, attempt: str) -> Failure | None:
-    """Return the first failure of an attempt, or None if no rank left a record of it.
+def read_failure(run_dir: Place, num_ranks: int, attempt: str) -> dict[str, Any] | None:
+    """Return the record of the first failure of an attempt, or None if no rank left one.
+
+    It has `rank`, `reason` (the error in one line), `trace` (the end of the traceback), `kind` (that of `kind_of`, or
+    `killed`) and, if it is a fault of a store that is likely to pass, `is_transient`.
 
     A rank that only lost the connection to another one is not the cause if some rank failed for another reason, or left
     no record: a rank without a record was killed. Ranks of earlier attempts may still be ending; theirs are ignored.
     """
     records = sorted(_records(open_store(run_dir), num_ranks, attempt), key=lambda record: record["time"])
     own = [record for record in records if record["kind"] != LOST]
-    if own:
-        return _failure_of(own[0])
     silent = sorted(set(range(num_ranks)) - {record["rank"] for record in records})
-    if records and silent:
-        return Failure(silent[0], "it was killed or hung: the other ranks lost the connection to it", "")
-    return _failure_of(records[0]) if records else None
-
-
-def _failure_of(record: Mapping[str, Any]) -> Failure:
-    is_outage = bool(record.get("is_transient"))
-    return Failure(record["rank"], record["reason"], record["trace"], is_transient=is_outage, kind=record["kind"])
+    if records and silent and not own:
+        reason = "it was killed or hung: the other ranks lost the connection to it"
+        return {"rank": silent[0], "reason": reason, "trace": "", "kind": "killed"}
+    return next(iter(own or records), None)
 
 
 def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, Any]]:
@@ -324,8 +295,8 @@ def _records(store: Store, num_ranks: int, attempt: str) -> Iterator[dict[str, A
                 yield record
 
 
-def read_source(named: str | Sequence[str]) -> dict[str, str]:
-    """Return the Python files that importing one or more `module:name` needs, by paths below the folders they are in.
+def read_source(named: Sequence[str]) -> dict[str, str]:
+    """Return the Python files that importing some `module:name` needs, by paths below the folders they are in.
 
     These are the module, or the whole of its top-level package, and all modules that this process has loaded from the
     same folder. There are none of a text that is not of the form `module:name`, of a part of an installed package, and
@@ -333,13 +304,9 @@ def read_source(named: str | Sequence[str]) -> dict[str, str]:
     of the name that is given first is returned.
     """
     source: dict[str, str] = {}
-    for each in _each(named):
+    for each in named:
         source = _source_of(each) | source
     return source
-
-
-def _each(named: str | Sequence[str]) -> Sequence[str]:
-    return (named,) if isinstance(named, str) else named
 
 
 def _source_of(named: str) -> dict[str, str]:
@@ -352,14 +319,16 @@ def _source_of(named: str) -> dict[str, str]:
         return {}
     package = root / name.partition(".")[0]
     files = {path for path in package.rglob("*.py") if path.is_file()}
-    files |= {Path(vars(each)["__file__"]) for each in _loaded_modules() if _root_of(each) == root}
+    values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
+    loaded = (each for each in values if isinstance(each, ModuleType) and _root_of(each) == root)
+    files |= {Path(vars(each)["__file__"]) for each in loaded}
     return {path.relative_to(root).as_posix(): read_regular_text(path) for path in sorted(files)}
 
 
 @contextlib.contextmanager
-def importable(named: str | Sequence[str], source: Mapping[str, str]) -> Iterator[None]:
-    """Make one or more `module:name` importable from source files in the body, unless this process can import all."""
-    if not source or all(_is_importable(each.partition(":")[0]) for each in _each(named)):
+def importable(named: Sequence[str], source: Mapping[str, str]) -> Iterator[None]:
+    """Make some `module:name` importable from source files in the body, unless this process can import all."""
+    if not source or all(_is_importable(each.partition(":")[0]) for each in named):
         yield
         return
     with tempfile.TemporaryDirectory(prefix="smalti-model-") as folder:
@@ -373,11 +342,6 @@ def importable(named: str | Sequence[str], source: Mapping[str, str]) -> Iterato
             yield
         finally:
             sys.path.remove(folder)
-
-
-def _loaded_modules() -> list[ModuleType]:
-    values: list[Any] = list(sys.modules.values())  # may contain None and other objects that are not modules
-    return [each for each in values if isinstance(each, ModuleType)]
 
 
 def _root_of(module: ModuleType) -> Path | None:

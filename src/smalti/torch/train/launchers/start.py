@@ -109,9 +109,8 @@ def launch(
         >>> launch(count, data="s3://bucket/photos", run_dir="s3://bucket/runs/8")
         32
     """
-    return run_program(Program(RunConfig.from_json({"run_dir": run_dir, **options}), function, config), on_event)[
-        "value"
-    ]
+    program = Program(RunConfig(run_dir=run_dir, **options), function, config)
+    return run_program(program, on_event)["value"]
 
 
 def run_program(program: Program, on_event: OnEvent | None, *, start: "Start | None" = None) -> dict[str, Any]:
@@ -195,7 +194,10 @@ def run_with_restarts(
             last, signature = signature, _signature(error)
             if restarts == config.max_restarts:
                 raise _explained(error, f"All {restarts} restarts (`max_restarts`) were used.") from error
-            if stuck > 0 and restarts > 0 and _may_repeat(error) and signature == last:
+            # A failure that is likely to come every time.
+            kind = error.facts.get("kind", OWN)
+            may_repeat = kind == OWN or (kind == LOST and error.facts["rank"] is None)
+            if stuck > 0 and restarts > 0 and may_repeat and signature == last:
                 raise _explained(
                     error,
                     f"It failed in the same way after restart {restarts}, without a newer checkpoint in between: "
@@ -234,12 +236,6 @@ def _newest(config: RunConfig, known: str | None) -> str | None:
             raise
         _log.warning("the newest checkpoint is not known: %s", error)
         return known
-
-
-def _may_repeat(error: TrainingError) -> bool:
-    """Return whether a failure that comes again in the same way is likely to come every time."""
-    kind = error.facts.get("kind", OWN)
-    return kind == OWN or (kind == LOST and error.facts["rank"] is None)
 
 
 def next_processes(config: RunConfig, current: int, *, stuck: int) -> int:

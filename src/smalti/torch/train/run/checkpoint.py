@@ -23,7 +23,6 @@ source can at worst be refused.
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import shutil
@@ -32,16 +31,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from smalti.errors import CheckpointError, SmaltiError, StoreError, StoreNotFound, TrainingError
-from smalti.storage import Store
+from smalti.storage import LocalStore, Store
+from smalti.storage.local import sync_path
 from smalti.storage.store import check_key
 from smalti.torch.train.run.files import (
     FILES,
-    Parts,
     Written,
-    flush_files,
     read_json,
     read_tensors,
     sha256_of,
@@ -179,7 +178,7 @@ class CheckpointFolder:
 
     def address_of(self, step: int) -> str:
         """Return the address of the checkpoint of a step."""
-        return self._address(self._name(step))
+        return str(self._place(self._name(step)))
 
     def staging(self, step: int, token: str, rank: int) -> Path:
         """Return the hidden local folder into which a rank copies its files: one for all ranks of a local run.
@@ -204,17 +203,28 @@ class CheckpointFolder:
             CheckpointError: they cannot be read or written.
             StoreError: the store cannot be written.
         """
+        written: dict[str, Written] = {}
+        paths = {name: staging / FILES / name for name in names}
         try:
-            written = flush_files(staging, names)
+            for name, path in paths.items():
+                sync_path(path)
+                written[name] = Written(sha256_of(path), path.stat().st_size)
         except OSError as error:
             raise _not_written(step, staging, error) from error
         if self.remote is not None:
-            for name in names:
-                self.remote.store.put_file(f"{CHECKPOINTS}/{self._name(step)}/{FILES}/{name}", staging / FILES / name)
+            for name, path in paths.items():
+                self._store.put_file(f"{self._name(step)}/{FILES}/{name}", path)
         return written
 
-    def save(self, snapshot: Snapshot, parts: Parts | None = None) -> Path | str:
+    def save(
+        self, snapshot: Snapshot, staging: Path | None = None, files: Mapping[str, Written] = MappingProxyType({})
+    ) -> Path | str:
         """Publish a checkpoint, remove those that are no longer kept, and return the path or address of the new one.
+
+        Args:
+            snapshot: the content.
+            staging: the folder of this rank, if ranks have contributed files; see `staging`.
+            files: the files of all ranks.
 
         Raises:
             CheckpointError: it could not be written or does not verify; earlier checkpoints are untouched.
@@ -223,16 +233,19 @@ class CheckpointFolder:
         """
         if self.remote is not None:
             self.remote.check_current()
-            self._remove_fetched()
-        if parts is None:
+            for folder in self._loaded.glob("*/step-*"):
+                # Those whose files were given to some rank may still be read.
+                if folder.is_dir() and not _given_mark(folder).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+        if staging is None:
             self.begin(snapshot.step)
             while (self.root / str(self._name(snapshot.step))).exists():  # another program has saved it
                 self.begin(snapshot.step)
-            parts = Parts(self.staging(snapshot.step, secrets.token_hex(4), 0))
-        name, staging = self._name(snapshot.step), parts.staging
+            staging = self.staging(snapshot.step, secrets.token_hex(4), 0)
+        name = self._name(snapshot.step)
         try:
-            write_checkpoint(snapshot, parts, self.on_durable)
-            verify_checkpoint(staging, without=parts.written)
+            write_checkpoint(snapshot, staging, files, self.on_durable)
+            verify_checkpoint(staging, without=files)
             sizes = {path.name: path.stat().st_size for path in sorted(staging.iterdir()) if path.is_file()}
             with self.guard():
                 self._publish(name, staging, sizes)
@@ -242,18 +255,18 @@ class CheckpointFolder:
                 raise
             raise _not_written(snapshot.step, self.root, error) from error
         shutil.rmtree(staging, ignore_errors=True)
-        sizes |= {f"{FILES}/{file}": written.num_bytes for file, written in parts.written.items()}
-        files = self._files()
-        if files.get(name) != sizes:
+        sizes |= {f"{FILES}/{file}": written.num_bytes for file, written in files.items()}
+        found = files_in(self._store)
+        if found.get(name) != sizes:
             shared = f" Do all ranks see {self.root} as the same folder? If not, give `run_dir` the address of a store."
             raise CheckpointError(
-                f"{self._address(name)} has the files {files.get(name)} (bytes), expected {sizes}. Nothing older was "
+                f"{self._place(name)} has the files {found.get(name)} (bytes), expected {sizes}. Nothing older was "
                 f"removed; start the run again.{shared if self.remote is None else ''}",
                 step=snapshot.step,
             )
         self._verified.add(name)
         with contextlib.suppress(CheckpointError), self.guard():  # the next life removes older ones, too
-            self._prune(files)
+            self._prune(found)
         return self._place(name)
 
     def _publish(self, name: _Name, staging: Path, files: Iterable[str]) -> None:
@@ -263,13 +276,12 @@ class CheckpointFolder:
             sync_folder(self.root)
             self.on_durable(self.root / str(name))
             return
-        store, prefix = self.remote.store, f"{CHECKPOINTS}/{name}"
         for file in files:
             if file != CHECKSUMS_FILE:
-                store.put_file(f"{prefix}/{file}", staging / file)
+                self._store.put_file(f"{name}/{file}", staging / file)
         self.remote.put_log()
         self.remote.check_current()
-        store.put_file(f"{prefix}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
+        self._store.put_file(f"{name}/{CHECKSUMS_FILE}", staging / CHECKSUMS_FILE)
 
     def _prune(self, files: Mapping[_Name, Mapping[str, int]]) -> None:
         """Remove what is neither among the newest verified checkpoints nor the best."""
@@ -289,7 +301,7 @@ class CheckpointFolder:
                 continue
             with contextlib.suppress(StoreError):  # best effort; the next save tries again
                 for file in sorted(names, key=lambda file: file != CHECKSUMS_FILE):
-                    self.remote.store.delete(f"{CHECKPOINTS}/{name}/{file}")
+                    self._store.delete(f"{name}/{file}")
         for left in self.root.glob(".*step-*") if self.remote is None else ():
             shutil.rmtree(left, ignore_errors=True)
 
@@ -301,7 +313,7 @@ class CheckpointFolder:
         Raises:
             StoreError: the store cannot be read.
         """
-        return next((self._address(name) for name in reversed(self._published(self._files()))), None)
+        return next((str(self._place(name)) for name in reversed(self._published(files_in(self._store)))), None)
 
     def best(self) -> str | None:
         """Return the address of the checkpoint with the best figure that verifies; None if none has the figure.
@@ -309,8 +321,8 @@ class CheckpointFolder:
         Raises:
             StoreError: the store cannot be read.
         """
-        best = self._best(self._published(self._files()))
-        return None if best is None else self._address(best)
+        best = self._best(self._published(files_in(self._store)))
+        return None if best is None else str(self._place(best))
 
     def load_newest(self) -> Loaded | None:
         """Return the newest checkpoint that verifies, or None if there is no checkpoint.
@@ -320,9 +332,9 @@ class CheckpointFolder:
             StoreError: the store cannot be read.
         """
         skipped: list[Skipped] = []
-        for name in reversed(self._published(self._files())):
+        for name in reversed(self._published(files_in(self._store))):
             try:
-                snapshot = self._load_whole(name)
+                snapshot = load_checkpoint(self._local(name))
                 self.check_state(snapshot.state)
             except CheckpointError as error:
                 skipped.append(Skipped(self._place(name), str(error)))
@@ -332,7 +344,7 @@ class CheckpointFolder:
         if skipped:
             reasons = "; ".join(f"{Path(skip.path).name}: {skip.reason}" for skip in skipped)
             raise CheckpointError(
-                f"none of the {len(skipped)} checkpoints in {self._where} verifies ({reasons}). Restore one, "
+                f"none of the {len(skipped)} checkpoints in {self._folder} verifies ({reasons}). Restore one, "
                 "or remove that folder to train from the beginning.",
                 skipped=tuple(str(skip.path) for skip in skipped),
             )
@@ -358,7 +370,10 @@ class CheckpointFolder:
         """
         name = self._parsed(address)
         if self.remote is not None:
-            _mark_given(self._fetched(name))
+            mark = _given_mark(self._fetched(name))  # the ranks of a machine share the folder
+            with contextlib.suppress(OSError):  # fetching to the same disk says more
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.touch()
         folder = self._local(name, lambda file: any(fnmatchcase(file, f"{FILES}/{pattern}") for pattern in patterns))
         return folder / FILES if (folder / FILES).is_dir() else None
 
@@ -373,43 +388,35 @@ class CheckpointFolder:
         """Return the figure of a checkpoint such that greater is better; None if it has none."""
         if name not in self._scores:
             direction, _, figure = (self.keep_best or "").partition(" ")
-            metrics: Any = None
-            with contextlib.suppress(CheckpointError, StoreNotFound, ValueError):  # damaged
-                metrics = self._state(name).get("metrics")
-            value = metrics.get(figure) if isinstance(metrics, Mapping) else None
+            value: Any = None
+            with contextlib.suppress(StoreNotFound, ValueError, RecursionError, TypeError, KeyError):  # damaged
+                value = json.loads(self._store.get(f"{name}/{STATE_FILE}"))["metrics"][figure]
             number = float(value) if isinstance(value, int | float) else None
             self._scores[name] = -number if number is not None and direction == "min" else number
         return self._scores[name]
 
-    def _state(self, name: _Name) -> Mapping[str, Any]:
-        if self.remote is None:
-            return read_json(self.root / str(name) / STATE_FILE)
-        state = json.loads(self.remote.store.get(f"{CHECKPOINTS}/{name}/{STATE_FILE}"))
-        return state if isinstance(state, dict) else {}
-
     def _verifies(self, name: _Name) -> bool:
         try:
             if name not in self._verified:
-                self._load_whole(name)
+                load_checkpoint(self._local(name))
         except CheckpointError:
             return False
         self._verified.add(name)
         return True
 
-    def _load_whole(self, name: _Name) -> Snapshot:
-        return load_checkpoint(self._local(name, lambda file: True))  # noqa: ARG005
-
     # ------------------------------------------------------------ names and files
 
     @property
-    def _where(self) -> str:
-        return str(self.root) if self.remote is None else f"{self.remote.address}/{CHECKPOINTS}"
+    def _store(self) -> Store:
+        """The store whose folders are the checkpoints."""
+        return LocalStore(self.root) if self.remote is None else self.remote.store.child(CHECKPOINTS)
+
+    @property
+    def _folder(self) -> Path | str:
+        return self.root if self.remote is None else f"{self.remote.address}/{CHECKPOINTS}"
 
     def _place(self, name: _Name) -> Path | str:
-        return self.root / str(name) if self.remote is None else f"{self._where}/{name}"
-
-    def _address(self, name: _Name) -> str:
-        return str(self._place(name))
+        return self.root / str(name) if self.remote is None else f"{self._folder}/{name}"
 
     def _name(self, step: int) -> _Name:
         return _Name(self.life, step, max(0, self._attempts.get(step, 0) - 1))
@@ -420,27 +427,28 @@ class CheckpointFolder:
             raise CheckpointError(f"{address} is not the address of a checkpoint.", path=address)
         return name
 
-    def _files(self) -> dict[_Name, dict[str, int]]:
-        return files_in_folder(self.root) if self.remote is None else files_in_store(self.remote.store)
-
     def _published(self, files: Mapping[_Name, Mapping[str, int]]) -> list[_Name]:
         """Return the checkpoints that were published: in a local folder all, and a missing checksum is damage."""
         return [name for name, names in files.items() if self.remote is None or CHECKSUMS_FILE in names]
 
-    def _local(self, name: _Name, is_wanted: Callable[[str], bool]) -> Path:
-        """Return a local folder with those files of a checkpoint that are wanted; from a store, each is verified."""
+    def _local(self, name: _Name, is_wanted: Callable[[str], object] = str) -> Path:
+        """Return a local folder with those files of a checkpoint that are wanted, by default all.
+
+        From a store, each is verified.
+        """
         if self.remote is None:
             return self.root / str(name)
-        prefix, folder = f"{CHECKPOINTS}/{name}", self._fetched(name)
+        folder = self._fetched(name)
         try:
             try:
-                self._fetch(self.remote.store, prefix, folder, is_wanted)
+                self._fetch(name, folder, is_wanted)
             except CheckpointError:
                 # Fetched once more: an error of the transfer would undo training.
                 (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
-                self._fetch(self.remote.store, prefix, folder, is_wanted)
+                self._fetch(name, folder, is_wanted)
         except StoreNotFound as error:
-            raise CheckpointError(f"{self._address(name)} is not complete: {error}", path=prefix) from error
+            place = f"{CHECKPOINTS}/{name}"
+            raise CheckpointError(f"{self._place(name)} is not complete: {error}", path=place) from error
         except (StoreError, CheckpointError):
             raise
         except OSError as error:
@@ -458,79 +466,51 @@ class CheckpointFolder:
         """Return the scratch folder for the files of a checkpoint in a store."""
         return self._loaded / f"{name.life}-{name.attempt}" / f"step-{name.step:08d}"
 
-    def _fetch(self, store: Store, prefix: str, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+    def _fetch(self, name: _Name, folder: Path, is_wanted: Callable[[str], object]) -> None:
         """Fetch the files of a checkpoint that are wanted and not here yet, and verify each."""
+        store = self._store.child(str(name))
         if not (folder / CHECKSUMS_FILE).exists():
-            self._fetch_file(store, f"{prefix}/{CHECKSUMS_FILE}", folder / CHECKSUMS_FILE)
+            self._fetch_file(store, CHECKSUMS_FILE, folder)
         sums = read_checksums(folder)
-        for info in store.list(prefix):
-            file = check_key(info.key.removeprefix(f"{prefix}/"))
+        for file in (check_key(info.key) for info in store.list()):
             if file == CHECKSUMS_FILE or not is_wanted(file):
                 continue
             expected, path = sums.get(file), folder / file
             if not path.exists() or sha256_of(path) != expected:
-                self._fetch_file(store, info.key, path)
+                self._fetch_file(store, file, folder)
                 if (actual := sha256_of(path)) != expected:
                     raise CheckpointError(
-                        f"{store.locate(info.key)}: sha256 expected {expected}, found {actual}; the file has changed "
+                        f"{store.locate(file)}: sha256 expected {expected}, found {actual}; the file has changed "
                         "since it was written.",
-                        path=info.key,
+                        path=f"{CHECKPOINTS}/{name}/{file}",
                     )
 
-    def _fetch_file(self, store: Store, key: str, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _fetch_file(self, store: Store, file: str, folder: Path) -> None:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         fresh = self._loaded / f".{secrets.token_hex(8)}"  # ranks of one machine may fetch to one folder
         with fresh.open("wb") as out:
-            store.fetch(key, out)
-        fresh.replace(path)
-
-    def _remove_fetched(self) -> None:
-        """Remove fetched checkpoints, except those whose files were given to some rank, which may still read them."""
-        for folder in self._loaded.glob("*/step-*"):
-            if folder.is_dir() and not _given_mark(folder).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+            store.fetch(file, out)
+        fresh.replace(folder / file)
 
 
-def files_in_store(store: Store) -> dict[_Name, dict[str, int]]:
-    """Return the size of each file in each checkpoint in the store of a run, published or not; oldest first."""
+def files_in(store: Store) -> dict[_Name, dict[str, int]]:
+    """Return the size of each file in each checkpoint of a store of checkpoints, published or not; oldest first."""
     files: dict[_Name, dict[str, int]] = {}
-    for info in store.list(CHECKPOINTS):
-        folder, _, file = info.key.removeprefix(f"{CHECKPOINTS}/").partition("/")
-        name = _Name.parse(folder)
-        if name is not None and name.life != _BEFORE_LIVES and file:
+    for info in store.list():
+        folder, _, file = info.key.partition("/")
+        if file and (name := _Name.parse(folder)) is not None:
             files.setdefault(name, {})[file] = info.num_bytes
     return dict(sorted(files.items()))
 
 
-def files_in_folder(root: Path) -> dict[_Name, dict[str, int]]:
-    """Return the same of a local folder of checkpoints."""
-    names = {name: path for path in (root.iterdir() if root.is_dir() else ()) if (name := _Name.parse(path.name))}
-    return {name: _sizes(path) for name, path in sorted(names.items())}
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for parent, _, names in os.walk(folder):
-        for path in (Path(parent, name) for name in names):
-            with contextlib.suppress(FileNotFoundError):  # it is being removed
-                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
-    return sizes
-
-
-def newest_life(files: Iterable[_Name]) -> int:
-    """Return the newest life that has files of a checkpoint; -1 if there is none."""
-    return max((name.life for name in files), default=-1)
+def newest_life(store: Store) -> int:
+    """Return the newest life that has files of a checkpoint in the store of a run; -1 if there is none."""
+    return max((name.life for name in files_in(store.child(CHECKPOINTS))), default=-1)
 
 
 def _given_mark(folder: Path) -> Path:
+    """Return the file that says that a fetched checkpoint was given to the program of a rank."""
     return folder.with_name(f".{folder.name}.given")
-
-
-def _mark_given(folder: Path) -> None:
-    """Mark a fetched checkpoint as given to the program of a rank; the ranks of a machine share the folder."""
-    with contextlib.suppress(OSError):  # fetching to the same disk says more
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _given_mark(folder).touch()
 
 
 def _not_written(step: int, root: Path, error: OSError) -> CheckpointError:
@@ -541,13 +521,14 @@ def _not_written(step: int, root: Path, error: OSError) -> CheckpointError:
     )
 
 
-def write_checkpoint(snapshot: Snapshot, parts: Parts, on_durable: Callable[[Path], None] = ignore) -> None:
+def write_checkpoint(
+    snapshot: Snapshot, staging: Path, files: Mapping[str, Written], on_durable: Callable[[Path], None]
+) -> None:
     """Write the files of a snapshot into a staging folder, and the checksums of these and of all ranks' files last.
 
     Raises:
         OSError: a file cannot be written.
     """
-    staging = parts.staging
     staging.mkdir(parents=True, exist_ok=True)
     for stem, tensors in snapshot.tensors.items():
         write_tensors(staging / f"{stem}.safetensors", tensors)
@@ -555,7 +536,7 @@ def write_checkpoint(snapshot: Snapshot, parts: Parts, on_durable: Callable[[Pat
     write_json(staging / STATE_FILE, {**snapshot.state, "step": snapshot.step, "format": _STATE_FORMAT})
     on_durable(staging / STATE_FILE)
     sums = {path.name: sha256_of(path) for path in sorted(staging.iterdir()) if path.is_file()}
-    sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(parts.written.items())})
+    sums.update({f"{FILES}/{name}": written.sha256 for name, written in sorted(files.items())})
     write_json(staging / CHECKSUMS_FILE, {"sha256": sums})
     on_durable(staging / CHECKSUMS_FILE)
     for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):

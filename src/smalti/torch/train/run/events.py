@@ -82,12 +82,6 @@ def _parsed(line: bytes, where: str, advice: str) -> Event:
     return value
 
 
-def _is_event(line: bytes) -> bool:
-    with contextlib.suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict)
-    return False
-
-
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
     try:
@@ -140,12 +134,17 @@ class EventTail:
         data = self._read(self._offset)
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        lines = whole.split(b"\n")[:-1]
-        if lines and not isinstance(self._log, Path) and not _is_event(lines[0]):
-            del lines[0]
-        for line in lines:
-            self._on_event(_parsed(line, str(self._log), "Only the trainer may write to it."))
-        return len(lines)
+        delivered = 0
+        for number, line in enumerate(whole.split(b"\n")[:-1]):
+            try:
+                event = _parsed(line, str(self._log), "Only the trainer may write to it.")
+            except TrainingError:
+                if number or isinstance(self._log, Path):
+                    raise
+                continue
+            self._on_event(event)
+            delivered += 1
+        return delivered
 
     def _read(self, offset: int) -> bytes:
         if not isinstance(self._log, Path):

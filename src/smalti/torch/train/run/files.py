@@ -20,8 +20,8 @@ import os
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,13 +119,8 @@ def sync_folder(path: Path) -> None:
 # ------------------------------------------------------------ the files of the ranks
 
 
-@dataclass(frozen=True)
-class Given:
-    """A file that a rank gives."""
-
-    num_bytes: int
-    identity: tuple[str, int, int]
-    """Host, device and inode: equal for ranks that see one file."""
+Identity = tuple[str, int, int]
+"""Host, device and inode of a file: equal for ranks that see one file."""
 
 
 @dataclass(frozen=True)
@@ -136,17 +131,7 @@ class Written:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The contributions of the ranks to a checkpoint that is not yet published."""
-
-    staging: Path
-    """Hidden local folder of this rank, whose folder `FILES` has the files of this rank."""
-    written: Mapping[str, Written] = field(default_factory=dict)
-    """The files of all ranks."""
-
-
-def given_files(source: "str | Path | None") -> dict[str, Given]:
+def given_files(source: "str | Path | None") -> dict[str, Identity]:
     """Return the files of a folder by relative name, or a single file by its name.
 
     Raises:
@@ -154,30 +139,29 @@ def given_files(source: "str | Path | None") -> dict[str, Given]:
     """
     if source is None:
         return {}
-    root = Path(source)
-    try:
-        if root.is_file():
-            return {root.name: _given(root)}
-        if not root.is_dir():
+    root, given = Path(source), dict[str, Identity]()
+    with _reading(source):
+        if not root.is_file() and not root.is_dir():
             raise CheckpointError(f"`files` is {root}, and there is no file or folder; write it before it is saved.")
-        return {_name_of(path, root): _given(path) for path in sorted(root.rglob("*")) if _is_stored(path)}
-    except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"`files` {root} cannot be read: {error}", path=str(root)) from error
+        for path in [root] if root.is_file() else sorted(root.rglob("*")):
+            if path.is_dir() and not path.is_symlink():
+                continue
+            if not path.is_file():
+                raise CheckpointError(
+                    f"{path} is neither a file nor a folder; a checkpoint holds files.", path=str(path)
+                )
+            status = path.stat()
+            name = root.name if path == root else check_key(path.relative_to(root).as_posix())
+            given[name] = (socket.gethostname(), status.st_dev, status.st_ino)
+    return given
 
 
-def own_names(offers: Sequence[Mapping[str, Given]], rank: int) -> list[str]:
-    """Return the names that a rank contributes: those that no lower rank gives."""
-    return [name for name in offers[rank] if not any(name in offer for offer in offers[:rank])]
-
-
-def doubtful_names(offers: Sequence[Mapping[str, Given]]) -> list[str]:
+def doubtful_names(offers: Sequence[Mapping[str, Identity]]) -> list[str]:
     """Return the names that several ranks give, of files that are not one and the same."""
-    identities: dict[str, set[tuple[str, int, int]]] = {}
+    identities: dict[str, set[Identity]] = {}
     for offer in offers:
-        for name, given in offer.items():
-            identities.setdefault(name, set()).add(given.identity)
+        for name, identity in offer.items():
+            identities.setdefault(name, set()).add(identity)
     return sorted(name for name, found in identities.items() if len(found) > 1)
 
 
@@ -187,8 +171,16 @@ def hashes_of(source: "str | Path", names: Iterable[str]) -> dict[str, str]:
     Raises:
         CheckpointError: one cannot be read.
     """
-    try:
+    with _reading(source):
         return {name: sha256_of(_path_of(source, name)) for name in names}
+
+
+@contextlib.contextmanager
+def _reading(source: "str | Path") -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"`files` {source} cannot be read: {error}", path=str(source)) from error
 
@@ -228,20 +220,6 @@ def copy_files(source: "str | Path | None", names: Iterable[str], staging: Path)
         ) from error
 
 
-def flush_files(staging: Path, names: Iterable[str]) -> dict[str, Written]:
-    """Flush copied files to the disk, and return their hashes and sizes as read back.
-
-    Raises:
-        OSError: one cannot be read or flushed.
-    """
-    written = {}
-    for name in names:
-        path = staging / FILES / name
-        sync_path(path)
-        written[name] = Written(sha256_of(path), path.stat().st_size)
-    return written
-
-
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
@@ -251,26 +229,9 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _given(path: Path) -> Given:
-    status = path.stat()
-    return Given(status.st_size, (socket.gethostname(), status.st_dev, status.st_ino))
-
-
-def _name_of(path: Path, root: Path) -> str:
-    return check_key(path.relative_to(root).as_posix())
-
-
 def _path_of(source: "str | Path", name: str) -> Path:
     root = Path(source)
     return root if root.is_file() else root / name
-
-
-def _is_stored(path: Path) -> bool:
-    if path.is_dir() and not path.is_symlink():
-        return False
-    if not path.is_file():
-        raise CheckpointError(f"{path} is neither a file nor a folder; a checkpoint holds files.", path=str(path))
-    return True
 
 
 # ------------------------------------------------------------ states
@@ -315,7 +276,7 @@ def _packed(value: Any, where: str, tensors: "dict[str, torch.Tensor]") -> Any:
     if isinstance(value, torch.Tensor):
         name = _free_name(where, tensors)
         tensors[name] = value
-        is_last = value.dim() == 4 and not value.is_contiguous() and _is_channels_last(value)
+        is_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
         return {"tensor": name, **({"format": _CHANNELS_LAST} if is_last else {})}
     if isinstance(value, (np.ndarray, np.generic)):
         name = _free_name(where, tensors)
@@ -352,12 +313,6 @@ def _check_keys(value: Mapping[Any, Any], where: str) -> None:
             )
     if len(set(names)) < len(names):
         raise CheckpointError(f"{where} has keys with one name, such as 1 and '1': {sorted(names)}; rename one.")
-
-
-def _is_channels_last(value: "torch.Tensor") -> bool:
-    import torch
-
-    return value.is_contiguous(memory_format=torch.channels_last)
 
 
 def _unpacked(packed: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:

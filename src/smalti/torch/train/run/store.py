@@ -27,9 +27,7 @@ import socket
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +35,11 @@ from smalti import ledger
 from smalti.errors import CheckpointError, StoreError, StoreExists, StoreNotFound, TrainingError
 from smalti.ledger.segments import segment_name
 from smalti.regular_files import open_regular, read_regular
-from smalti.storage import Store, open_store
+from smalti.storage import LocalStore, Store, open_store
 from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig
-from smalti.torch.train.run.checkpoint import (
-    CHECKPOINTS,
-    CheckpointFolder,
-    files_in_folder,
-    files_in_store,
-    ignore,
-    newest_life,
-)
+from smalti.torch.train.run.checkpoint import CHECKPOINTS, CheckpointFolder, newest_life
 from smalti.torch.train.run.events import METRICS_FILE, LineLog, read_lines
 from smalti.torch.train.run.files import read_json, replace_json, sync_folder
 
@@ -82,13 +73,22 @@ class LocalRun:
 
     @contextlib.contextmanager
     def begun(self, *, num_ranks: int) -> Iterator[int]:
-        """Begin a life of the run, and yield its number; other processes cannot begin one in the body. For rank 0.
+        """Begin a life of the run, and yield its number, from 0; others cannot begin one in the body. For rank 0.
 
         Raises:
-            TrainingError: another process trains in the folder, or the folder cannot be written.
+            TrainingError: another process trains in the folder, the folder cannot be written, or the file of starts is
+                damaged.
         """
         with run_lock(self.path):
-            yield begin_life(self.path, num_ranks=num_ranks)
+            path = self.path / "lives.jsonl"
+            log = LineLog(path)
+            try:
+                lines = read_lines(path, advice="Restore the file, or remove that line and start the run again.")
+                life = max([newest_life(LocalStore(self.path)), *(int(line["life"]) for line in lines)]) + 1
+                log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
+            finally:
+                log.close()
+            yield life
 
     def checkpoints(self, **options: Any) -> CheckpointFolder:
         """Return the checkpoints of the run; the options are those of `CheckpointFolder`."""
@@ -96,18 +96,61 @@ class LocalRun:
 
     def samples_so_far(self, path: Path | None) -> Callable[[], None]:  # noqa: ARG002 - it lies where it belongs
         """Return a function that publishes this rank's file of the ledger as it is now."""
-        return partial(ignore, None)
+        return lambda: None
 
     def put_log(self) -> None:
         """Publish the log of events so far. For rank 0."""
 
     def write_result(self, result: Mapping[str, Any], write_model: WriteModel | None = None) -> None:
-        """Publish the model that `write_model` writes, if there is one, and then the result. For rank 0.
+        """Write `model/` atomically, then `result.json`. For rank 0.
+
+        An earlier model is replaced when the new one is complete.
+
+        Args:
+            result: JSON values.
+            write_model: writes the files of the model into the folder that it is called with; None: there is no model.
 
         Raises:
-            CheckpointError: they cannot be written.
+            CheckpointError: the folder cannot be written.
         """
-        write_result(self.path, result, write_model)
+        token, folder, target = secrets.token_hex(4), self.path, self.path / MODEL_FOLDER
+        fresh, old = folder / f".model-{token}", folder / f".replaced-model-{token}"
+        try:
+            for leftover in (*folder.glob(".model-*"), *folder.glob(".replaced-model-*")):
+                shutil.rmtree(leftover, ignore_errors=True)
+            if write_model is not None:
+                write_model(fresh)
+                if target.exists():
+                    target.rename(old)
+                fresh.rename(target)
+                sync_folder(folder)
+                shutil.rmtree(old, ignore_errors=True)
+            replace_json(folder / RESULT_FILE, result)
+        except OSError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            what, advice = "result", ""
+            if write_model is not None:
+                what, advice = "trained model", f" The checkpoint {result['checkpoint']} holds it:"
+            raise CheckpointError(
+                f"the {what} cannot be written to {folder}: {error}.{advice} make room and start the run again.",
+                path=str(folder),
+            ) from error
+
+    def read_result(self) -> dict[str, Any]:
+        """Return the result of a finished run, as it was written.
+
+        Raises:
+            TrainingError: there is no result, or it cannot be read.
+        """
+        path = self.path / RESULT_FILE
+        try:
+            return read_json(path)
+        except CheckpointError as error:
+            raise TrainingError(
+                f"the training processes ended well, but {path} holds no result: {error}. Do all processes see "
+                "the same `run_dir`?",
+                path=str(path),
+            ) from error
 
 
 class StoreRun(LocalRun):
@@ -144,27 +187,23 @@ class StoreRun(LocalRun):
             StoreError: the store cannot be read or written, or does not honour exclusive puts.
         """
         self.store.check_exclusive_puts(_LIVES)
-        self._life = self._claim_life(num_ranks)
+        lives = [int(match[1]) for info in self.store.list(_LIVES) if (match := _LIFE.fullmatch(info.key))]
+        life = max([newest_life(self.store), *lives]) + 1
+        facts = {"num_ranks": num_ranks, "time": round(time.time(), 3), "host": socket.gethostname()}
+        while self._life is None:
+            record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
+            try:
+                put_own(self.store, _life_key(life), record)
+                self._life = life
+            except StoreExists:
+                life += 1
         self.prepare()
         try:
-            yield self._life
+            yield life
         except BaseException:
             with contextlib.suppress(StoreError, TrainingError):  # the error itself matters more
                 self.put_log()
             raise
-
-    def _claim_life(self, num_ranks: int) -> int:
-        lives = [int(match[1]) for info in self.store.list(_LIVES) if (match := _LIFE.fullmatch(info.key))]
-        life = max([newest_life(files_in_store(self.store)), *lives]) + 1
-        facts = {"num_ranks": num_ranks, "time": round(time.time(), 3), "host": socket.gethostname()}
-        while True:
-            record = json.dumps({"life": life, "token": secrets.token_hex(8), "pid": os.getpid(), **facts}).encode()
-            try:
-                put_own(self.store, _life_key(life), record)
-            except StoreExists:
-                life += 1
-                continue
-            return life
 
     def check_current(self) -> None:
         """Check that the run was not started again since this life began.
@@ -195,14 +234,15 @@ class StoreRun(LocalRun):
         with open_regular(path) as file:
             file.seek(first * _SEGMENT_BYTES)
             data = file.read()  # now: later lines are not of this checkpoint
-        return partial(self._put_segments, path, first, data)
 
-    def _put_segments(self, path: Path, first: int, data: bytes) -> None:
-        key = path.relative_to(self.path).as_posix()
-        for number, at in enumerate(range(0, len(data), _SEGMENT_BYTES), first):
-            self.store.put(segment_name(key, number), data[at : at + _SEGMENT_BYTES])
-            if at + _SEGMENT_BYTES <= len(data):
-                self._whole_segments[path] = number + 1
+        def put_segments() -> None:
+            key = path.relative_to(self.path).as_posix()
+            for number, at in enumerate(range(0, len(data), _SEGMENT_BYTES), first):
+                self.store.put(segment_name(key, number), data[at : at + _SEGMENT_BYTES])
+                if at + _SEGMENT_BYTES <= len(data):
+                    self._whole_segments[path] = number + 1
+
+        return put_segments
 
     def put_log(self) -> None:
         """Put the log of events if it has grown. May be called from several threads.
@@ -232,17 +272,14 @@ class StoreRun(LocalRun):
         self.check_current()
         if write_model is not None:
             delete_own(self.store, RESULT_FILE)
-            self._put_model()
+            files = (path for path in sorted((self.path / MODEL_FOLDER).rglob("*")) if path.is_file())
+            keys = {path.relative_to(self.path).as_posix(): path for path in files}
+            for key, path in keys.items():
+                self.store.put_file(key, path)
+            for info in list(self.store.list(MODEL_FOLDER)):
+                if info.key not in keys:
+                    delete_own(self.store, info.key)
         self.store.put_file(RESULT_FILE, self.path / RESULT_FILE)
-
-    def _put_model(self) -> None:
-        folder = self.path / MODEL_FOLDER
-        keys = {path.relative_to(self.path).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        for key, path in keys.items():
-            self.store.put_file(key, path)
-        for info in list(self.store.list(MODEL_FOLDER)):
-            if info.key not in keys:
-                delete_own(self.store, info.key)
 
 
 def _life_key(life: int) -> str:
@@ -266,7 +303,9 @@ def opened_run(config: RunConfig, scratch: str | None = None) -> Iterator[LocalR
     store = open_store(config.run_dir, config.run_dir_options)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_new_scratch()) if scratch is None else Path(scratch)
-        stack.enter_context(_using(folder))
+        used = stack.enter_context(open_regular(folder / ".lock"))
+        fcntl.flock(used, fcntl.LOCK_SH)  # until the body or this process ends
+        stack.callback(fcntl.flock, used, fcntl.LOCK_UN)  # a forked process may have the file open
         yield StoreRun(store, config.run_dir, folder)
 
 
@@ -298,29 +337,13 @@ def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
 def _new_scratch() -> Iterator[Path]:
     """Make a scratch folder for the body; removes those that killed processes have left."""
     for old in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        _remove_unused(old)
+        with contextlib.suppress(OSError), open_regular(old / ".lock") as file:  # used, foreign, or removed meanwhile
+            if os.fstat(file.fileno()).st_mtime <= time.time() - _SWEEP_SECONDS:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder:
         (Path(folder) / ".lock").touch()
         yield Path(folder)
-
-
-@contextlib.contextmanager
-def _using(scratch: Path) -> Iterator[None]:
-    """Mark a scratch folder as used by this process, until the body or the process ends."""
-    with open_regular(scratch / ".lock") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may have the file open
-
-
-def _remove_unused(scratch: Path) -> None:
-    with contextlib.suppress(OSError), open_regular(scratch / ".lock") as file:  # used, foreign, or removed meanwhile
-        if os.fstat(file.fileno()).st_mtime > time.time() - _SWEEP_SECONDS:
-            return
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -339,41 +362,24 @@ def run_lock(run_dir: Path, *, wait_seconds: float = _WAIT_SECONDS) -> Iterator[
             run_dir=str(run_dir),
         ) from error
     deadline = time.monotonic() + wait_seconds
-    is_held = False
     try:
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline:
-                raise TrainingError(
-                    f"another process has been training in {run_dir} for the last {wait_seconds:.0f} s; "
-                    "wait for it, end it, or choose another `run_dir`.",
-                    run_dir=str(run_dir),
-                )
-            time.sleep(_POLL_SECONDS)
-        is_held = True
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise TrainingError(
+                        f"another process has been training in {run_dir} for the last {wait_seconds:.0f} s; "
+                        "wait for it, end it, or choose another `run_dir`.",
+                        run_dir=str(run_dir),
+                    ) from error
+                time.sleep(_POLL_SECONDS)
         yield
     finally:
-        if is_held:
-            # Closing alone does not release it while a forked process, such as a loader's worker, has the file open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        # Closing alone does not release it while a forked process, such as a loader's worker, has the file open.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
-
-
-def begin_life(run_dir: Path, *, num_ranks: int) -> int:
-    """Record one more start of the run, and return its number, from 0. The caller holds the lock.
-
-    Raises:
-        TrainingError: the file of starts is damaged or cannot be written.
-    """
-    path = run_dir / "lives.jsonl"
-    log = LineLog(path)
-    try:
-        lines = read_lines(path, advice="Restore the file, or remove that line and start the run again.")
-        lives = [int(line["life"]) for line in lines]
-        life = max([newest_life(files_in_folder(run_dir / CHECKPOINTS)), *lives]) + 1
-        log.append({"life": life, "num_ranks": num_ranks, "time": round(time.time(), 3), "pid": os.getpid()})
-        return life
-    finally:
-        log.close()
 
 
 def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> dict[int, list[int]]:
@@ -400,63 +406,3 @@ def read_sample_order(run_dir: str | Path, *, storage_options: Mapping[str, Any]
             return ledger.read_sample_order(folder)
     except StoreNotFound as error:
         raise TrainingError(f"{error} Train with `log_samples=True`.", run_dir=str(run_dir)) from error
-
-
-def write_result(folder: Path, result: Mapping[str, Any], write_model: WriteModel | None = None) -> None:
-    """Write `model/` atomically, then `result.json`; an earlier model is replaced when the new one is complete.
-
-    Args:
-        folder: the local folder of the run.
-        result: JSON values.
-        write_model: writes the files of the model into the folder that it is called with; None: there is no model.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-    """
-    token = uuid.uuid4().hex[:8]
-    fresh, old, target = folder / f".model-{token}", folder / f".replaced-model-{token}", folder / MODEL_FOLDER
-    try:
-        for leftover in (*folder.glob(".model-*"), *folder.glob(".replaced-model-*")):
-            shutil.rmtree(leftover, ignore_errors=True)
-        if write_model is not None:
-            write_model(fresh)
-            if target.exists():
-                target.rename(old)
-            fresh.rename(target)
-            sync_folder(folder)
-            shutil.rmtree(old, ignore_errors=True)
-        replace_json(folder / RESULT_FILE, result)
-    except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
-        what, advice = "result", ""
-        if write_model is not None:
-            what, advice = "trained model", f" The checkpoint {result['checkpoint']} holds it:"
-        raise CheckpointError(
-            f"the {what} cannot be written to {folder}: {error}.{advice} make room and start the run again.",
-            path=str(folder),
-        ) from error
-
-
-def read_result(run_dir: Path) -> dict[str, Any]:
-    """Return the result of a finished run, as it was written.
-
-    Raises:
-        TrainingError: there is no result, or it cannot be read.
-    """
-    path = run_dir / RESULT_FILE
-    try:
-        return read_json(path)
-    except CheckpointError as error:
-        raise TrainingError(
-            f"the training processes ended well, but {path} holds no result: {error}. Do all processes see "
-            "the same `run_dir`?",
-            path=str(path),
-        ) from error
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -211,18 +211,11 @@ class Confusion:
         wrong = torch.where(real & (predicted != labels), losses, -1.0)  # a loss is never negative
         worst = wrong.topk(min(MOST_WRONG, len(wrong)))
         at = worst.indices[worst.values >= 0]
-        columns = [values[at].tolist() for values in (labels, predicted, confidences, losses)]
+        columns = {"label": labels, "predicted": predicted, "confidence": confidences, "loss": losses}
+        values = [batch.sample_ids[at.cpu().numpy()].tolist(), *(each[at].tolist() for each in columns.values())]
         found = [
-            {
-                "sample_id": int(sample_id),
-                "label": label,
-                "predicted": answer,
-                "confidence": round(confidence, 4),
-                "loss": round(loss, 4),
-            }
-            for sample_id, label, answer, confidence, loss in zip(
-                batch.sample_ids[at.cpu().numpy()], *columns, strict=True
-            )
+            {name: round(value, 4) for name, value in zip(("sample_id", *columns), row, strict=True)}
+            for row in zip(*values, strict=True)
         ]
         self._most_wrong = _largest_losses([*self._most_wrong, *found])
 
@@ -318,68 +311,43 @@ _MIN_ZOOM = 0.7
 """Smallest side of the crop, as a fraction of the image's side: half of the area stays visible."""
 _JITTER = 0.15
 """Largest change of brightness, contrast and saturation, as a fraction of their value."""
-_NUM_DRAWS = 7
-"""Random numbers per sample: flip, zoom, shift x, shift y, brightness, contrast, saturation."""
+VIEW = ("flip", "zoom", "shift_x", "shift_y", "brightness", "contrast", "saturation")
+"""The numbers of a view, one random draw for each.
+
+`flip` is -1 to mirror left and right, else 1; `zoom` is the side of the crop as a fraction of the image's side, in
+[0.7, 1]; the shifts are the centre of the crop, in [-1, 1], such that the crop lies inside the image; the others are
+factors around 1.
+"""
 
 
-@dataclass(frozen=True)
-class Views:
-    """Random views of the n images of a batch; all arrays are float32 of shape (n,)."""
+def draw_views(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the views of n samples in an epoch, shape (7, n), in the order of `VIEW`.
 
-    flip: NDArray[np.float32]
-    """-1 to mirror left and right, 1 otherwise."""
-    zoom: NDArray[np.float32]
-    """Side of the crop as a fraction of the image's side, in [0.7, 1]."""
-    shift_x: NDArray[np.float32]
-    shift_y: NDArray[np.float32]
-    """Centre of the crop, in [-1, 1]; the crop lies inside the image."""
-    brightness: NDArray[np.float32]
-    contrast: NDArray[np.float32]
-    saturation: NDArray[np.float32]
-    """Factors around 1."""
-
-
-def draw_views(seed: int, epoch: int, sample_ids: NDArray[np.int64]) -> Views:
-    """Return the views of `sample_ids` in `epoch`. Pure; the view of a sample does not depend on the others."""
-    u = uniform(seed, epoch, sample_ids, _NUM_DRAWS)
+    Pure; the view of a sample does not depend on the others.
+    """
+    u = uniform(seed, epoch, sample_ids, len(VIEW))
     zoom = 1.0 - (1.0 - _MIN_ZOOM) * u[1]
+    shifts = (1.0 - zoom) * (2.0 * u[2:4] - 1.0)
     jitter = 1.0 + _JITTER * (2.0 * u[4:7] - 1.0)
-    return Views(
-        flip=np.where(u[0] < 0.5, -1.0, 1.0).astype(np.float32),
-        zoom=zoom.astype(np.float32),
-        shift_x=((1.0 - zoom) * (2.0 * u[2] - 1.0)).astype(np.float32),
-        shift_y=((1.0 - zoom) * (2.0 * u[3] - 1.0)).astype(np.float32),
-        brightness=jitter[0].astype(np.float32),
-        contrast=jitter[1].astype(np.float32),
-        saturation=jitter[2].astype(np.float32),
-    )
+    return np.stack([np.where(u[0] < 0.5, -1.0, 1.0), zoom, *shifts, *jitter]).astype(np.float32)
 
 
-def apply_views(pixels: Tensor, views: Views) -> Tensor:
+def apply_views(pixels: Tensor, views: NDArray[np.float32]) -> Tensor:
     """Crop and mirror images, and change their colours, as `views` say; sampled bilinearly, clipped to [0, 1].
 
     `pixels` are floats of shape (n, 3, height, width) in [0, 1]; so is the result.
     """
-
-    def column(values: NDArray[np.float32]) -> Tensor:
-        return sent(values, pixels.device)
-
+    flip, zoom, shift_x, shift_y, *colours = sent(views, pixels.device)
     theta = pixels.new_zeros((len(pixels), 2, 3))
-    theta[:, 0, 0] = column(views.zoom * views.flip)
-    theta[:, 0, 2] = column(views.shift_x)
-    theta[:, 1, 1] = column(views.zoom)
-    theta[:, 1, 2] = column(views.shift_y)
+    theta[:, 0, 0] = zoom * flip
+    theta[:, 0, 2] = shift_x
+    theta[:, 1, 1] = zoom
+    theta[:, 1, 2] = shift_y
     grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
-    seen = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    return _jitter(seen, column(views.brightness), column(views.contrast), column(views.saturation))
-
-
-def _jitter(pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
-    def spread(factor: Tensor) -> Tensor:
-        return factor.view(-1, 1, 1, 1)
-
-    grey = pixels.mean(dim=1, keepdim=True)
-    pixels = torch.lerp(grey, pixels, spread(saturation))
+    seen: Tensor = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    brightness, contrast, saturation = (factor.view(-1, 1, 1, 1) for factor in colours)
+    grey = seen.mean(dim=1, keepdim=True)
+    seen = torch.lerp(grey, seen, saturation)
     level = grey.mean(dim=(2, 3), keepdim=True)
-    pixels = torch.lerp(level, pixels, spread(contrast))
-    return (pixels * spread(brightness)).clamp(0.0, 1.0)
+    seen = torch.lerp(level, seen, contrast)
+    return torch.mul(seen, brightness).clamp(0.0, 1.0)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from torch.nn import functional
 from smalti.errors import SchemaError
 from smalti.torch.train.config import LanguageOptions, TabularOptions, TrainConfig
 from smalti.torch.train.trainer.models import load_transformers_model, logits_of, model_from_function, pretrained
-from smalti.torch.train.trainer.task import Batch, Outcome, Task, blank_batch, on_device, whole_numbers
+from smalti.torch.train.trainer.task import MARKS, Batch, Outcome, Task, blank_batch, on_device, whole_numbers
+from smalti.torch.train.values import plain
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class KeptColumns:
 
 class ColumnsTask(Task):
     """The base of tasks whose samples are the values of some columns."""
+
+    described: ClassVar[tuple[str, ...]]
+    """Options that a user of the model has to know."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -58,6 +62,15 @@ class ColumnsTask(Task):
         """Return a transform that leaves the columns only."""
         return KeptColumns(self.columns)
 
+    def wrong_value(self, columns: Mapping[str, Any], row: int, name: str, words: str) -> SchemaError:
+        """Return the error of a value in a row of a batch."""
+        sample = int(whole_numbers(columns["_sample_id"])[row])
+        return SchemaError(f"column '{name}' of sample {sample} holds {words}", column=name, sample_id=sample)
+
+    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
+        """Return the options that a user of the model has to know."""
+        return {name: plain(getattr(self, name)) for name in self.described}
+
 
 # ------------------------------------------------------------ language
 
@@ -75,6 +88,7 @@ class LanguageModel(LanguageOptions, ColumnsTask):
     """
 
     main_metric = "perplexity"
+    described = ("column", "vocabulary")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -135,27 +149,24 @@ class LanguageModel(LanguageOptions, ColumnsTask):
         wrong = (tokens < 0) | ((tokens >= self.vocabulary) if self.vocabulary else False)
         if bool(wrong.any()):
             row, place = wrong.nonzero()[0].tolist()
-            sample = int(whole_numbers(columns["_sample_id"])[row])
-            raise SchemaError(
-                f"column '{self.column}' of sample {sample} holds the token {int(tokens[row, place])}, but tokens must "
-                f"lie in [0, {self.vocabulary or 'vocabulary'}); set `vocabulary` to what the data hold.",
-                column=self.column,
-                sample_id=sample,
+            words = (
+                f"the token {int(tokens[row, place])}, but tokens must lie in [0, {self.vocabulary or 'vocabulary'}); "
+                "set `vocabulary` to what the data hold."
             )
+            raise self.wrong_value(columns, row, self.column, words)
         return on_device({**columns, self.column: tokens.long()}, device)
 
     def loss(self, model: nn.Module, batch: Batch, config: TrainConfig) -> Outcome:  # noqa: ARG002
         """Return the mean cross entropy of each block's tokens but the first."""
         tokens = batch[self.column]
         targets = tokens[:, 1:]
-        if self.ignore is not None:
-            targets = targets.masked_fill(targets == self.ignore, _NOT_A_TARGET)
+        ignored = _NOT_A_TARGET if self.ignore is None else self.ignore
         logits = logits_of(model(tokens))[:, :-1].float()
         smoothing = self.label_smoothing if model.training else 0.0
         losses = functional.cross_entropy(
-            logits.transpose(1, 2), targets, reduction="none", ignore_index=_NOT_A_TARGET, label_smoothing=smoothing
+            logits.transpose(1, 2), targets, reduction="none", ignore_index=ignored, label_smoothing=smoothing
         )
-        counted = (targets != _NOT_A_TARGET).sum(dim=1)
+        counted = (targets != ignored).sum(dim=1)
         sums = losses.sum(dim=1)
         return Outcome(sums / counted.clamp(min=1), {"token_loss": sums.detach(), "tokens": counted})
 
@@ -182,10 +193,6 @@ class LanguageModel(LanguageOptions, ColumnsTask):
         found = load_transformers_model(folder, _KIND)
         return super().load_model(folder, config) if found is None else found
 
-    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
-        """Return the column of tokens, and the number of different ones."""
-        return {"column": self.column, "vocabulary": self.vocabulary}
-
 
 # ------------------------------------------------------------ tables
 
@@ -198,6 +205,7 @@ class TabularRegression(TabularOptions, ColumnsTask):
     """
 
     main_metric = "mean_squared_error"
+    described = ("features", "target", "target_mean", "target_scale")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -232,13 +240,10 @@ class TabularRegression(TabularOptions, ColumnsTask):
         wrong = np.argwhere(~np.isfinite(values))
         if len(wrong):
             row, place = wrong[0].tolist()
-            sample = int(whole_numbers(columns["_sample_id"])[row])
-            raise SchemaError(
-                f"column '{names[place]}' of sample {sample} holds {values[row, place]}; "
-                "expected a finite number: fill or leave out such rows when the data are written.",
-                sample_id=sample,
-            )
-        marks = {name: columns[name] for name in ("_sample_id", "_position")}
+            advice = "fill or leave out such rows when the data are written."
+            words = f"{values[row, place]}; expected a finite number: {advice}"
+            raise self.wrong_value(columns, row, names[place], words)
+        marks = {name: columns[name] for name in MARKS}
         inputs = {"features": torch.from_numpy(values[:, : len(self.features)].astype(np.float32))}
         target = {"target": torch.from_numpy(values[:, -1].copy())} if self.target in names else {}
         return on_device({**inputs, **target, **marks}, device)
@@ -273,15 +278,6 @@ class TabularRegression(TabularOptions, ColumnsTask):
             "mean_squared_error": means["squared_error"] * self.target_scale**2,
             "mean_absolute_error": means["absolute_error"] * self.target_scale,
             "r2": 1.0 - means["squared_error"] / variance if variance > 0 else 0.0,
-        }
-
-    def describe(self, config: TrainConfig) -> dict[str, Any]:  # noqa: ARG002
-        """Return the features in their order, and how the output becomes the target."""
-        return {
-            "features": list(self.features),
-            "target": self.target,
-            "target_mean": self.target_mean,
-            "target_scale": self.target_scale,
         }
 
     def _numbers(self, columns: Mapping[str, Any], name: str, config: TrainConfig) -> Any:

@@ -65,36 +65,58 @@ log = logging.getLogger("smalti.train")
 
 
 class MlflowRun:
-    """Takes the events of a run, and hands them to the thread that records them.
+    """Takes the events of a run, and records them by a thread. What a request could not record is tried again.
 
     Args:
         config: of the run.
         parameters: what to record as its parameters.
         end_seconds: longest wait of `close`; None: as above.
+        connect: returns a client of the server at an address; None: MLflow's own.
 
     Raises:
         MissingDependency: MLflow is not installed.
         SchemaError: there is no address of a tracking server, or it contains a password.
     """
 
-    def __init__(self, config: RunConfig, parameters: Mapping[str, Any], *, end_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        parameters: Mapping[str, Any],
+        *,
+        end_seconds: float | None = None,
+        connect: Callable[[str], Any] | None = None,
+    ) -> None:
         if find_spec("mlflow") is None:
             raise MissingDependency("`mlflow` needs MLflow's client: pip install 'smalti[mlflow]'.", package="mlflow")
-        self._recorder = Recorder(config, parameters, self._fail)
-        self._end_seconds = end_seconds
+        self._config, self._server = config, server_of(config)
+        self._end_seconds, self._connect = end_seconds, connect or _connected
+        self.link: str | None = None
+        """Address of the run's page; None until the server has answered."""
         self._events: queue.Queue[Event | None] = queue.Queue(_QUEUE)
-        self._thread = threading.Thread(target=self._record, name="smalti-mlflow", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="smalti-mlflow", daemon=True)
         self._has_failed = False
         self._left_out = 0
         self._outcome = "killed"
         self._is_abandoned = False
         self._answered = time.monotonic()
         """Time at which the thread was last known not to wait for the server."""
-
-    @property
-    def link(self) -> str | None:
-        """Address of the run's page; None until the server has answered."""
-        return self._recorder.link
+        # What follows belongs to the thread.
+        self._client: Any = None
+        self._run_id, self._experiment_id = "", ""
+        self._data_address = str(parameters.get("data") or "")
+        self._parameters = {_allowed(name): text[:_MAX_VALUE] for name, text in _flat(parameters).items()}
+        self._unsent: dict[str, str] = {}
+        """Parameters of a new run that are still to be sent."""
+        self._start: Event = {}
+        self._is_begun = False
+        self._metrics: list[tuple[str, float, int, int]] = []
+        """Name, value, milliseconds since 1970, and step."""
+        self._data: list[Event] = []
+        self._last_step = 0
+        self._next_request = 0.0
+        self._has_model = False
+        """True of a training that is finished, until its model is recorded."""
+        self._has_outcome = False
 
     def __call__(self, event: Event) -> None:
         """Queue an event for the thread; starts it at the first one."""
@@ -115,81 +137,45 @@ class MlflowRun:
         if self._thread.ident is None:
             return
         self._outcome = outcome
-        is_silent = self._recorder.is_connected and self.link is None
+        is_silent = self._client is not None and self.link is None  # the import of the client takes seconds
         seconds = self._end_seconds or (SILENT_SECONDS if is_silent else END_SECONDS)
         deadline = time.monotonic() + seconds
         with contextlib.suppress(queue.Full):
             self._events.put(None, timeout=seconds)
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._is_abandoned = True  # the thread ends with the request that it waits for
-        missing = self._recorder.missing()
-        if self._left_out:
-            missing.append(f"{self._left_out} events that came while the server was too slow")
-        if missing:
+        if missing := self.missing():
             late = f" within {seconds:g} s after its end" if self._thread.is_alive() else ""
             log.warning("the run is not recorded in MLflow as a whole%s; missing: %s", late, ", ".join(missing))
 
-    def _record(self) -> None:
-        """Record the events until the run is over; runs on the thread."""
-        while (event := self._events.get()) is not None:
-            if self._is_abandoned:
-                return
-            self._answered = time.monotonic()
-            self._recorder.take(event)
-        self._recorder.close(self._outcome)
+    def missing(self) -> list[str]:
+        """Return what was taken and is not recorded, in words; empty if there is nothing."""
+        left_out = [f"{self._left_out} events that came while the server was too slow"] if self._left_out else []
+        if not self._run_id:
+            return [*(["the whole run"] if self._start else []), *left_out]
+        counts = {"parameters": len(self._unsent), "figures": len(self._metrics), "versions of data": len(self._data)}
+        is_missing = {"the model": self._has_model, "the outcome": not self._has_outcome}
+        return [
+            *(f"{count} {name}" for name, count in counts.items() if count),
+            *(name for name, missing in is_missing.items() if missing),
+            *left_out,
+        ]
 
     def _fail(self, reason: str) -> None:
         if not self._has_failed:
             log.warning("the run is not recorded in MLflow for now, the training continues: %s", reason)
         self._has_failed = True
 
+    # ------------------------------------------------------------ on the thread
 
-class Recorder:
-    """The run in MLflow. Whatever a request could not record is tried again with the next one.
-
-    Args:
-        config: of the run.
-        parameters: what to record as its parameters.
-        fail: called with the reason of each fault.
-        connect: returns a client of the server at an address; None: MLflow's own.
-
-    Raises:
-        SchemaError: there is no address of a tracking server, or it contains a password.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        parameters: Mapping[str, Any],
-        fail: Callable[[str], None],
-        connect: Callable[[str], Any] | None = None,
-    ) -> None:
-        self._config, self._fail = config, fail
-        self._server = server_of(config)
-        self._connect = connect or _connected
-        self._client: Any = None
-        self.link: str | None = None
-        """Address of the run's page; None until there is a run."""
-        self._run_id, self._experiment_id = "", ""
-        self._data_address = str(parameters.get("data") or "")
-        self._parameters = {_allowed(name): text[:_MAX_VALUE] for name, text in _flat(parameters).items()}
-        self._unsent: dict[str, str] = {}
-        """Parameters of a new run that are still to be sent."""
-        self._start: Event = {}
-        self._is_begun = False
-        self._metrics: list[tuple[str, float, int, int]] = []
-        """Name, value, milliseconds since 1970, and step."""
-        self._data: list[Event] = []
-        self._last_step = 0
-        self._next_request = 0.0
-        self._has_model = False
-        """True of a training that is finished, until its model is recorded."""
-        self._has_outcome = False
-
-    @property
-    def is_connected(self) -> bool:
-        """True if there is a client, whose import takes seconds."""
-        return self._client is not None
+    def _follow(self) -> None:
+        """Record the events until the run is over."""
+        while (event := self._events.get()) is not None:
+            if self._is_abandoned:
+                return
+            self._answered = time.monotonic()
+            self.take(event)
+        self.end(self._outcome)
 
     def take(self, event: Event) -> None:
         """Take an event, and record it with others now and then."""
@@ -205,7 +191,7 @@ class Recorder:
         if time.monotonic() >= self._next_request:
             self._next_request = time.monotonic() + (_FLUSH_SECONDS if self._tried(self._record) else _RETRY_SECONDS)
 
-    def close(self, outcome: str) -> None:
+    def end(self, outcome: str) -> None:
         """Record the rest, the model of a finished run, and the outcome.
 
         The outcome is recorded even if something else was not: else the run would be shown as running for ever.
@@ -217,17 +203,6 @@ class Recorder:
         if self._run_id:
             status = _STATUS.get(outcome, "KILLED")
             self._has_outcome = self._tried(lambda: self._client.set_terminated(self._run_id, status))
-
-    def missing(self) -> list[str]:
-        """Return what was taken and is not recorded, in words; empty if there is nothing."""
-        if not self._run_id:
-            return ["the whole run"] if self._start else []
-        counts = {"parameters": len(self._unsent), "figures": len(self._metrics), "versions of data": len(self._data)}
-        is_missing = {"the model": self._has_model, "the outcome": not self._has_outcome}
-        return [
-            *(f"{count} {name}" for name, count in counts.items() if count),
-            *(name for name, missing in is_missing.items() if missing),
-        ]
 
     def _tried(self, work: Callable[[], None]) -> bool:
         try:
@@ -255,7 +230,10 @@ class Recorder:
         entities, client = _entities(), self._client
         if not self._run_id:
             self._run_id = self._opened_run()  # before anything else can fail: the next try must not make another run
-            self.link = self._page()
+            page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
+            # Other addresses, such as those of databases, open no page, and may contain secrets.
+            is_web = self._server.startswith(("http:", "https:"))
+            self.link = f"{self._server.rstrip('/')}/#/{page}" if is_web else page
         while self._unsent:
             sent = dict(list(self._unsent.items())[:_MAX_PARAMS])
             client.log_batch(self._run_id, params=[entities.Param(name, text) for name, text in sent.items()])
@@ -299,11 +277,6 @@ class Recorder:
             [self._experiment_id], f"tags.`{_RUN_DIR_TAG}` = '{run_dir}'", max_results=1, order_by=["start_time DESC"]
         )
         return str(runs[0].info.run_id) if runs else None
-
-    def _page(self) -> str:
-        page = f"experiments/{self._experiment_id}/runs/{self._run_id}"
-        # Other addresses, such as those of databases, open no page, and may contain secrets.
-        return f"{self._server.rstrip('/')}/#/{page}" if self._server.startswith(("http:", "https:")) else page
 
     def _log_model(self) -> None:
         client, run_id = self._client, self._run_id

@@ -1,36 +1,38 @@
 """The records of a run that its configuration asks for, joined to the function that takes its events.
 
-One of them is here: a bar in a terminal, and elsewhere a line for each epoch, and if wanted now and then.
+Each is called with the events, does not raise, has `link`, the address at which it can be seen, and `close(outcome)`:
+the run has `finished`, `failed`, or was `stopped`. Two of them are here: a bar in a terminal, elsewhere a line for each
+epoch, and if wanted now and then; and TensorBoard's event files in the folder of a run, one for each life of it.
+`tensorboard --logdir <run_dir>/tensorboard` shows them. For a run in a store, the file is written to a temporary folder
+and put whole, by a thread of its own, after each epoch and every minute.
 """
 
 import contextlib
 import dataclasses
+import importlib
+import logging
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TextIO
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from smalti.errors import TrainingError
+from smalti.errors import MissingDependency, StoreError, TrainingError
 from smalti.redaction import redact_value
+from smalti.storage import open_store
 from smalti.torch.train.config import RunConfig, TrainConfig
-from smalti.torch.train.run.events import Event, OnEvent
+from smalti.torch.train.run.events import Event, OnEvent, figures_of
 
+if TYPE_CHECKING:
+    from smalti.torch.train.tracking.mlflow_run import MlflowRun
 
-class Tracker(Protocol):
-    """A record of a run."""
-
-    @property
-    def link(self) -> str | None:
-        """Address at which the record can be seen; None while there is none."""
-
-    def __call__(self, event: Event) -> None:
-        """Take an event of the run; does not raise."""
-
-    def close(self, outcome: str) -> None:
-        """Complete the record: the run has `finished`, `failed`, or was `stopped`."""
+log = logging.getLogger("smalti.train")
 
 
 @contextlib.contextmanager
@@ -81,11 +83,9 @@ def tracked(config: RunConfig, argument: Any, on_event: OnEvent | None) -> Itera
             link()
 
 
-def _trackers(config: RunConfig, argument: Any) -> dict[str, Tracker]:
-    trackers: dict[str, Tracker] = {}
+def _trackers(config: RunConfig, argument: Any) -> "dict[str, EventFiles | MlflowRun | Progress]":
+    trackers: dict[str, Any] = {}
     if config.tensorboard:
-        from smalti.torch.train.tracking.event_files import EventFiles
-
         trackers["tensorboard"] = EventFiles(config)
     if config.mlflow:
         from smalti.torch.train.tracking.mlflow_run import MlflowRun
@@ -233,3 +233,103 @@ def _numbers_of(event: Event) -> dict[str, float]:
 
 def _described(figures: dict[str, float]) -> str:
     return ", ".join(_WORDS[name].format(figures[name]) for name in _WORDS if name in figures)
+
+
+# ------------------------------------------------------------ TensorBoard
+
+
+FOLDER = "tensorboard"
+_PUT_SECONDS = 60.0  # between two puts of a file to a store
+_END_SECONDS = 60.0  # longest wait for the last put
+
+
+class EventFiles:
+    """Takes the events of a run, and writes their figures for TensorBoard.
+
+    Raises:
+        MissingDependency: TensorBoard is not installed.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        try:
+            importlib.import_module("tensorboard")  # by torch, when the first file is opened
+        except ImportError as error:
+            raise MissingDependency(
+                "`tensorboard=True` needs TensorBoard: pip install 'smalti[tensorboard]'.", package="tensorboard"
+            ) from error
+        self._config = config
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = Path()
+        self._writer: Any = None
+        self._putting = ThreadPoolExecutor(1, thread_name_prefix="smalti-tensorboard")
+        self._last_put: Future[None] | None = None
+        self._put_time = 0.0
+        self._failed = False
+        self.link: str | None = None
+        """Address of the files; None until there are some."""
+
+    def __call__(self, event: Event) -> None:
+        """Write the figures of an event."""
+        if self._failed:
+            return
+        try:
+            if event["event"] == "start":
+                self._open(int(event["step"]))
+            if self._writer is None:
+                return
+            for name, value in figures_of(event).items():
+                self._writer.add_scalar(name, value, int(event["step"]), walltime=event["time"])
+            if event["event"] == "epoch" or time.monotonic() - self._put_time > _PUT_SECONDS:
+                self._publish()
+        except (OSError, FutureTimeout) as error:
+            self._fail(error)
+
+    def close(self, outcome: str) -> None:  # noqa: ARG002 - as other trackers
+        """Complete the files."""
+        try:
+            if self._writer is not None and not self._failed:
+                self._writer.close()
+                self._publish(wait=True)
+        except (OSError, FutureTimeout) as error:
+            self._fail(error)
+        finally:
+            self._putting.shutdown(wait=False)
+            if self._scratch is not None:
+                with contextlib.suppress(OSError):
+                    self._scratch.cleanup()
+
+    def _open(self, step: int) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        if self._writer is not None:
+            self._writer.close()
+        path = self._config.local_run_dir
+        if path is None and self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="smalti-tensorboard-", ignore_cleanup_errors=True)
+        self._folder = Path(self._scratch.name) if self._scratch is not None else Path(str(path)) / FOLDER
+        # Steps that are taken again replace those of earlier lives.
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1, flush_secs=10)
+        self._put_time = time.monotonic()
+        self.link = f"{self._config.run_dir.rstrip('/')}/{FOLDER}"
+
+    def _publish(self, *, wait: bool = False) -> None:
+        self._put_time = time.monotonic()
+        if self._scratch is None:
+            return
+        if self._last_put is not None and self._last_put.done():
+            self._last_put.result()
+        if wait or self._last_put is None or self._last_put.done():
+            self._writer.flush()
+            self._last_put = self._putting.submit(self._put)
+        if wait:
+            self._last_put.result(timeout=_END_SECONDS)
+
+    def _put(self) -> None:
+        store = open_store(self._config.run_dir, self._config.run_dir_options)
+        for path in sorted(self._folder.iterdir()):
+            store.put_file(f"{FOLDER}/{path.name}", path)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        kind = "the store" if isinstance(error, StoreError) else "the disk"
+        log.warning("TensorBoard's files are no longer written, the training continues; %s: %s", kind, error)

@@ -3,15 +3,17 @@
 It is written as a function of `launch` would be: data, checkpoints, stops and the pace come from a `Context`.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import torch
+
 from smalti.dataset import OrderOptions
-from smalti.errors import CheckpointError, SchemaError
+from smalti.errors import CheckpointError, SchemaError, TrainingError
 from smalti.stream import Stream
 from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig
@@ -23,17 +25,15 @@ from smalti.torch.train.run.checkpoint import Snapshot
 from smalti.torch.train.run.files import pack_state, unpack_state
 from smalti.torch.train.run.store import MODEL_FOLDER
 from smalti.torch.train.trainer.models import save_model
-from smalti.torch.train.trainer.scoring import check_finite, evaluate
 from smalti.torch.train.trainer.state import (
     RunState,
     TrainerContext,
     changed_settings,
     check_same_rate,
-    evaluation_of,
     restore_state,
     split_state,
 )
-from smalti.torch.train.trainer.step import Learner, StepSums, private_randomness
+from smalti.torch.train.trainer.step import Learner, Sums, evaluate
 from smalti.torch.train.trainer.task import MARKS, Batch, Task, task_of
 
 
@@ -45,7 +45,8 @@ def train_here(config: TrainConfig, life: Life, task: Task | None = None) -> Tra
             number.
         SmaltiError: the data, the checkpoints or the configuration do not fit; see the classes.
     """
-    with private_randomness(life.ranks.device):
+    device = life.ranks.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):  # restores torch's own generators
         return Trainer(life, config, task).train()
 
 
@@ -62,15 +63,20 @@ class Trainer:
         self.context = context = TrainerContext(life, config, None)
         self.began = time.monotonic()
         self.state = RunState()
-        self.loader = open_training(context, config, task)
+        order = OrderOptions(affinity=config.affinity, batching_method=config.batching)
+        mixed = config.mixed_streams() or None
+        self.loader = open_split(context, config, task, config.train_split, training=True, streams=mixed, order=order)
         manifests = self.loader.streaming_dataset.manifests
         self.config = config = _configured(task, config, self.loader)
         self.task = task = task_of(config, given)
         for manifest in manifests:
             task.check(config, manifest.schema.columns())
-        self.held_out = open_held_out(context, config, task)
-        if self.held_out is not None and config.eval_data is not None:
-            _configured(task, config, self.held_out)
+        self.held_out: StreamingDataLoader | None = None
+        if config.eval_split is not None or config.eval_data is not None:
+            streams = None if config.eval_data is None else (Stream(remote=config.eval_data),)
+            self.held_out = open_split(context, config, task, config.eval_split, training=False, streams=streams)
+            if streams is not None:
+                _configured(task, config, self.held_out)
         self.learner = Learner(config, self.ranks, task)
         if (latest := context.latest(files=())) is not None:
             self._restore(latest.state)
@@ -95,7 +101,8 @@ class Trainer:
         result = self._result()
         values = result.to_json()
         figures = {name: value for name, value in values.items() if name not in {"history", "resumed_from"}}
-        write = partial(self.life.run.write_result, values, self._save_model)
+        save = partial(save_model, self.learner.model, self.config, task=self.task)
+        write = partial(self.life.run.write_result, values, save)
         self.context.end(write, "write the model and the result", **figures)
         return result
 
@@ -148,7 +155,7 @@ class Trainer:
         state.step = step
         if step % self.config.log_every == 0 or step == 1:  # the same steps on all ranks
             newest = self._look()[-1]
-            loss_sum, samples = self.ranks.total([newest.loss, newest.samples], "sum the loss of a step")
+            loss_sum, samples = self.ranks.total([newest.loss, newest.num_samples], "sum the loss of a step")
             self.life.events.emit(
                 "step",
                 step=step,
@@ -159,15 +166,15 @@ class Trainer:
                 **memory_figures(self.ranks.device),
             )
 
-    def _look(self) -> list[StepSums]:
+    def _look(self) -> list[Sums]:
         """Add the sums of the steps since the last look to those of the epoch, and return them; waits for the device.
 
         Raises:
             TrainingError: the loss or the gradient of a step is not a number.
         """
-        steps = self.learner.steps.take()
+        steps = self.learner.take()
         for step in steps:
-            self.state.sums.add(step.loss, step.scores, step.samples)
+            self.state.sums.add(step)
         return steps
 
     def _after_step(self, *, is_last: bool) -> None:
@@ -191,8 +198,7 @@ class Trainer:
     def _evaluate_within_epoch(self) -> None:
         """Evaluate, and save a checkpoint with the figures."""
         self.state.partial = summary = self._summary()
-        evaluation = self._add_evaluation(summary)
-        self._save(metrics=evaluation["figures"])
+        self._save(metrics=self.state.add_evaluation(summary))
         where, measures = {"step": self.state.step, "epoch": self.state.epoch}, self.context.stats()
         self.life.events.emit("report", **where, metrics=summary["metrics"], measures=measures)
 
@@ -205,16 +211,11 @@ class Trainer:
             earlier.pop("most_wrong", None)  # those of the newest epoch are enough
         state.history.append(summary)
         state.partial = None
-        evaluation = self._add_evaluation(summary)
-        state.begin_epoch(state.epoch + 1)
-        self._save(metrics=evaluation["figures"])
+        figures = state.add_evaluation(summary)
+        state.epoch, state.sums = state.epoch + 1, Sums(scores=dict.fromkeys(state.sums.scores, 0.0))
+        self._save(metrics=figures)
         life.events.emit("epoch", life=life.number, **summary)
         self.ranks.run_on_first(life.run.put_log, "write the log")
-
-    def _add_evaluation(self, summary: dict[str, Any]) -> dict[str, Any]:
-        evaluation = evaluation_of(summary)
-        self.state.evaluations.append(evaluation)
-        return evaluation
 
     def _summary(self) -> dict[str, Any]:
         """Return the figures of the epoch so far, in training and in an evaluation now."""
@@ -230,17 +231,21 @@ class Trainer:
             "train_samples": round(sums[-1]),
             **self.context.pace(),
         }
-        return {**summary, **self._evaluate(train_metrics)}
-
-    def _evaluate(self, train_metrics: dict[str, float]) -> dict[str, Any]:
         if self.held_out is None:
-            return {**_figures(train_metrics), "eval_samples": 0}
+            return {**summary, **_figures(train_metrics), "eval_samples": 0}
         self.learner.align_buffers()
         began = time.perf_counter()
         scores = evaluate(self.learner.model, self.held_out, self.config, self.ranks, self.task)
-        check_finite(scores.metrics, self.state.epoch)
+        for name, value in scores.metrics.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the held-out {name} of epoch {self.state.epoch} is {value}: the model's scores are not finite "
+                    "although its gradients were. Lower `learning_rate`, or look at the model.",
+                    epoch=self.state.epoch,
+                )
         seconds = time.perf_counter() - began
-        return {**scores.report, **_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
+        evaluated = {**_figures(scores.metrics), "eval_samples": scores.samples, "eval_seconds": seconds}
+        return {**summary, **scores.report, **evaluated}
 
     # ------------------------------------------------------------ figures and checkpoints
 
@@ -248,7 +253,8 @@ class Trainer:
         state, context = self.state, self.context
         history = [*state.history, *([state.partial] if state.partial is not None else [])]
         summary = self._load_best() if self.config.keep == "best" else history[-1]
-        metrics = _metrics_of(summary)
+        # An epoch before there were tasks has those of classification.
+        metrics = dict(summary.get("metrics") or {"loss": summary["loss"], "accuracy": summary["accuracy"]})
         result = TrainResult(
             accuracy=metrics.get("accuracy"),
             loss=metrics["loss"],
@@ -284,9 +290,6 @@ class Trainer:
     def _sums(self) -> list[float]:
         self._look()
         return self.ranks.total(self.state.sums.values, "sum their figures")
-
-    def _save_model(self, folder: Path) -> None:
-        save_model(self.learner.model, self.config, folder, self.task)
 
     def _save(self, *, metrics: Mapping[str, float] | None = None, wait: bool = False) -> None:
         """Begin to save a checkpoint after the last step, with figures if there are any.
@@ -332,26 +335,6 @@ def _configured(task: Task, config: TrainConfig, loader: StreamingDataLoader) ->
     return replace(config, data=data)
 
 
-def open_training(context: Context, config: TrainConfig, task: Task) -> StreamingDataLoader:
-    """Return the loader of the samples that are trained on. Collective; raises as `open_split` does."""
-    order = OrderOptions(affinity=config.affinity, batching_method=config.batching)
-    return open_split(
-        context, config, task, config.train_split, training=True, streams=config.mixed_streams() or None, order=order
-    )
-
-
-def open_held_out(context: Context, config: TrainConfig, task: Task) -> StreamingDataLoader | None:
-    """Return the loader of the samples that are evaluated, None if there are none. Collective.
-
-    Raises:
-        SchemaError: a column is missing, or the split has no samples.
-    """
-    if config.eval_split is None and config.eval_data is None:
-        return None
-    streams = None if config.eval_data is None else (Stream(remote=config.eval_data),)
-    return open_split(context, config, task, config.eval_split, training=False, streams=streams)
-
-
 def open_split(
     context: Context, config: TrainConfig, task: Task, split: str | None, *, training: bool, **options: Any
 ) -> StreamingDataLoader:
@@ -369,12 +352,13 @@ def open_split(
         CursorError: the version's digest is not the pinned one, or ranks see different versions.
         SchemaError: a column is missing, or the split has no samples.
     """
+    transform = task.transform(config, training=training)
     loader = context.dataloader(
         split,
         batch_size=config.batch_size,
         shuffle=training,
         shuffle_seed=config.seed,
-        transform=_with_marks(task.transform(config, training=training)),
+        transform=_WithMarks(transform) if getattr(transform, "on_batches", False) else transform,  # type: ignore[arg-type]
         include_ids=True,
         loader={"num_workers": config.num_workers},
         **options,
@@ -410,16 +394,7 @@ class _WithMarks:
         return {**{name: batch[name] for name in MARKS}, **self.transform(batch, **drawn_for)}
 
 
-def _with_marks(transform: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    return _WithMarks(transform) if getattr(transform, "on_batches", False) else transform  # type: ignore[arg-type]
-
-
 def _figures(metrics: dict[str, float]) -> dict[str, Any]:
     """Return the figures of an evaluation for an epoch's summary."""
     accuracy = {"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {}
     return {"loss": metrics["loss"], **accuracy, "metrics": metrics}
-
-
-def _metrics_of(summary: dict[str, Any]) -> dict[str, float]:
-    """Return all figures of an epoch; of one before there were tasks, those of classification."""
-    return dict(summary.get("metrics") or {"loss": summary["loss"], "accuracy": summary["accuracy"]})

@@ -10,8 +10,9 @@ import torch
 from smalti.errors import CheckpointError, CursorError, TrainingError
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, with_nested_options
 from smalti.torch.train.context import Context
-from smalti.torch.train.data import Pins, cursor_name
+from smalti.torch.train.data import MIXTURE, Pins, cursor_name
 from smalti.torch.train.run.checkpoint import Snapshot
+from smalti.torch.train.trainer.step import Sums
 
 _FIXED = ("task", "freeze", "train_split", "model", "optimizer", "seed")
 """Fields of the configuration that may not change between two lives of a run; others (batch size, ranks, rates) may."""
@@ -125,14 +126,12 @@ def _like(parameter: torch.Tensor, tensor: torch.Tensor, key: str) -> torch.Tens
     """
     if tensor.shape == parameter.shape:
         return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
-    if tensor.dim() == parameter.dim() and not _is_factor(tensor.shape, parameter.shape):
-        raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
+    if tensor.dim() == parameter.dim():
+        # Optimisers with factors keep one value per row or column of a weight.
+        is_factor = all(own in (1, whole) for own, whole in zip(tensor.shape, parameter.shape, strict=True))
+        if not is_factor:
+            raise ValueError(f"{key} has shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}")
     return tensor
-
-
-def _is_factor(shape: torch.Size, of: torch.Size) -> bool:
-    """Return whether a tensor holds one value per row or column of a weight, as optimisers with factors keep them."""
-    return all(own in (1, whole) for own, whole in zip(shape, of, strict=True))
 
 
 class TrainerContext(Context):
@@ -181,34 +180,8 @@ class TrainerContext(Context):
         version = state["version"] if config.version is None else config.version
         others = {place: (number, digest) for place, (number, digest) in state.get("data", {}).items()}
         own = {} if config.streams else {address: (version, config.digest)}
-        name = cursor_name(config.train_split, address, is_mixture=bool(config.streams))
+        name = cursor_name(config.train_split, MIXTURE if config.streams else address)
         return snapshot, {name: state["cursor"]}, {**others, **own}
-
-
-@dataclass
-class Sums:
-    """Sums over samples: of the loss, of each of a task's scores, and of 1."""
-
-    loss: float = 0.0
-    scores: dict[str, float] = field(default_factory=dict)
-    num_samples: float = 0.0
-
-    @property
-    def values(self) -> list[float]:
-        """The sums, as a list whose last value is the number of samples."""
-        return [self.loss, *self.scores.values(), self.num_samples]
-
-    def add(self, loss: float, scores: Mapping[str, float], num_samples: float) -> None:
-        """Add the sums of some samples."""
-        self.loss += loss
-        self.num_samples += num_samples
-        for name, value in scores.items():
-            self.scores[name] = self.scores.get(name, 0.0) + value
-
-    def means(self, values: Sequence[float]) -> dict[str, float]:
-        """Return the means of the loss and of the scores by name; `values` are those of all ranks."""
-        samples = max(1.0, values[-1])
-        return {name: value / samples for name, value in zip(("loss", *self.scores), values, strict=False)}
 
 
 @dataclass
@@ -248,9 +221,11 @@ class RunState:
         evaluations = list(state.get("evaluations", map(evaluation_of, history)))
         return cls(state["step"], state["epoch"], sums, history, state.get("partial"), evaluations)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch with sums of zero."""
-        self.epoch, self.sums = epoch, Sums(scores=dict.fromkeys(self.sums.scores, 0.0))
+    def add_evaluation(self, summary: Mapping[str, Any]) -> dict[str, float]:
+        """Add the evaluation in a summary, and return its figures."""
+        self.evaluations.append(evaluation_of(summary))
+        figures: dict[str, float] = self.evaluations[-1]["figures"]
+        return figures
 
     @property
     def is_evaluated(self) -> bool:
@@ -311,31 +286,24 @@ def check_state(state: Mapping[str, Any]) -> None:
         _Stored.model_validate(dict(state))
     except pydantic.ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        expected = _Stored.model_fields[name].description
-        raise CheckpointError(
-            f"state.json: `{name}` is {str(state.get(name))[:80]}, expected {expected}; it was not written by this "
-            "trainer, or was edited.",
-            field=name,
-        ) from None
+        found, expected = f"is {str(state.get(name))[:80]}", _Stored.model_fields[name].description
+        raise _not_of_trainer(name, found, str(expected)) from None
     if len(state["sums"]) != len(_scores_of(state)) + 2:
-        raise CheckpointError(
-            f"state.json: `sums` is {str(state['sums'])[:80]}, expected the loss, {', '.join(_scores_of(state))} and "
-            "the number of samples; it was not written by this trainer, or was edited.",
-            field="sums",
-        )
+        expected = f"the loss, {', '.join(_scores_of(state))} and the number of samples"
+        raise _not_of_trainer("sums", f"is {str(state['sums'])[:80]}", expected)
     if len(state["history"]) != state["epoch"]:
-        raise CheckpointError(
-            f"state.json: `history` has {len(state['history'])} entries, expected one for each of {state['epoch']} "
-            "finished epochs; it was not written by this trainer, or was edited.",
-            field="history",
-        )
+        expected = f"one for each of {state['epoch']} finished epochs"
+        raise _not_of_trainer("history", f"has {len(state['history'])} entries", expected)
     epoch = state["cursor"].get("epoch", state["epoch"])
-    if not _is_count(epoch) or not 0 <= epoch - state["epoch"] <= 1:  # the next one, until this one is evaluated
-        raise CheckpointError(
-            f"state.json: `cursor` is of epoch {epoch!s:.40}, expected the run's epoch {state['epoch']}; it was not "
-            "written by this trainer, or was edited.",
-            field="cursor",
-        )
+    if type(epoch) is not int or not 0 <= epoch - state["epoch"] <= 1:  # the next one, until this one is evaluated
+        raise _not_of_trainer("cursor", f"is of epoch {epoch!s:.40}", f"the run's epoch {state['epoch']}")
+
+
+def _not_of_trainer(name: str, found: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"state.json: `{name}` {found}, expected {expected}; it was not written by this trainer, or was edited.",
+        field=name,
+    )
 
 
 def check_same_run(config: TrainConfig, state: Mapping[str, Any]) -> None:
@@ -388,10 +356,6 @@ def check_same_rate(config: TrainConfig, then: Mapping[str, Any]) -> None:
             "`run_dir`.",
             changed=("learning_rate",),
         )
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _scores_of(state: Mapping[str, Any]) -> list[str]:

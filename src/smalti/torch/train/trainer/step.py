@@ -1,13 +1,15 @@
 """One optimiser step: model, optimiser, learning rate, random numbers, and the parameters that are not trained.
 
-The learning rate is a pure function of progress, so checkpoints contain no state of a schedule.
+The learning rate is a pure function of progress, so checkpoints contain no state of a schedule. An evaluation is here,
+too: exact means over all ranks, metrics of torchmetrics, and the task's report.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from smalti.errors import CheckpointError, SchemaError, TrainingError
+from smalti.torch.loader import StreamingDataLoader
 from smalti.torch.train.config import TrainConfig, find_named
 from smalti.torch.train.ranks import Ranks
 from smalti.torch.train.trainer.task import Batch, Outcome, Task, check_figures, judged, model_named
@@ -36,49 +39,30 @@ class _Step:
     """float64, shape (2 + scores,), on the device: the gradient's norm, and the sums of the loss and of the scores."""
 
 
-@dataclass(frozen=True)
-class StepSums:
-    """The sums of one step over the samples of this rank."""
+@dataclass
+class Sums:
+    """Sums over samples: of the loss, of each of a task's scores, and of 1."""
 
-    loss: float
-    scores: dict[str, float]
-    samples: int
+    loss: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    num_samples: float = 0.0
 
+    @property
+    def values(self) -> list[float]:
+        """The sums, as a list whose last value is the number of samples."""
+        return [self.loss, *self.scores.values(), self.num_samples]
 
-class Steps:
-    """The steps since the last look at their figures, which stay on the device: a look waits for it once."""
+    def add(self, other: "Sums") -> None:
+        """Add the sums of some samples."""
+        self.loss += other.loss
+        self.num_samples += other.num_samples
+        for name, value in other.scores.items():
+            self.scores[name] = self.scores.get(name, 0.0) + value
 
-    def __init__(self) -> None:
-        self._steps: list[_Step] = []
-
-    def add(self, number: int, rate: float, batch: Batch, outcome: Outcome, norm: torch.Tensor) -> None:
-        """Take the outcome of a step, and the norm of its gradient."""
-        loss, scores = sums_of(outcome, batch)
-        figures = torch.stack([each.double() for each in (norm, loss, *scores.values())])
-        self._steps.append(_Step(number, rate, batch.sample_ids, batch.num_real, tuple(scores), figures))
-
-    def take(self) -> list[StepSums]:
-        """Return the sums of the steps, oldest first, and forget them.
-
-        Raises:
-            TrainingError: the loss or the gradient of a step is not a number.
-        """
-        steps, self._steps = self._steps, []
-        if not steps:
-            return []
-        values = iter(torch.cat([step.figures for step in steps]).tolist())
-        taken: list[StepSums] = []
-        for step in steps:
-            norm, loss = next(values), next(values)
-            if not math.isfinite(norm):
-                raise TrainingError(
-                    f"the gradient of step {step.number} is not finite (learning rate {step.rate:.3g}); this rank's "
-                    f"samples were {step.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
-                    step=step.number,
-                    sample_ids=tuple(step.sample_ids.tolist()),
-                )
-            taken.append(StepSums(loss, {name: next(values) for name in step.scores}, step.num_real))
-        return taken
+    def means(self, values: Sequence[float]) -> dict[str, float]:
+        """Return the means of the loss and of the scores by name; `values` are those of all ranks."""
+        samples = max(1.0, values[-1])
+        return {name: value / samples for name, value in zip(("loss", *self.scores), values, strict=False)}
 
 
 class Learner:
@@ -94,7 +78,11 @@ class Learner:
         layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self.model = task.build_model(config).to(device=ranks.device, memory_format=layout)  # type: ignore[call-overload]  # torch's stub lacks nn.Module here
         freeze(self.model, config.freeze)
-        self._frozen = list(frozen_modules(self.model))
+        self._frozen = [
+            module
+            for module in self.model.modules()
+            if (own := list(module.parameters())) and not any(parameter.requires_grad for parameter in own)
+        ]
         example = task.example(config, ranks.device)
         has_unused = None if example is None else self._has_unused_parameters(example)
         self.optimizer = task.optimizer(self.model, config) or make_optimizer(self.model, config)
@@ -102,11 +90,12 @@ class Learner:
         self.last_rate = self._peaks[0]
         """The learning rate of the newest step, in the first parameter group."""
         self.scheduler = task.lr_scheduler(self.optimizer, config)
-        self.steps = Steps()
+        self._steps: list[_Step] = []
+        """Those since the last look at their figures, which stay on the device: a look waits for it once."""
         self._wrapped = None if has_unused is None else self._distributed(find_unused=has_unused)
 
     def step(self, batch: Batch, *, step: int, done: float) -> None:
-        """Learn from one batch, without waiting for the device; `steps` has the losses and scores before the update.
+        """Learn from one batch, without waiting for the device; `take` returns the losses and scores before the update.
 
         Args:
             batch: this rank's part of it.
@@ -115,7 +104,9 @@ class Learner:
         """
         if self._wrapped is None:
             unused = self._has_unused_parameters(batch)
-            self._wrapped = self._distributed(find_unused=self.ranks.any(unused, "compare their unused parameters"))
+            self._wrapped = self._distributed(
+                find_unused=any(self.ranks.gather(unused, "compare their unused parameters"))
+            )
         torch.manual_seed(_seed_of(self.config.seed, step=step, rank=self.ranks.rank))
         if self.scheduler is None:
             factor = rate_factor(self.config, done)
@@ -126,7 +117,8 @@ class Learner:
         for module in self._frozen:
             module.eval()
         self.optimizer.zero_grad(set_to_none=True)
-        parts = _parts(len(batch), self.config.micro_batches)
+        size = len(batch) // self.config.micro_batches
+        parts = [slice(part * size, (part + 1) * size) for part in range(self.config.micro_batches)]
         outcomes = [self._backward(self._wrapped, batch, part) for part in parts]
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf)
         self.optimizer.step()
@@ -136,7 +128,30 @@ class Learner:
             torch.cat([outcome.losses for outcome in outcomes]),
             {name: torch.cat([outcome.scores[name] for outcome in outcomes]) for name in outcomes[0].scores},
         )
-        self.steps.add(step, self.last_rate, batch, whole, norm)
+        loss, scores = sums_of(whole, batch)
+        figures = torch.stack([each.double() for each in (norm, loss, *scores.values())])
+        self._steps.append(_Step(step, self.last_rate, batch.sample_ids, batch.num_real, tuple(scores), figures))
+
+    def take(self) -> list[Sums]:
+        """Return the sums of the steps since the last look over the samples of this rank, oldest first.
+
+        Raises:
+            TrainingError: the loss or the gradient of a step is not a number.
+        """
+        steps, self._steps = self._steps, []
+        values = iter(torch.cat([step.figures for step in steps]).tolist() if steps else ())
+        taken: list[Sums] = []
+        for step in steps:
+            norm, loss = next(values), next(values)
+            if not math.isfinite(norm):
+                raise TrainingError(
+                    f"the gradient of step {step.number} is not finite (learning rate {step.rate:.3g}); this rank's "
+                    f"samples were {step.sample_ids.tolist()}. Lower `learning_rate`, or look at these samples.",
+                    step=step.number,
+                    sample_ids=tuple(step.sample_ids.tolist()),
+                )
+            taken.append(Sums(loss, {name: next(values) for name in step.scores}, step.num_real))
+        return taken
 
     def end_epoch(self, loss: float) -> None:
         """Pass the loss of the evaluation to a scheduler that expects it."""
@@ -164,8 +179,9 @@ class Learner:
                 torch.distributed.broadcast(buffer, src=0)
 
     def _backward(self, model: nn.Module, batch: Batch, part: slice) -> Outcome:
-        last = part.stop == len(batch)
-        with _synchronised(model, when=last), autocast(self.config, self.ranks.device):
+        is_last = part.stop == len(batch)  # the ranks exchange gradients with the last part only
+        apart: Any = nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync()
+        with apart, autocast(self.config, self.ranks.device):
             outcome = judged(self.task, model, batch.part(part), self.config)
             # Divided by the planned number of samples, padding included: each sample then has the same weight on every
             # rank, and padding has none.
@@ -217,34 +233,12 @@ def sums_of(outcome: Outcome, batch: Batch) -> tuple[torch.Tensor, dict[str, tor
     return (outcome.losses * weights).sum(), scores
 
 
-@contextlib.contextmanager
-def private_randomness(device: torch.device) -> Iterator[None]:
-    """Restore torch's global generators after the body."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-
-
-@contextlib.contextmanager
-def _synchronised(model: nn.Module, *, when: bool) -> Iterator[None]:
-    """Exchange gradients between the ranks in the body only if `when`."""
-    if when or not isinstance(model, DistributedDataParallel):
-        yield
-    else:
-        with model.no_sync():
-            yield
-
-
 def autocast(config: TrainConfig, device: torch.device) -> torch.autocast:
     """Return a context of bfloat16, if the configuration wants it; by default where the device is fast at it."""
     # Older GPUs, such as T4 and V100, emulate bfloat16, several times slower than float32.
     is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     enabled = config.precision == "bfloat16" or (config.precision == "auto" and is_fast)
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
-
-
-def _parts(count: int, parts: int) -> list[slice]:
-    size = count // parts
-    return [slice(part * size, (part + 1) * size) for part in range(parts)]
 
 
 def _seed_of(seed: int, *, step: int, rank: int) -> int:
@@ -277,21 +271,17 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
         raise SchemaError(f"`freeze` {list(patterns)} leaves no parameter to train.", freeze=patterns)
 
 
-def frozen_modules(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules with parameters of which none is trained."""
-    for module in model.modules():
-        parameters = list(module.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
-            yield module
-
-
 def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
     """Return the optimiser that a configuration chooses, for the parameters that are trained.
 
     Raises:
         SchemaError: it cannot be imported or made, or is no optimiser.
     """
-    groups = _parameter_groups(model, config.weight_decay)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, object]] = [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},  # biases and scales of normalisation
+    ]
     if config.optimizer == "adamw":
         return AdamW(groups, lr=config.learning_rate, **{"fused": True, **config.optimizer_options})
     factory = find_named(config.optimizer, field="optimizer")
@@ -310,15 +300,6 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> Optimizer:
             optimizer=config.optimizer,
         )
     return made
-
-
-def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return parameter groups with and without decay: biases and scales of normalisation do not decay."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
 
 
 def rate_factor(config: TrainConfig, progress: float) -> float:
@@ -347,3 +328,97 @@ def rate_factor(config: TrainConfig, progress: float) -> float:
             schedule=config.schedule,
         )
     return float(found)
+
+
+# ------------------------------------------------------------ evaluation
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The figures of one evaluation, equal on all ranks."""
+
+    samples: int
+    metrics: dict[str, float]
+    """All figures of the task by name, and `loss`."""
+    report: dict[str, Any]
+
+
+def evaluate(model: nn.Module, loader: StreamingDataLoader, config: TrainConfig, ranks: Ranks, task: Task) -> Scores:
+    """Measure `model` over one pass of `loader`. Collective; leaves the model in eval mode."""
+    sums, metrics, report = Sums(), task.metrics(config), task.report(config, ranks.device)
+    updated = False
+    model.eval()
+    with torch.inference_mode():
+        for columns in loader:
+            batch = task.batch(columns, config, ranks.device, epoch=None)
+            with autocast(config, ranks.device):
+                outcome = judged(task, model, batch, config)
+            loss, scores = sums_of(outcome, batch)
+            sums.add(Sums(float(loss), {name: float(value) for name, value in scores.items()}, batch.num_real))
+            if metrics and batch.num_real:
+                _update(metrics, outcome, batch)
+                updated = True
+            if report is not None:
+                report.add(batch, outcome)
+    total = Sums()
+    for part in ranks.gather(sums, "sum their scores"):  # a rank without samples does not know the scores' names
+        total.add(part)
+    means = total.means(total.values)
+    figures = {"loss": means["loss"], **task.figures(means), **merged_metrics(metrics, ranks, updated=updated)}
+    return Scores(round(total.num_samples), figures, {} if report is None else report.summary(ranks))
+
+
+def _update(metrics: Mapping[str, Any], outcome: Outcome, batch: Batch) -> None:
+    real = batch.weights > 0
+    for name, metric in metrics.items():
+        if outcome.outputs is None or outcome.targets is None:
+            raise TrainingError(
+                f"metric `{name}` is computed of outputs and targets, and the task's loss returned none: return "
+                "`Outcome(losses, outputs=..., targets=...)`."
+            )
+        metric.to(batch.weights.device).update(outcome.outputs[real], outcome.targets[real])
+
+
+def merged_metrics(metrics: Mapping[str, Any], ranks: Ranks, *, updated: bool) -> dict[str, float]:
+    """Return the values of metrics over all ranks. Collective.
+
+    Their states are merged here: torchmetrics' own exchange waits for ever for a rank that had no samples.
+    """
+    if not metrics:
+        return {}
+    mine = {name: metric.to("cpu") for name, metric in metrics.items()} if updated else {}
+    parts = [each for each in ranks.gather(mine, "merge their metrics") if each]
+    return {name: float(_merged([each[name] for each in parts]).compute()) for name in metrics}
+
+
+def _merged(parts: Sequence[Any]) -> Any:
+    """Return the first of the ranks' metrics with the states of all of them, which it does not exchange once more.
+
+    torchmetrics' `merge_state` refuses metrics that do not say that their updates are independent. So each state is
+    reduced over the ranks as their own exchange does it, in the metric and in those that it contains. A class with a
+    `merge_state` of its own is merged by that.
+    """
+    from torchmetrics import Metric
+
+    first, *others = parts
+    contained = [[each for each in part.modules() if isinstance(each, Metric)] for part in parts]
+    for whole, *rest in zip(*contained, strict=True):
+        whole._to_sync = False
+        if type(whole).merge_state is not Metric.merge_state:
+            for other in rest:
+                whole.merge_state(other)
+        elif others:
+            for state, reduction in whole._reductions.items():
+                setattr(whole, state, _reduced([getattr(each, state) for each in (whole, *rest)], reduction))
+    return first
+
+
+def _reduced(states: Sequence[Any], reduction: Any) -> Any:
+    """Return the states of all ranks as one; states are tensors, or lists of what each batch has added."""
+    from torchmetrics.utilities import dim_zero_cat
+
+    if reduction is dim_zero_cat or any(isinstance(each, list) for each in states):
+        joined = [value for each in states for value in (each if isinstance(each, list) else [each])]
+        return reduction(joined) if reduction is not None and joined else joined
+    stacked = torch.stack(list(states))
+    return stacked if reduction is None else reduction(stacked)

@@ -280,10 +280,8 @@ def check_figures(task: Task, outcome: Outcome, config: TrainConfig) -> None:
     Raises:
         TrainingError: it does not.
     """
-    means = {
-        name: float(values.detach().float().mean())
-        for name, values in {"loss": outcome.losses, **outcome.scores}.items()
-    }
+    values = {"loss": outcome.losses, **outcome.scores}
+    means = {name: float(each.detach().float().mean()) for name, each in values.items()}
     names = {"loss": None, **task.figures(means), **task.metrics(config)}
     if task.main_metric not in names:
         raise TrainingError(
