@@ -176,10 +176,7 @@ def sweep(
         if owner is not None:
             youngest[owner] = max(youngest.get(owner, 0.0), upload.begun)
     tables: list[Doomed] = []
-    others = CompressedRows[Doomed](
-        lambda each: (each.key, each.num_bytes, each.why.name),
-        lambda key, num_bytes, why: Doomed(key, num_bytes, Why[why]),
-    )
+    others = CompressedRows[Doomed](_row_of, _doomed_of)
     marked: list[Doomed] = []
     fences: set[str] = set()
     kept: dict[Why, int] = {}
@@ -205,6 +202,14 @@ def sweep(
         fences=tuple(sorted(fences)),
         shown=frozenset(shown),
     )
+
+
+def _row_of(each: Doomed) -> tuple[str, int, str]:
+    return each.key, each.num_bytes, each.why.name
+
+
+def _doomed_of(key: str, num_bytes: int, why: str) -> Doomed:
+    return Doomed(key, num_bytes, Why[why])
 
 
 def writes_of(listing: Iterable[ObjectInfo], published: Iterable[str]) -> set[str]:
