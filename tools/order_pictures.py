@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+from smalti.compat.streaming.order import MosaicOptions, MosaicRun, WorldShape, weigh_streams
 from smalti.order import plan_epoch
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -56,7 +56,7 @@ def mosaic(algorithm: str, nodes: int, block: int) -> Order:
     def ids(samples: int, epoch: int, shard: int = SHARD) -> Ids:
         options = MosaicOptions(nodes, seed=SEED, shuffle=True, shuffle_algo=algorithm, block_size=block)
         streams = weigh_streams([np.full(samples // shard, shard)])
-        plan = plan_mosaic_epoch(streams, WorldShape(), options=options, epoch=epoch)
+        plan = MosaicRun(streams, WorldShape(), options).plan(epoch)
         return plan.sample_ids(0, samples)
 
     return Order(f"{algorithm}, {nodes} x {block:,}" if block else f"{algorithm}, {nodes} nodes", ids)

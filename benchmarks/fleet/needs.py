@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.fleet.setting import DataSet, Fleet, Ints, Order
-from smalti.compat.streaming.base.engine.planning import Work, WorkReading
-from smalti.compat.streaming.order import MosaicOptions, WorldShape, default_mosaic_nodes, weigh_streams
+from smalti.compat.streaming.base.engine.planning import MosaicReading
+from smalti.compat.streaming.order import MosaicOptions, MosaicRun, WorldShape, default_mosaic_nodes, weigh_streams
 from smalti.compat.streaming.order.shuffles import moved_by, spans_of_epoch
 from smalti.cursor import Cursor
 from smalti.dataset.lookahead import lookahead_spans, uses
@@ -288,8 +288,8 @@ class SampleNeeds(Needs):
             plan.canonical_nodes, order.seed, shuffle=True, block_size=plan.block_size, initial_hosts=plan.fleet.hosts
         )
         shape = WorldShape(world.num_hosts, world.ranks_on_host, 1, batch_size)
-        work = Work(weigh_streams(sizes), options, shape)
-        return WorkReading(this_pass, sizes, batch_size, OrderOptions(tail="short"), work=work)
+        run = MosaicRun(weigh_streams(sizes), shape, options)
+        return MosaicReading(this_pass, sizes, batch_size, OrderOptions(tail="short"), run=run)
 
 
 def _first_of_each(shards: Ints, steps: Ints) -> tuple[Ints, Ints]:

@@ -244,13 +244,12 @@ def _loader(options: ReadOptions, **given: Any) -> Iterable[Any]:
 
 
 def _mosaic_order(options: OrderOptions) -> Callable[[int], Ids]:
-    from smalti.compat.streaming.order import MosaicOptions, WorldShape, plan_mosaic_epoch, weigh_streams
+    from smalti.compat.streaming.order import MosaicOptions, MosaicRun, WorldShape, weigh_streams
 
-    plan = plan_mosaic_epoch(
+    run = MosaicRun(
         weigh_streams([options.shard_sizes()]),
         WorldShape(batch_size=ORDER_BATCH),
-        options=MosaicOptions(canonical_nodes=1, seed=_SEED, shuffle=True, shuffle_algo="py1e"),
-        epoch=0,
-        start=options.start,
+        MosaicOptions(canonical_nodes=1, seed=_SEED, shuffle=True, shuffle_algo="py1e"),
     )
+    plan = run.plan(0, options.start)
     return lambda count: plan.sample_ids(plan.start, plan.start + count)

@@ -1,13 +1,13 @@
 """Files that are changed while they are mapped: noticed before the next batch, never a wrong sample or a signal."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from smalti.cache import ShardCache
 from smalti.cache.files import quarantine
 from smalti.cache.mapping import CheckBudget, OpenShards, ShardOpener, are_changed
-from smalti.cache.sources import ShardToFetch
 from smalti.dataset import StreamingDataset
 from smalti.errors import ChecksumMismatch
 from smalti.format import Schema, ShardBuilder, ShardOptions, open_shard
@@ -221,7 +221,8 @@ def test_a_copy_that_changes_while_it_is_mapped_is_not_used(tmp_path, other, cha
                 os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
             return shard
 
-    opener = ShardOpener(ShardToFetch(0, info, "shard 0"), ChangingSource(), known, is_copied=True)
+    shard = SimpleNamespace(shard_id=0, info=info, name="shard 0", source=ChangingSource())
+    opener = ShardOpener(shard, known, is_copied=True)
     assert not opener.is_verified((path,))
     if change == "cut short":
         with pytest.raises(ChecksumMismatch, match="changed after"):

@@ -57,7 +57,7 @@ def test_the_shard_that_is_needed_last_is_evicted(made):
 def test_the_compressed_copy_counts_and_is_evicted_with_its_shard(made, tmp_path):
     order = [0, 1, 0, 1]
     cache, store = made(order, room=2, keep_zip=True)
-    cache._limit = cache._space.get().limit = max(
+    cache.limit = cache._space.get().limit = max(
         info.raw.num_bytes + info.zip.num_bytes for info in cache._sources[0].shards
     ) + min(info.raw.num_bytes for info in cache._sources[0].shards)
     read(cache, order)

@@ -295,7 +295,8 @@ def test_a_shard_that_failed_ahead_is_retried_when_requested_and_not_ahead(fill,
     cache = make_cache(store, infos)
     cache.prefetch([2])
     end = time.monotonic() + 120
-    while 2 not in cache._queue.get().failed() and time.monotonic() < end:
+    queue = cache._queue.get()
+    while not (2 in queue._fetches and queue._fetches[2].done.is_set()) and time.monotonic() < end:
         time.sleep(0.01)
     assert len(fetches(store, key)) == 2
     cache.prefetch([2])
@@ -497,6 +498,11 @@ def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, n
         assert sum(len(cache.shard(i)) for i in range(len(cache))) == manifest.rows > 0
 
 
+def full_disk_fetch(space):
+    """Return a fetch of shard 3, which is needed now."""
+    return SimpleNamespace(shard=SimpleNamespace(shard_id=3), is_ahead=False, space=space, deadline=Deadline(60.0))
+
+
 @pytest.mark.parametrize(
     ("freed", "pauses"),
     [
@@ -509,11 +515,11 @@ def test_sets_written_by_mosaicml_are_read_through_the_cache(shared, tmp_path, n
 def test_a_full_disk_is_waited_for_while_copies_may_still_leave_it(freed, pauses):
     answers = iter(freed)
     space = SimpleNamespace(free_disk=lambda *_: next(answers), are_others_fetched=lambda _: False)
-    full = _FullDisk(3, SimpleNamespace(is_ahead=False, space=space, deadline=Deadline(60.0)), seconds=60.0)
+    full = _FullDisk(full_disk_fetch(space), seconds=60.0)
     assert [full.pause_after_freeing(100) for _ in freed] == pauses
 
 
 def test_a_disk_that_stays_full_is_given_up_at_the_deadline():
     space = SimpleNamespace(free_disk=lambda *_: 0, are_others_fetched=lambda _: False)
-    full = _FullDisk(3, SimpleNamespace(is_ahead=False, space=space, deadline=Deadline(60.0)), seconds=0.0)
+    full = _FullDisk(full_disk_fetch(space), seconds=0.0)
     assert full.pause_after_freeing(100) is None

@@ -27,9 +27,9 @@ def next_uses(upcoming, *shards):
 def test_the_next_use_is_the_first_from_the_current_step_on():
     upcoming, _ = plan([(0, 5), (1, 7), (2, 5), (4, 7)])
     assert next_uses(upcoming, 5, 7, 9) == [0, 1, NEVER]
-    upcoming.advance(1)
+    upcoming.current_step = 1
     assert next_uses(upcoming, 5, 7) == [2, 1]
-    upcoming.advance(3)
+    upcoming.current_step = 3
     assert next_uses(upcoming, 5, 7) == [NEVER, 4]
 
 
@@ -46,7 +46,7 @@ def test_no_more_is_looked_up_than_is_requested():
 
 def test_a_new_plan_begins_at_step_0_and_replaces_the_old_one():
     upcoming, _ = plan([(0, 1), (9, 2)])
-    upcoming.advance(5)
+    upcoming.current_step = 5
     assert next_uses(upcoming, 2) == [9]
     upcoming.plan(iter([Uses(np.array([2]), np.array([3]), 4)]))
     assert next_uses(upcoming, 1, 2) == [NEVER, 3]
@@ -56,7 +56,7 @@ def test_lookahead_is_bounded_and_later_uses_count_as_never():
     upcoming, seen = plan(*[[(step, step % 2)] for step in range(9)], [(9, 7)], max_lookahead=3)
     assert next_uses(upcoming, 7) == [NEVER]
     assert len(seen) == 4
-    upcoming.advance(9)
+    upcoming.current_step = 9
     assert next_uses(upcoming, 7) == [9], "past uses make space for later ones"
 
 
@@ -74,9 +74,9 @@ def test_beyond_the_lookahead_the_outline_of_this_and_the_next_epoch_is_used():
     upcoming.plan(steps, outline=iter([*epochs, outline((5, 25, 26), end=30)]))
     assert next_uses(upcoming, 5, 7, 2) == [NEVER, 8, 12]
     assert next_uses(upcoming, 0, 1) == [0, 1], "as looked up"
-    upcoming.advance(3)
+    upcoming.current_step = 3
     assert next_uses(upcoming, 0, 1) == [4, 3]
-    upcoming.advance(4)
+    upcoming.current_step = 4
     assert next_uses(upcoming, 1) == [5], "looked up, although its outline ended: it only counts for later steps"
 
 

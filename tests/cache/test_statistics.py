@@ -122,10 +122,10 @@ def test_figures_without_a_value_are_left_out():
 def test_closed_counters_ignore_additions_and_touch_no_descriptor():
     """The garbage collector closes objects of a cycle in any order, so counters may be used after they were closed."""
     counters = Counters()
-    taken = counters._numbers.descriptor
-    counters._numbers.__del__()
+    taken = counters._descriptor
+    counters.__del__()
     with open(os.devnull) as reused:  # the lowest free descriptor
         assert reused.fileno() == taken
         counters.add(hits=1)
-        counters._numbers.__del__()
+        counters.__del__()
         assert os.fstat(taken), "the other file is still open"

@@ -9,7 +9,7 @@ from smalti.cache.eviction import SpaceManager
 from smalti.cache.fetch import ShardLoader
 from smalti.cache.mapping import OpenShards
 from smalti.cache.sources import ShardSources
-from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, divide, stream, stream_parts
+from smalti.cache.transfer import PART_BYTES, ConcurrencyTuner, PartsTimeout, stream, stream_parts
 from smalti.errors import StoreError, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
 from smalti.storage.retry import TransferDeadline
@@ -45,7 +45,7 @@ class ConcurrentStore(MemoryStore):
 
 def parts(store, key="k", num_bytes=SIZE, *, at_once=2, seconds=30.0):
     deadline = TransferDeadline(seconds, 0, what="memory-store://test/k")
-    return stream_parts(store, key, divide(num_bytes, at_once), deadline=deadline, stall=seconds)
+    return stream_parts(store, key, num_bytes, at_once, deadline=deadline, stall=seconds)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 7])

@@ -1,6 +1,6 @@
 """The rule that decides when a watched folder counts as changed."""
 
-from smalti.sources.paged_listing import PartialListing
+from smalti.sources.image_folder import PartialListing
 from smalti_dagster.automation.debounce import Verdict, WatchState, judge
 
 RUN = "6f1c"

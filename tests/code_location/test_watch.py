@@ -15,7 +15,7 @@ import moto.server
 import pytest
 
 from smalti.errors import StoreError
-from smalti.sources import message_queue, paged_listing
+from smalti.sources import image_folder, message_queue
 from smalti.storage import LocalStore
 from smalti.storage.store import ListingPage
 from smalti_dagster.automation import watch
@@ -247,7 +247,7 @@ def slow_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         found = [item for item in store.list() if item.key > after]
         return ListingPage(found[:1], found[0].key if found else after, is_last=len(found) < 2)
 
-    monkeypatch.setattr(paged_listing, "_page", list_page)
+    monkeypatch.setattr(image_folder, "_page", list_page)
     monkeypatch.setattr(watch, "_SECONDS", 0)
     return faults
 

@@ -12,9 +12,9 @@ from smalti.compat.streaming.order import (
     PARTITIONS,
     SHUFFLES,
     MosaicOptions,
+    MosaicRun,
     WorldShape,
-    plan_mosaic_epoch,
-    sample_counts,
+    get_sampling,
     shuffled_ids,
     weigh_streams,
 )
@@ -139,7 +139,7 @@ def test_samplings_equal_the_peers(peer, tmp_path):
         )
 
     def compute(case):
-        return sample_counts(**{("shard_sizes" if k == "samples_per_shard" else k): v for k, v in case.items()})
+        return get_sampling(**case)
 
     compare(peer, tmp_path, "sampling", cases, compute, min_answers=sized(300))
 
@@ -191,10 +191,10 @@ def streams_of(case):
 
 def plan_of(case):
     world = World(case["num_nodes"], case["ranks_per_node"], 1, 0).replicate(case["replication"] or 1)
-    return plan_mosaic_epoch(
+    run = MosaicRun(
         streams_of(case),
         WorldShape(world.num_nodes, world.ranks_per_node, case["workers_per_rank"], case["batch_size"]),
-        options=MosaicOptions(
+        MosaicOptions(
             canonical_nodes=case["num_canonical_nodes"],
             seed=case["shuffle_seed"],
             shuffle=case["shuffle"],
@@ -206,9 +206,8 @@ def plan_of(case):
             sampling_granularity=case["sampling_granularity"],
             batching_method=case["batching_method"],
         ),
-        epoch=case["epoch"],
-        start=case["sample_in_epoch"],
     )
+    return run.plan(case["epoch"], case["sample_in_epoch"])
 
 
 @pytest.mark.parametrize("batching", BATCHINGS)

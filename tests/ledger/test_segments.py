@@ -8,7 +8,7 @@ import pytest
 from smalti.cursor import Cursor
 from smalti.errors import StoreError
 from smalti.ledger import LedgerWriter, PassStart, check_ledger, claim_life
-from smalti.ledger.segments import segment_name
+from smalti.ledger.records import segment_name
 from smalti.world import World
 
 CURSOR = Cursor(

@@ -23,8 +23,8 @@ def is_hidden(name):
 
 
 def listed(root):
-    found = list_source(open_store(root), is_hidden)
-    return [item.key for item in found.objects], found.left_out.to_dict()
+    objects, left_out = list_source(open_store(root), is_hidden)
+    return [item.key for item in objects], left_out.to_dict()
 
 
 def put(path, data=b"x"):
@@ -50,7 +50,7 @@ def test_links_to_files_and_folders_are_followed(tmp_path):
     (tmp_path / "in" / "roses").symlink_to(tmp_path / "out" / "roses")
     (tmp_path / "in" / "daisy" / "2.jpg").symlink_to("../../out/2.jpg")
     assert listed(tmp_path / "in") == (["daisy/2.jpg", "daisy/3.jpg", "roses/deep/1.jpg"], {})
-    assert list_source(open_store(tmp_path / "in"), is_hidden).objects[2].num_bytes == 2
+    assert list_source(open_store(tmp_path / "in"), is_hidden)[0][2].num_bytes == 2
 
 
 def test_a_folder_that_two_links_lead_to_is_listed_under_both_names(tmp_path):
@@ -116,9 +116,9 @@ def test_keys_of_other_stores_that_cannot_be_read_are_left_out(monkeypatch):
     store = open_store("memory://listing-of-odd-keys")
     odd = [ObjectInfo(key, 1, "") for key in ("a/1", "a//2", "a/b\\c", "a/../3", "a/.x/4", "k" * 1025)]
     monkeypatch.setattr(store, "list", lambda: iter(odd))
-    found = list_source(store, is_hidden)
-    assert [item.key for item in found.objects] == ["a/1"]
-    assert found.left_out.counts == {
+    objects, left_out = list_source(store, is_hidden)
+    assert [item.key for item in objects] == ["a/1"]
+    assert left_out.counts == {
         HIDDEN: 2,  # `..` begins with a dot
         "with a backslash in its name": 1,
         "with a name that is not allowed": 1,
@@ -210,10 +210,10 @@ def test_hostile_trees_are_listed_as_find_lists_them(tmp_path, number):
     put(tmp_path / "beside" / "deep" / "z.jpg")
     (tmp_path / "beside" / "up").symlink_to(tmp_path / "in")
     grow(tmp_path / "in", draw)
-    found = list_source(open_store(tmp_path / "in"), is_hidden)
-    assert [item.key for item in found.objects] == by_find(tmp_path / "in", "-type", "f")
+    objects, left_out = list_source(open_store(tmp_path / "in"), is_hidden)
+    assert [item.key for item in objects] == by_find(tmp_path / "in", "-type", "f")
     expected = Counter({
         "links that lead nowhere": len(by_find(tmp_path / "in", "-type", "l")),
         "pipes, sockets or devices": len(by_find(tmp_path / "in", "-type", "p")),
     })  # fmt: skip
-    assert {reason: found.left_out.counts.get(reason, 0) for reason in expected} == dict(expected)
+    assert {reason: left_out.counts.get(reason, 0) for reason in expected} == dict(expected)

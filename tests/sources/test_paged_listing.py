@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from smalti.errors import StoreError
-from smalti.sources.image_folder import list_images
-from smalti.sources.paged_listing import PartialListing, extend_digest, list_further
+from smalti.sources.image_folder import PartialListing, extend_digest, list_further, list_images
 from smalti.storage import open_store
 from smalti.storage.backends import s3
 from smalti.storage.store import ListingPage, ObjectInfo

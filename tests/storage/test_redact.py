@@ -6,17 +6,17 @@ import weakref
 import pytest
 
 from smalti.errors import StoreNotFound, TrainingError
-from smalti.redaction import redact_message, word_secrets
-from smalti.storage import open_store
-from smalti.storage.redact import (
+from smalti.redaction import (
     address_secrets,
-    detect_secrets,
     has_login,
     redact,
     redact_address,
-    safe_cause,
+    redact_message,
     secret_values,
+    word_secrets,
 )
+from smalti.storage import open_store
+from smalti.storage.redact import detect_secrets, safe_cause
 
 
 @pytest.mark.parametrize(

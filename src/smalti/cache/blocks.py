@@ -19,6 +19,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,6 @@ from smalti.cache.stats import Counters
 from smalti.errors import (
     ChecksumMismatch,
     FormatError,
-    ShardNotFound,
     SmaltiError,
     StoreAuthError,
     StoreError,
@@ -142,7 +142,7 @@ class BlockReader:
                     batch.shards[shard_id] = found
         self._open(batch, new, deadline)
         ranges = [
-            self._range_of(shard_id, begin, end, shard.parts)
+            self._range_of(shard_id, begin, end, partial(shard.parts.add, begin=begin))
             for shard_id, shard in batch.shards.items()
             for begin, end in shard.missing(rows[shard_id], MAX_RANGE_BYTES)
         ]
@@ -152,27 +152,23 @@ class BlockReader:
 
     def _open(self, batch: _Batch, shard_ids: Sequence[int], deadline: Deadline) -> None:
         """Fetch and verify the block lists and headers of shards that are new here, in one round trip."""
-        hashes = {each: found for each in shard_ids if (found := self._hashes_of_small(each)) is not None}
         headers: dict[int, bytes] = {}
-        self._fetch(
-            batch,
-            [*self._list_ranges(shard_ids, hashes), *(self._header_range(each, headers) for each in shard_ids)],
-            deadline,
-        )
+        hashes: dict[int, BlockHashes] = {}
+        ranges = []
+        for shard_id in shard_ids:
+            info = self._sources.info(shard_id)
+            if info.blocks is None:  # a shard of one block
+                (digest,) = info.raw.hashes.values()
+                hashes[shard_id] = BlockHashes.of_small_file(digest, info.raw.num_bytes, what=info.raw.basename)
+            accept = partial(headers.__setitem__, shard_id)  # verified when the list is there, too
+            ranges.append(self._range_of(shard_id, 0, self._header_end(info), accept))
+        self._fetch(batch, [*self._list_ranges(shard_ids, hashes), *ranges], deadline)
         for shard_id in shard_ids:
             if shard_id not in hashes:
                 batch.errors.pop(shard_id, None)
                 self._give_up_list(shard_id, batch.list_errors.get(shard_id))
             elif shard_id not in batch.errors:
                 self._open_one(batch, shard_id, hashes[shard_id], headers[shard_id], deadline)
-
-    def _hashes_of_small(self, shard_id: int) -> BlockHashes | None:
-        """Return the hash of a shard of one block; None for one with a list."""
-        info = self._sources.info(shard_id)
-        if info.blocks is not None:
-            return None
-        (digest,) = info.raw.hashes.values()
-        return BlockHashes.of_small_file(digest, info.raw.num_bytes, what=info.raw.basename)
 
     def _open_one(self, batch: _Batch, shard_id: int, hashes: BlockHashes, header: bytes, deadline: Deadline) -> None:
         info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
@@ -187,7 +183,8 @@ class BlockReader:
             parts.add(header, 0)
         except ChecksumMismatch as error:
             self._counters.failed(error)
-            self._fetch(batch, [self._range_of(shard_id, 0, self._header_end(info), parts)], deadline)
+            add = partial(parts.add, begin=0)
+            self._fetch(batch, [self._range_of(shard_id, 0, self._header_end(info), add)], deadline)
         if shard_id in batch.errors:
             return
         try:
@@ -197,43 +194,45 @@ class BlockReader:
 
     def _list_ranges(self, shard_ids: Sequence[int], hashes: dict[int, BlockHashes]) -> Iterable[_Range]:
         """Yield the requests for block lists; lists of one file that lie close together come in one."""
-        by_file: dict[tuple[int, str], list[int]] = {}
+        by_file: dict[tuple[int, str], list[tuple[int, int, int]]] = {}
         for shard_id in shard_ids:
             number, _ = self._sources.locate(shard_id)
-            blocks = self._sources.info(shard_id).blocks
-            if blocks is not None:
-                by_file.setdefault((number, blocks.file), []).append(shard_id)
-        for (number, file), members in by_file.items():
-            spans = sorted((*self._list_span(each), each) for each in members)
+            info = self._sources.info(shard_id)
+            if info.blocks is not None:
+                span = (*info.blocks.span(info.raw.num_bytes), shard_id)
+                by_file.setdefault((number, info.blocks.file), []).append(span)
+        for (number, file), spans in by_file.items():
             groups: list[list[tuple[int, int, int]]] = []
-            for span in spans:
+            for span in sorted(spans):
                 if groups and span[1] - groups[-1][0][0] <= MAX_LIST_BYTES:
                     groups[-1].append(span)
                 else:
                     groups.append([span])
             for group in groups:
                 begin, end = group[0][0], max(span[1] for span in group)
-                yield _Range(
-                    self._sources.sources[number],
-                    file,
-                    begin,
-                    end,
-                    _ListParser(self._sources, group, hashes),
-                    tuple(span[2] for span in group),
-                    is_of_lists=True,
+                ids, accept = tuple(span[2] for span in group), partial(self._add_lists, group, hashes)
+                yield _Range(self._sources.sources[number], file, begin, end, accept, ids, is_of_lists=True)
+
+    def _add_lists(self, spans: Sequence[tuple[int, int, int]], hashes: dict[int, BlockHashes], data: bytes) -> None:
+        """Keep those lists in one range that are right: each is verified by itself, and the others stay usable.
+
+        Raises:
+            ChecksumMismatch: one is not.
+        """
+        fault: ChecksumMismatch | None = None
+        first = spans[0][0]
+        for begin, end, shard_id in spans:
+            info = self._sources.info(shard_id)
+            if info.blocks is None:
+                continue
+            try:
+                hashes[shard_id] = BlockHashes(
+                    data[begin - first : end - first], info.blocks, info.raw.num_bytes, what=info.raw.basename
                 )
-
-    def _list_span(self, shard_id: int) -> tuple[int, int]:
-        info = self._sources.info(shard_id)
-        return (0, 0) if info.blocks is None else info.blocks.span(info.raw.num_bytes)
-
-    def _header_range(self, shard_id: int, headers: dict[int, bytes]) -> _Range:
-        info, source = self._sources.info(shard_id), self._sources.source_of(shard_id)
-
-        def accept(data: bytes) -> None:  # verified when the list is there, too
-            headers[shard_id] = data
-
-        return _Range(source, info.raw.basename, 0, self._header_end(info), accept, (shard_id,))
+            except ChecksumMismatch as error:
+                fault = error
+        if fault is not None:
+            raise fault
 
     @staticmethod
     def _header_end(info: ShardInfo) -> int:
@@ -241,16 +240,14 @@ class BlockReader:
         block_bytes = BLOCK_BYTES if info.blocks is None else info.blocks.block_bytes
         return min(info.raw.num_bytes, -(-header_bytes(info) // block_bytes) * block_bytes)
 
-    def _range_of(self, shard_id: int, begin: int, end: int, parts: PartialFile) -> _Range:
-        source, key = self._sources.source_of(shard_id), self._sources.info(shard_id).raw.basename
-        return _Range(source, key, begin, end, lambda data: parts.add(data, begin), (shard_id,))
+    def _range_of(self, shard_id: int, begin: int, end: int, accept: Callable[[bytes], None]) -> _Range:
+        shard = self._sources.shard(shard_id)
+        return _Range(shard.source, shard.info.raw.basename, begin, end, accept, (shard_id,))
 
     def _fetch(self, batch: _Batch, ranges: Sequence[_Range], deadline: Deadline) -> None:
         """Make the requests, several at once, and note the errors of those that fail."""
-        if not ranges:
-            return
-        requests = _Requests(ranges, self._counters, deadline)
-        for request, error in zip(ranges, requests.run(), strict=True):
+        outcomes = _Requests(ranges, self._counters, deadline).run() if ranges else []
+        for request, error in zip(ranges, outcomes, strict=True):
             if error is not None:
                 errors = batch.list_errors if request.is_of_lists else batch.errors
                 for shard_id in request.shard_ids:
@@ -258,19 +255,14 @@ class BlockReader:
 
     def _explained(self, shard_id: int, error: BaseException) -> SmaltiError:
         """Return an error of its own for one shard, which names it."""
-        shard, source = self._sources.shard(shard_id), self._sources.source_of(shard_id)
-        facts = {"shard": shard_id, "key": shard.info.raw.basename, "digest": source.digest, "url": source.store.url}
-        if isinstance(error, StoreNotFound) and error.facts.get("key") == shard.info.raw.basename:
-            return ShardNotFound(
-                f"{shard.name} is gone from the store: it was deleted after it was published. `smalti.catalog.verify` "
-                "lists what is missing; restore the object, or open another version",
-                **facts,
-            )
+        shard = self._sources.shard(shard_id)
+        file = shard.files[0]
+        if isinstance(error, StoreNotFound) and error.facts.get("key") == file.raw.basename:
+            return shard.not_found(file)
         message = error.message if isinstance(error, SmaltiError) else f"{type(error).__name__}: {error}"
-        for kind in (StoreAuthError, StoreTimeout, StoreNotFound, ChecksumMismatch, FormatError):
-            if isinstance(error, kind):
-                return kind(f"{shard.name}: {message}", **facts)
-        return StoreError(f"{shard.name}: {message}", **facts)
+        kinds = StoreAuthError, StoreTimeout, StoreNotFound, ChecksumMismatch, FormatError
+        kind = next((kind for kind in kinds if isinstance(error, kind)), StoreError)
+        return kind(f"{shard.name}: {message}", **shard.facts(file))
 
     def _give_up_list(self, shard_id: int, error: SmaltiError | None) -> None:
         info, store = self._sources.info(shard_id), self._sources.source_of(shard_id).store
@@ -304,36 +296,6 @@ class BlockReader:
                 total -= self._shards.pop(shard_id).parts.num_loaded_bytes
 
 
-class _ListParser:
-    """The lists of several shards in one range: each is verified by itself, and the others stay usable."""
-
-    def __init__(
-        self, sources: ShardSources, spans: Sequence[tuple[int, int, int]], hashes: dict[int, BlockHashes]
-    ) -> None:
-        self._sources, self._spans, self._hashes = sources, spans, hashes
-
-    def __call__(self, data: bytes) -> None:
-        """Keep the lists that are right.
-
-        Raises:
-            ChecksumMismatch: one is not.
-        """
-        fault: ChecksumMismatch | None = None
-        first = self._spans[0][0]
-        for begin, end, shard_id in self._spans:
-            info: ShardInfo = self._sources.info(shard_id)
-            if info.blocks is None:
-                continue
-            try:
-                self._hashes[shard_id] = BlockHashes(
-                    data[begin - first : end - first], info.blocks, info.raw.num_bytes, what=info.raw.basename
-                )
-            except ChecksumMismatch as error:
-                fault = error
-        if fault is not None:
-            raise fault
-
-
 @dataclass
 class _Waiting:
     """The requests for one range that has not arrived."""
@@ -355,22 +317,20 @@ class _Requests:
         self._stalls = [each.source.options.stall_seconds for each in ranges]
         self._waiting: dict[int, _Waiting] = {}
         """Ranges that were requested and have not arrived, by place."""
-        self._num_begun = self._num_done = 0
+        self._num_begun, self._num_left = 0, len(ranges)
         self._is_over = False
 
     def run(self) -> list[BaseException | None]:
         """Make all requests; return the error of each, None where there was none."""
-        if not self._start_threads():
+        num_threads = min(MAX_REQUESTS, len(self._ranges))
+        if not sum(self._start() for _ in range(num_threads)):  # the first ones take all if there are too few
             self._serve()
         with self._changed:
-            while not self._is_complete() and not self._deadline.passed():
-                self._changed.wait_for(self._is_complete, min(self._deadline.left(), *self._stalls))
+            while self._num_left and not self._deadline.passed():
+                self._changed.wait_for(lambda: not self._num_left, min(self._deadline.left(), *self._stalls))
                 self._repeat_stalled()
             self._is_over = True
             return list(self._outcomes)
-
-    def _is_complete(self) -> bool:
-        return self._num_done == len(self._ranges)
 
     def _repeat_stalled(self) -> None:
         """Start a second request for each range that was requested too long ago; the lock is held."""
@@ -381,20 +341,17 @@ class _Requests:
                 continue
             waiting.since, waiting.num_made, waiting.num_open = now, waiting.num_made + 1, waiting.num_open + 1
             self._counters.add(retries=1)
-            try:
-                threading.Thread(target=self._serve, args=(number,), name="smalti-blocks", daemon=True).start()
-            except RuntimeError:  # the first request may still be answered
+            if not self._start(number):  # the first request may still be answered
                 waiting.num_open -= 1
                 return
 
-    def _start_threads(self) -> int:
-        """Start the threads, and return how many there are; the first ones take all if there are too few."""
-        for number in range(min(MAX_REQUESTS, len(self._ranges))):
-            try:
-                threading.Thread(target=self._serve, name="smalti-blocks", daemon=True).start()
-            except RuntimeError:  # noqa: PERF203 -- out of memory, or too many threads
-                return number
-        return len(self._ranges)
+    def _start(self, repeated: int | None = None) -> bool:
+        """Start a thread; return False where there is no memory for it, or there are too many."""
+        try:
+            threading.Thread(target=self._serve, args=(repeated,), name="smalti-blocks", daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     def _serve(self, repeated: int | None = None) -> None:
         """Request ranges until none is left, first the one that is repeated, if any."""
@@ -414,7 +371,7 @@ class _Requests:
             if error is None or not waiting.num_open:
                 del self._waiting[number]
                 self._outcomes[number] = error
-                self._num_done += 1
+                self._num_left -= 1
                 self._changed.notify_all()
 
     def _next(self) -> int | None:

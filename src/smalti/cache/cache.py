@@ -20,7 +20,7 @@ Intended behaviour; anything else is a bug:
    process has no descriptors left, all of its caches unmap some shards.
 
 Calls go in one direction: `ShardCache` -> `PartialReads` (`partial_reads.py`), which reads blocks, and `FetchQueue` ->
-`ShardLoader` and `Fetcher` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
+`ShardLoader` (`fetch.py`) -> transfers (`transfer.py`) and the `SpaceManager` (`eviction.py`) -> files,
 locks, leases. What they share are plain objects below all of them: `ShardSources`, `OpenShards` and `Counters`.
 """
 
@@ -71,7 +71,9 @@ class ShardCache:
     _num_requested: int
 
     def __init__(self, *sources: ShardSource, limit: int | None = None) -> None:
-        self._sources, self._limit = sources, limit
+        self._sources = sources
+        self.limit = limit
+        """Bytes that the copies may take; None for no limit."""
         self.counters = Counters()
         """Figures over this process and its workers."""
         self._reset()
@@ -132,9 +134,7 @@ class ShardCache:
             found: AnyShard | None = parts.get(shard_id)
             if found is None:
                 found = self._opened.get(shard_id)
-            if found is None:
-                found = self._obtain(shard_id)
-            taken.append(found)
+            taken.append(self._obtain(shard_id) if found is None else found)
         return taken
 
     def done(self, shard_ids: list[int]) -> None:
@@ -193,8 +193,14 @@ class ShardCache:
 
         A shard that fails is retried when it is requested, and raises then if it fails again.
         """
-        if self._space.get().is_evicting:
-            shard_ids = self._by_next_use(shard_ids)
+        space = self._space.get()
+        if space.is_evicting:  # with those that had no space before, first needed first
+            self._opened.drop_unlinked()
+            found = sorted({*shard_ids, *self._queue.get().take_deferred()})
+            is_known = space.upcoming.is_known
+            uses = space.upcoming.next_use(np.array(found, np.int64)) if is_known else np.zeros(len(found))
+            space.renew_leases(found)
+            shard_ids = [found[place] for place in np.argsort(uses, kind="stable").tolist()]
         self.parts.prefetch(self._opened.missing(shard_ids))
 
     def evict(self, shard_id: int) -> int:
@@ -223,18 +229,8 @@ class ShardCache:
         first = 0
         for source in self._sources:
             if len(source.shards):
-                self._shards.copies(first)
+                self._shards.shard(first).copies()
             first += len(source.shards)
-
-    def _by_next_use(self, shard_ids: Iterable[int]) -> list[int]:
-        """Return these shards and those that had no space before, first needed first; renew the leases on them."""
-        space = self._space.get()
-        self._opened.drop_unlinked()
-        found = sorted({*shard_ids, *self._queue.get().take_deferred()})
-        is_known = space.upcoming.is_known
-        uses = space.upcoming.next_use(np.array(found, np.int64)) if is_known else np.zeros(len(found))
-        space.renew_leases(found)
-        return [found[place] for place in np.argsort(uses, kind="stable").tolist()]
 
     def rest(self) -> None:
         """End the threads that fetch ahead as soon as nothing is queued: an epoch is over."""
@@ -253,7 +249,7 @@ class ShardCache:
         return len(self._shards)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_sources": self._sources, "_limit": self._limit, "counters": self.counters}
+        return {"_sources": self._sources, "limit": self.limit, "counters": self.counters}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -261,16 +257,17 @@ class ShardCache:
 
     def _reset(self) -> None:
         # Nothing below refers to the cache itself, so that it is released as soon as its last user drops it.
-        self._shards = ShardSources(self._sources, self._limit)
+        self._shards = ShardSources(self._sources, self.limit)
         self._opened, self._checks = OpenShards(len(self._shards)), CheckBudget()
         self._num_requested, self._tally = 0, threading.Lock()
         tuner: PerProcess[ConcurrencyTuner] = PerProcess(ConcurrencyTuner)
         self._space: PerProcess[SpaceManager] = PerProcess(
-            partial(SpaceManager, self._limit, self._shards, self.counters, self._opened)
+            partial(SpaceManager, self.limit, self._shards, self.counters, self._opened)
         )
         loader = ShardLoader(self._shards, self._opened, self._space, self.counters, tuner)
         self._queue: PerProcess[FetchQueue] = PerProcess(partial(FetchQueue, loader, tuner))
-        self.parts = PartialReads(self._shards, self._opened, self.counters, partial(_fetch_ahead, self._queue))
+        queue = self._queue
+        self.parts = PartialReads(self._shards, self._opened, self.counters, lambda ids: queue.get().ahead(ids))
         """The reads that take parts of shards."""
         self._finalizer = weakref.finalize(self, _release, self._queue, self._space, self._opened)
         self._finalizer.atexit = False
@@ -280,11 +277,6 @@ class ShardCache:
         """Number of shards that are kept mapped; each holds a file descriptor."""
         return self._opened.max_open
 
-    @property
-    def limit(self) -> int | None:
-        """Bytes that the copies may take; None for no limit."""
-        return self._limit
-
     def costs(self) -> tuple[list[int], list[int]]:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
         return self._shards.costs()
@@ -293,11 +285,10 @@ class ShardCache:
         if not 0 <= shard_id < len(self):
             urls = ", ".join(source.store.url for source in self._sources)
             raise SampleIndexError(f"shard {shard_id} is not one of the {len(self)} shards of {urls}")
-        source, info = self._shards.source_of(shard_id), self._shards.info(shard_id)
-        timeout = source.max_seconds(info)
+        shard = self._shards.shard(shard_id)
+        timeout = shard.max_seconds
         begin = time.perf_counter_ns()
-        copies = self._shards.copies(shard_id)
-        is_missing = not all(map(os.path.exists, copies))
+        is_missing = not all(map(os.path.exists, shard.copies()))
         try:
             return self._queue.get().obtain(shard_id, timeout + GRACE_SECONDS)
         except SmaltiError as error:
@@ -305,10 +296,10 @@ class ShardCache:
             raise type(error)(error.message, **error.facts) from error
         except TimeoutError as error:
             raise StoreTimeout(
-                f"{self._shards.shard(shard_id).name}: another thread has been fetching it for more than "
+                f"{shard.name}: another thread has been fetching it for more than "
                 f"{timeout:.0f} s; the disk of the cache does not answer",
                 shard=shard_id,
-                digest=source.digest,
+                digest=shard.source.digest,
             ) from error
         finally:
             waited = (time.perf_counter_ns() - begin) // 1000
@@ -387,7 +378,7 @@ class FetchQueue:
             if self._fetches.get(shard_id) is fetch:
                 del self._fetches[shard_id]
 
-    def ahead(self, shard_ids: list[int]) -> None:
+    def ahead(self, shard_ids: Sequence[int]) -> None:
         """Queue shards that are not being fetched; returns at once."""
         with self._changed:
             if self._is_closed:
@@ -410,16 +401,9 @@ class FetchQueue:
 
     def take_deferred(self) -> list[int]:
         """Return shards that had no space when they were to be fetched ahead, first needed first, and forget them."""
-        if not self._deferred:
-            return []
         with self._changed:
             deferred, self._deferred = self._deferred, []
             return deferred
-
-    def failed(self) -> list[int]:
-        """Return the shards whose fetch ahead failed and that were not requested since."""
-        with self._changed:
-            return [shard_id for shard_id, fetch in self._fetches.items() if fetch.done.is_set()]
 
     def rest(self) -> None:
         """End idle threads, now and until something is queued again."""
@@ -497,10 +481,6 @@ class FetchQueue:
             if (fetch.error is None or has_no_space or not is_ahead) and self._fetches.get(shard_id) is fetch:
                 del self._fetches[shard_id]
             fetch.done.set()
-
-
-def _fetch_ahead(queue: "PerProcess[FetchQueue]", shard_ids: Sequence[int]) -> None:
-    queue.get().ahead(list(shard_ids))
 
 
 def _release(queue: PerProcess[FetchQueue], space: PerProcess[SpaceManager], opened: OpenShards) -> None:

@@ -98,11 +98,6 @@ def free_disk_bytes(folder: Path) -> int:
     return usage.free if usage.total else sys.maxsize
 
 
-def disk_bytes(folder: Path) -> int:
-    """Return the size of the disk of a folder, in bytes; `sys.maxsize` where it reports none."""
-    return shutil.disk_usage(folder).total or sys.maxsize
-
-
 def eviction_order(next_uses: Ints, shards: Ints, last_used: Ints) -> Ints:
     """Return the places of copies in the order in which they are evicted: what is needed last comes first.
 
@@ -137,14 +132,7 @@ class SpaceManager:
     Evicted shards that this process has mapped are unmapped, as their files take space until then.
     """
 
-    def __init__(
-        self,
-        limit: int | None,
-        sources: ShardSources,
-        counters: Counters,
-        opened: OpenShards,
-        free_bytes: Callable[[Path], int] = free_disk_bytes,
-    ) -> None:
+    def __init__(self, limit: int | None, sources: ShardSources, counters: Counters, opened: OpenShards) -> None:
         self.limit = limit
         self.is_disk_tight = False
         """True once the disk was too small for a fetch."""
@@ -152,7 +140,7 @@ class SpaceManager:
         """The shards that this process will read."""
         self.retry_step = 0
         """The step before which admission is not retried after it was refused."""
-        self.free_bytes = free_bytes
+        self.free_bytes = free_disk_bytes
         self._sources, self._counters, self._opened = sources, counters, opened
         self._lock = threading.Lock()
         self._leases: dict[Path, Lease] = {}
@@ -177,7 +165,7 @@ class SpaceManager:
             NoSpaceYet: it is fetched ahead, and what lies in the cache is needed sooner.
             StoreTimeout: another process held the folder's lock until the deadline.
         """
-        staged, free = self._sources.staged_bytes(shard), self.free_bytes(lock.path.parent)
+        staged, free = self._sources.shard(shard).staged_bytes, self.free_bytes(lock.path.parent)
         if not is_ahead:  # comes on top of the limit while it is fetched; `publishing` evicts for it
             lock.reserve(num_bytes)
             if free < staged:
@@ -190,22 +178,21 @@ class SpaceManager:
         with self._locked(deadline, f"space for shard {shard}"):
             contents = self._scan()
             turn = step, shard
-            excess = max(
-                self._over_limit(contents, lock.path, num_bytes, turn),
-                self._over_disk(contents, lock.path, staged, turn),
-            )
+            excess = self._over_disk(contents, lock.path, staged, turn)
+            if self.limit is not None:
+                kept = sum(each.kept_bytes for each in contents)
+                incoming = self._incoming_bytes(contents, lock.path, turn)
+                excess = max(excess, kept + incoming + num_bytes - self.limit)
             victims = []
-            if excess > 0 and self._is_sooner_missing(step, shard, contents):
-                raise self._no_space(step, current)
-            if excess > 0:
+            if excess > 0 and not self._is_sooner_missing(turn, contents):
                 candidates = self._candidates(contents, step, shard, but=shard)
                 for victim in self._free_victims(candidates, step, current):
-                    if excess <= 0:
-                        break
                     victims.append(victim)
                     excess -= sum(victim.files.values())
-                if excess > 0:
-                    raise self._no_space(step, current)
+                    if excess <= 0:
+                        break
+            if excess > 0:
+                raise self._no_space(step, current)
             for victim in victims:
                 self._evict(victim)
             lock.reserve(num_bytes)
@@ -216,12 +203,14 @@ class SpaceManager:
         if self.limit is None:
             yield
             return
-        step, after = self._current_turn(shard)
+        step, current = self._step_of(shard)
+        # Within the current step, the shard that is read now, if it is known to be this one.
+        after = shard if step == current and not self.upcoming.is_of_many else -1
         with self._locked(deadline, f"space for shard {shard}"):
             contents = self._scan()
             excess = sum(each.kept_bytes for each in contents) + num_bytes - self.limit
             if excess > 0:
-                self._evict_bytes(self._candidates(contents, step, after, but=shard), excess)
+                self._evict_bytes(self._candidates(contents, current, after, but=shard), excess)
             if lock is not None:
                 lock.reserve(0)
             yield
@@ -235,7 +224,8 @@ class SpaceManager:
         self.is_disk_tight = True
         step, current = self._step_of(shard)
         with self._locked(deadline, f"space for shard {shard}"):
-            if all(disk_bytes(root) < num_bytes for root in self._sources.roots()):
+            # A disk that reports no size counts as large enough.
+            if all(0 < shutil.disk_usage(root).total < num_bytes for root in self._sources.roots()):
                 return None
             candidates = self._candidates(self._scan(), current, -1, but=shard)
             return self._evict_bytes([each for each in candidates if each.next_use > step], num_bytes)
@@ -253,7 +243,11 @@ class SpaceManager:
 
     def evict(self, shard: int, deadline: Deadline) -> int:
         """Evict the copies of one shard, whenever it is needed next; return their bytes."""
-        files = self._sources.copies_of_all_files(shard)
+        found, files = self._sources.shard(shard), dict[Path, int]()
+        for file in () if found.in_place() else found.files:
+            for copy in (file.raw, file.zip):
+                if copy is not None:
+                    files[found.root(file) / copy.basename] = copy.num_bytes
         with self._locked(deadline, f"evicting shard {shard}"):
             return self._evict(_Candidate([shard], files))
 
@@ -277,7 +271,7 @@ class SpaceManager:
         if not self.is_evicting or not shards:
             return
         uses = self.upcoming.next_use(np.array(shards, np.int64))
-        self._announced = {shard: self._sources.copies(shard) for shard in shards}  # creates the folders
+        self._announced = {shard: self._sources.shard(shard).copies() for shard in shards}  # creates the folders
         next_use: dict[Path, dict[str, int]] = {root: {} for root in self._sources.roots()}
         for shard, use in zip(shards, uses.tolist(), strict=True):
             for path in self._announced[shard]:
@@ -291,7 +285,7 @@ class SpaceManager:
 
     def advance(self, step: int) -> None:
         """Record that every step before this one is over."""
-        self.upcoming.advance(step)
+        self.upcoming.current_step = step
         for lease in list(self._leases.values()):
             lease.advance(step)
 
@@ -307,13 +301,6 @@ class SpaceManager:
         self.retry_step = current + max(1, (step - current) // 2)
         return NoSpaceYet()
 
-    def _over_limit(self, contents: list[Contents], own: Path, num_bytes: int, turn: tuple[int, int]) -> int:
-        """Return the bytes by which `num_bytes` more would exceed the limit; not above 0 if there is none."""
-        if self.limit is None:
-            return 0
-        kept = sum(each.kept_bytes for each in contents)
-        return kept + self._incoming_bytes(contents, own, *turn) + num_bytes - self.limit
-
     def _over_disk(self, contents: list[Contents], own: Path, staged: int, turn: tuple[int, int]) -> int:
         """Return the bytes that the disk lacks for a fetch, for the fetches that are under way, and for one more."""
         tables, outstanding = self._sources.tables(), 0
@@ -321,12 +308,12 @@ class SpaceManager:
             for lock, reserved in each.locks.items():
                 ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if ids and (reserved or self._is_due_before(ids, turn)):
-                    outstanding += max(0, self._sources.staged_bytes(ids[0]) - each.partial_bytes.get(lock, 0))
+                    outstanding += max(0, self._sources.shard(ids[0]).staged_bytes - each.partial_bytes.get(lock, 0))
         excess = 2 * staged + outstanding - self.free_bytes(own.parent)
         self.is_disk_tight |= excess > 0
         return excess
 
-    def _incoming_bytes(self, contents: list[Contents], own: Path, step: int, shard: int) -> int:
+    def _incoming_bytes(self, contents: list[Contents], own: Path, turn: tuple[int, int]) -> int:
         """Return the bytes of what is being fetched into the folders, except under the lock `own`.
 
         A fetch without a reservation counts with the bytes of its shard, as it may have none yet or never make one;
@@ -338,8 +325,8 @@ class SpaceManager:
             for lock, size in each.incoming_bytes.items():
                 ids = shards_of_file(target_of(lock), tables) if lock != own else []
                 if each.locks.get(lock) == 0 and ids and target_of(lock) not in present:
-                    is_due = self._is_due_before(ids, (step, shard))
-                    total += max(size, self._sources.kept_bytes(ids[0])) if is_due else size
+                    is_due = self._is_due_before(ids, turn)
+                    total += max(size, self._sources.shard(ids[0]).kept_bytes) if is_due else size
                 elif lock != own:
                     total += size
         return total
@@ -349,7 +336,7 @@ class SpaceManager:
         use = int(self.upcoming.next_use(np.array(shards, np.int64)).min())
         return use == NEVER or (use, shards[0]) < turn
 
-    def _is_sooner_missing(self, step: int, shard: int, contents: list[Contents]) -> bool:
+    def _is_sooner_missing(self, turn: tuple[int, int], contents: list[Contents]) -> bool:
         """Return whether an announced shard is needed sooner and neither present nor fetched: it has precedence."""
         announced = dict(self._announced)
         if not announced:
@@ -358,15 +345,10 @@ class SpaceManager:
         fetched = {lock for each in contents for lock in each.locks}
         uses = self.upcoming.next_use(np.array(list(announced), np.int64)).tolist()
         for (other, files), use in zip(announced.items(), uses, strict=True):
-            is_sooner = (use, other) < (step, shard)
+            is_sooner = (use, other) < turn
             if is_sooner and files and not (present.issuperset(files) or lock_of(files[0]) in fetched):
                 return True
         return False
-
-    def _current_turn(self, shard: int) -> tuple[int, int]:
-        """Return the current step, and the shard within it that is read now: -1 unless it is known to be this one."""
-        step, current = self._step_of(shard)
-        return current, shard if step == current and not self.upcoming.is_of_many else -1
 
     def _step_of(self, shard: int) -> tuple[int, int]:
         """Return the step that needs a shard, and the current one; they are the same if its next use is unknown."""

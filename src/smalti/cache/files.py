@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
-from types import TracebackType
 
 from smalti.errors import StoreAuthError, StoreError, StoreTimeout
 from smalti.storage.retry import Deadline, jitter
@@ -28,8 +27,8 @@ from smalti.storage.retry import Deadline, jitter
 NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
 """Errors of opening a lock file in whose place a link, a socket or the like was put."""
 _FIRST_PAUSE = 0.002  # seconds between two attempts at a lock; grows by half each time
-_locked: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+held_locks: set[int] = set()
+"""Descriptors of the locks that this process holds, which its forks close so that they do not keep them."""
 CACHE_FOLDER = "`local` (of a training: `cache_dir`)"
 """The arguments for the cache folder, in messages."""
 PART_SUFFIX = ".part"
@@ -49,23 +48,13 @@ _warned_folders: set[str] = set()
 
 def _close_inherited() -> None:
     # A forked child shares the parent's open lock: if it kept it, the lock would outlive a killed parent.
-    for descriptor in list(_locked):
+    for descriptor in list(held_locks):
         with suppress(OSError):
             os.close(descriptor)
-    _locked.clear()
+    held_locks.clear()
 
 
 os.register_at_fork(after_in_child=_close_inherited)
-
-
-def register_lock(descriptor: int) -> None:
-    """Have forks of this process close the descriptor of a lock, so that they do not keep it."""
-    _locked.add(descriptor)
-
-
-def unregister_lock(descriptor: int) -> None:
-    """Record that a lock is about to be released."""
-    _locked.discard(descriptor)
 
 
 class FileLock:
@@ -78,11 +67,8 @@ class FileLock:
     """
 
     def __init__(self, path: Path, deadline: Deadline, what: str, *, longest_pause: float = 0.05) -> None:
-        self._path = path
-        self._deadline = deadline
-        self._what = what
+        self.path, self._deadline, self._what, self._longest_pause = path, deadline, what, longest_pause
         self._descriptor = -1
-        self._longest_pause = longest_pause
         self.is_new = False
         """True if this holder created the file, so that no process was killed while it held the lock."""
 
@@ -93,29 +79,22 @@ class FileLock:
                 return self
             if self._deadline.passed():
                 raise StoreTimeout(
-                    f"{self._what}: another process of this host was fetching it (lock {self._path}) and did not "
+                    f"{self._what}: another process of this host was fetching it (lock {self.path}) and did not "
                     f"finish within {self._deadline.seconds:.0f} s; raise `download_timeout`, or look at that process",
-                    path=str(self._path),
+                    path=str(self.path),
                 )
             time.sleep(min(pause, self._deadline.left()) * jitter(0.5, 1.0))
             pause = min(pause * 1.5, self._longest_pause)
-
-    @property
-    def path(self) -> Path:
-        """The lock file."""
-        return self._path
 
     def reserve(self, num_bytes: int) -> None:
         """Reserve bytes for the holder: they are the size of the lock file, which is sparse and takes no space."""
         os.ftruncate(self._descriptor, num_bytes)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        unregister_lock(descriptor)
+        held_locks.discard(descriptor)
         # Removed while still locked: a waiting process notices that the name is gone and starts over.
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         # Explicitly: a child that was forked in between shares the open file, and closing would not unlock it.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -124,39 +103,30 @@ class FileLock:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             try:
-                descriptor, is_new = os.open(self._path, flags | os.O_EXCL, 0o600), True
+                descriptor, is_new = os.open(self.path, flags | os.O_EXCL, 0o600), True
             except FileExistsError:
-                descriptor, is_new = os.open(self._path, flags, 0o600), False
+                descriptor, is_new = os.open(self.path, flags, 0o600), False
         except OSError as error:
             if error.errno in NOT_A_FILE:  # a link or the like, in a folder of this user alone
-                self._path.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
             elif error.errno != errno.EISDIR:
                 raise
             else:
-                raise StoreError(f"{self._path} is a folder, and stands where a lock belongs; remove it") from error
+                raise StoreError(f"{self.path} is a folder, and stands where a lock belongs; remove it") from error
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
+            if os.path.samestat(os.fstat(descriptor), self.path.stat()):  # still the file under the name
+                held_locks.add(descriptor)
+                self._descriptor, self.is_new = descriptor, is_new
+                return True
+        except (BlockingIOError, FileNotFoundError):
+            pass
         except BaseException:
             os.close(descriptor)
             raise
-        if not self._is_current(descriptor):
-            os.close(descriptor)
-            return False
-        register_lock(descriptor)
-        self._descriptor, self.is_new = descriptor, is_new
-        return True
-
-    def _is_current(self, descriptor: int) -> bool:
-        """Return whether the locked file is still the one under the name."""
-        try:
-            there = self._path.stat()
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(os.fstat(descriptor), there)
+        os.close(descriptor)
+        return False
 
 
 def folder_name(digest: str, url: str, *, has_hash: bool) -> str:
@@ -208,20 +178,13 @@ def open_root(local: Path, digest: str) -> Path:
             with suppress(FileExistsError):
                 candidate.mkdir(mode=0o700)
             found = candidate.lstat()
-        except PermissionError as error:
-            raise StoreAuthError(
-                f"no permission to make the cache folder {candidate}; give another one as {CACHE_FOLDER}",
-                path=str(candidate),
-            ) from error
         except OSError as error:
-            raise StoreError(
-                f"cannot make the cache folder {candidate}: {error.strerror}; give another one as {CACHE_FOLDER}",
-                path=str(candidate),
-            ) from error
+            kind, text = StoreError, f"cannot make the cache folder {candidate}: {error.strerror}"
+            if isinstance(error, PermissionError):
+                kind, text = StoreAuthError, f"no permission to make the cache folder {candidate}"
+            raise kind(f"{text}; give another one as {CACHE_FOLDER}", path=str(candidate)) from error
         if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(
-                f"{candidate} is not a folder but stands where the cache needs one; remove it", path=str(candidate)
-            )
+            raise _not_a_folder(candidate)
         if found.st_uid == os.geteuid():
             if stat.S_IMODE(found.st_mode) & 0o077:
                 candidate.chmod(0o700)
@@ -262,9 +225,11 @@ def make_parent(root: Path, target: Path) -> None:
             folder.mkdir(mode=0o700)
         except FileExistsError:
             if folder.is_symlink() or not folder.is_dir():
-                raise StoreError(
-                    f"{folder} is not a folder but stands where the cache needs one; remove it", path=str(folder)
-                ) from None
+                raise _not_a_folder(folder) from None
+
+
+def _not_a_folder(path: Path) -> StoreError:
+    return StoreError(f"{path} is not a folder but stands where the cache needs one; remove it", path=str(path))
 
 
 def part_of(target: Path, token: str) -> Path:
@@ -280,10 +245,8 @@ def remove_parts(target: Path) -> None:
 
 def quarantine(target: Path) -> None:
     """Rename a file that does not verify, so that it is never read and can be examined; one is kept per shard."""
-    try:
+    with suppress(FileNotFoundError):
         target.replace(target.with_name(f"{BAD_PREFIX}{target.name}"))
-    except FileNotFoundError:
-        return
 
 
 def is_quarantined(target: Path, inode: int) -> bool:

@@ -17,7 +17,7 @@ from smalti.cache.files import (
     remove_stale,
     scan,
 )
-from smalti.cache.leases import num_readers, read_leases
+from smalti.cache.leases import lease_paths, read_leases
 from smalti.errors import FormatError, StoreTimeout
 from smalti.format import ShardInfo, verify_file
 from smalti.storage.retry import Deadline
@@ -59,7 +59,7 @@ def list_copies(local: Path, digest: str = "") -> list[Copies]:
         fetching = {lock for lock in contents.locks if is_held(lock)}
         left = {path: size for path, size in contents.parts.items() if lock_of_part(path) not in fetching}
         left |= contents.bad | dict.fromkeys(contents.locks.keys() - fetching, 0)
-        readers = num_readers(folder)
+        readers = sum(map(is_held, lease_paths(folder)))  # a lease lives as long as its process holds its lock
         kept = contents.copies
         found.append(
             Copies(str(folder), len(kept), sum(kept.values()), len(fetching), len(left), sum(left.values()), readers)

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.cache.files import LEASES, is_held, register_lock, unregister_lock
+from smalti.cache.files import LEASES, held_locks, is_held
 from smalti.regular_files import read_regular
 
 Ints = NDArray[np.int64]
@@ -70,12 +70,13 @@ class UpcomingUses:
 
     def __init__(self, max_lookahead: int = MAX_LOOKAHEAD) -> None:
         self._lock, self._max_lookahead = threading.Lock(), max_lookahead
-        self._current_step = 0
+        self.current_step = 0
+        """The first step that is not over."""
         self.order = ""
         """Identifies the order that is read; readers of the same order count the same steps."""
         self.is_of_many = False
         """True if several readers take each step together; within one step, each reads a different shard."""
-        self._set(None)
+        self._set(None, None)
 
     def plan(
         self,
@@ -87,23 +88,13 @@ class UpcomingUses:
     ) -> None:
         """Set what will be read from step 0 on; None where it is unknown. `outline` is of the same order, by epochs."""
         with self._lock:
-            self._current_step, self.order, self.is_of_many = 0, order, is_of_many
-            self._set(future)
-            self._later = _LaterUses(outline)
+            self.current_step, self.order, self.is_of_many = 0, order, is_of_many
+            self._set(future, outline)
 
     @property
     def is_known(self) -> bool:
         """True if there is an order."""
         return self._future is not None or bool(self._keys.size)
-
-    def advance(self, step: int) -> None:
-        """Record that every step before this one is over."""
-        self._current_step = step
-
-    @property
-    def current_step(self) -> int:
-        """The first step that is not over."""
-        return self._current_step
 
     def next_use(self, shards: Ints) -> Ints:
         """Return for each shard the first step from the current one on that needs it, or NEVER.
@@ -111,7 +102,7 @@ class UpcomingUses:
         Returns:
             int64, the shape of `shards`.
         """
-        return self.next_use_after(shards, self._current_step, -1)
+        return self.next_use_after(shards, self.current_step, -1)
 
     def next_use_after(self, shards: Ints, step: int, shard: int) -> Ints:
         """Return for each shard the step of its first use after the turn of `shard` at `step`, or NEVER.
@@ -129,9 +120,9 @@ class UpcomingUses:
                 found[unknown] = self._later.next_use(shards[unknown], np.maximum(begin[unknown], self._end), self._end)
             return found
 
-    def _set(self, future: Iterator[Uses] | None) -> None:
+    def _set(self, future: Iterator[Uses] | None, outline: Iterator[Outline] | None) -> None:
         self._future, self._num_ahead, self._end, self._full_until = future, 0, 0, 0
-        self._later = _LaterUses(None)
+        self._later = _LaterUses(outline)
         self._keys = np.zeros(0, np.int64)
         """Uses that were looked up, sorted: shard << _STEP_BITS | step."""
 
@@ -145,14 +136,14 @@ class UpcomingUses:
     def _extend(self) -> bool:
         """Look up another section; return False at the end of the order, or when enough is known."""
         if self._num_ahead > self._max_lookahead:
-            if self._current_step < self._full_until:
+            if self.current_step < self._full_until:
                 return False
-            is_past = (self._keys & ((1 << _STEP_BITS) - 1)) < self._current_step
+            is_past = (self._keys & ((1 << _STEP_BITS) - 1)) < self.current_step
             self._keys = self._keys[~is_past]
             self._num_ahead = int(self._keys.size)
             if self._num_ahead > self._max_lookahead:
                 # Going through all uses takes milliseconds: not again before a part of them is past.
-                self._full_until = self._current_step + max(1, (self._end - self._current_step) // 16)
+                self._full_until = self.current_step + max(1, (self._end - self.current_step) // 16)
                 return False
         future = self._future
         uses = None if future is None else next(future, None)
@@ -298,7 +289,7 @@ class Lease:
                 (self._folder / self.name).unlink(missing_ok=True)
                 read_leases(self._folder.parent)  # removes stale ones
                 self._folder.rmdir()
-            unregister_lock(self._descriptor)
+            held_locks.discard(self._descriptor)
             with suppress(OSError):
                 os.close(self._descriptor)
         self._descriptor = -1
@@ -309,25 +300,19 @@ class Lease:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             read_leases(self._folder.parent)  # removes stale ones
             self.name = f"{os.getpid()}.{secrets.token_hex(8)}"
-            self._descriptor = _create_locked(self._folder / self.name)
-            if self._descriptor >= 0:
+            path, flags = self._folder / self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.stat()
+            except OSError as error:
+                os.close(descriptor)
+                if not isinstance(error, BlockingIOError | FileNotFoundError):  # removed as stale in between
+                    raise
+            else:
+                held_locks.add(descriptor)
+                self._descriptor = descriptor
                 return
-
-
-def _create_locked(path: Path) -> int:
-    """Create a file and lock it; return its descriptor, or -1 if another process removed it as stale in between."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.stat()
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError | FileNotFoundError):
-            return -1
-        raise
-    register_lock(descriptor)
-    return descriptor
 
 
 def read_leases(root: Path, own: str | None = None) -> list[LeaseContents]:
@@ -345,11 +330,6 @@ def read_leases(root: Path, own: str | None = None) -> list[LeaseContents]:
             continue
         found.append(_read(path))
     return found
-
-
-def num_readers(root: Path) -> int:
-    """Return how many leases on a cache folder are alive: a lease lives as long as its process holds its lock."""
-    return sum(map(is_held, lease_paths(root)))
 
 
 def lease_paths(root: Path) -> list[Path]:

@@ -15,20 +15,18 @@ import math
 import mmap
 import os
 import resource
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
 
 from smalti.cache.files import is_quarantined, quarantine
-from smalti.cache.sources import ShardSource, ShardToFetch
+from smalti.cache.sources import CachedShard
 from smalti.errors import ChecksumMismatch, StoreError
 from smalti.format import AnyShard
 
@@ -44,8 +42,7 @@ _OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class FileState:
+class FileState(NamedTuple):
     """The facts by which a change of a file is noticed."""
 
     path: str
@@ -61,17 +58,18 @@ class FileState:
 States = tuple[FileState, ...]
 
 
+def _state_of(path: str) -> FileState:
+    found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
+    return FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 def states_of(paths: Sequence[Path]) -> States:
     """Return the present states of the files.
 
     Raises:
         OSError: a file cannot be looked at.
     """
-    states = []
-    for path in map(os.fspath, paths):
-        found = os.stat(path)  # noqa: PTH116 -- links are followed: what counts is the content
-        states.append(FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
-    return tuple(states)
+    return tuple(_state_of(os.fspath(path)) for path in paths)
 
 
 def are_changed(states: States) -> bool:
@@ -81,30 +79,16 @@ def are_changed(states: States) -> bool:
     """
     for state in states:
         try:
-            found = os.stat(state.path)  # noqa: PTH116
+            now = _state_of(state.path)
         except FileNotFoundError:
             if is_quarantined(Path(state.path), state.inode):
                 return True
             continue
         except OSError:
             return True  # opening it again reports why
-        if found.st_mtime_ns != state.modified or found.st_size != state.num_bytes or found.st_ino != state.inode:
-            return True
-        if found.st_ctime_ns != state.status_changed:
+        if now != state:
             return True
     return False
-
-
-def is_rewritten(before: States, now: States) -> bool:
-    """Return whether any file is still the same one with other contents, not replaced by another file."""
-    return any(
-        was != each and (was.device, was.inode) == (each.device, each.inode)
-        for was, each in zip(before, now, strict=True)
-    )
-
-
-def _without_status(states: States) -> Sequence[FileState]:
-    return [replace(state, status_changed=0) for state in states]
 
 
 class CheckBudget:
@@ -161,19 +145,14 @@ class VerifiedFiles:
         """
         return bool(self._marks[shard_id]) and bool(self._marks[shard_id] == _mark(paths, with_status=with_status))
 
-    def is_changed(self, shard_id: int, paths: Sequence[Path], *, with_status: bool = True) -> bool:
-        """Return whether files were verified as this shard, and these are others or have changed since.
-
-        Raises:
-            OSError: a file cannot be looked at.
-        """
-        return bool(self._marks[shard_id]) and not self.contains(shard_id, paths, with_status=with_status)
+    def has_any(self, shard_id: int) -> bool:
+        """Return whether any files were verified as this shard."""
+        return bool(self._marks[shard_id])
 
 
 def _mark(paths: Sequence[Path], *, with_status: bool) -> Any:
     """Return device, inode, size and times of the files as one number that is not 0."""
-    states = states_of(paths) if with_status else _without_status(states_of(paths))
-    facts = [(each.device, each.inode, each.num_bytes, each.modified, each.status_changed) for each in states]
+    facts = [each[1:] if with_status else each[1:-1] for each in states_of(paths)]
     return np.uint64(xxhash.xxh3_64_intdigest(repr(facts).encode()) | 1)
 
 
@@ -193,8 +172,9 @@ class OpenShards:
 
     @cached_property
     def max_open(self) -> int:
-        """Number of shards that are kept mapped; each holds a file descriptor."""
-        return detect_open_limit()
+        """Number of shards that are kept mapped: a quarter of the files this process may open, 8 to 512."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return _MAX_OPEN_SHARDS if soft == resource.RLIM_INFINITY else max(8, min(_MAX_OPEN_SHARDS, soft // 4))
 
     def get(self, shard_id: int) -> AnyShard | None:
         """Return a shard if it is mapped, and record that it was used."""
@@ -250,20 +230,22 @@ class OpenShards:
 
         Other caches unmap first, then this one, which keeps no more shards mapped from then on.
         """
-        return is_out_of_descriptors(error) and bool(_drop_half_of_each(but=self) or self._halve())
-
-    def _halve(self) -> int:
+        if not is_out_of_descriptors(error):
+            return False
+        if _drop_half_of_each(but=self):
+            return True
         before = len(self._shards)
         self.max_open = max(1, before // 2)
         self._unmap_excess()
-        return before - len(self._shards)
+        return len(self._shards) < before
 
     def _unmap_excess(self) -> None:
         """Make place for one more map."""
         excess = len(self._shards) + 1 - self.max_open
         if excess > 0:
             self.drop(self._oldest(excess))
-        if _num_mapped() >= _detect_max_mapped():
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and sum(map(len, _living())) >= soft // 2:
             _drop_half_of_each(but=self)
 
     def _oldest(self, count: int) -> list[int]:
@@ -282,16 +264,6 @@ def _register(shards: OpenShards) -> None:
 
 def _living() -> list[OpenShards]:
     return [found for reference in list(_caches.values()) if (found := reference()) is not None]
-
-
-def _detect_max_mapped() -> int:
-    """Return how many shards all caches may map: half of the files that this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft // 2
-
-
-def _num_mapped() -> int:
-    return sum(map(len, _living()))
 
 
 def _drop_half_of_each(*, but: OpenShards | None = None) -> int:
@@ -329,12 +301,12 @@ class ShardOpener:
     when they are wrong.
     """
 
-    def __init__(self, shard: ShardToFetch, source: ShardSource, known: OpenShards, *, is_copied: bool) -> None:
-        self._shard, self._source, self._known, self._is_copied = shard, source, known, is_copied
+    def __init__(self, shard: CachedShard, known: OpenShards, *, is_copied: bool) -> None:
+        self._shard, self._known, self._is_copied = shard, known, is_copied
         self._before: States = ()
         # `chmod`, hard links and backups change only the status: without hashes and copies, such a file is still read.
         # A shard that is unpacked beside its compressed file is a copy first, and lies in place for later readers.
-        self._with_status = (is_copied and not source.is_own_mirror) or bool(shard.info.raw.hashes)
+        self._with_status = (is_copied and not shard.source.is_own_mirror) or bool(shard.info.raw.hashes)
 
     def is_verified(self, paths: tuple[Path, ...]) -> bool:
         """Return whether these files were verified as the shard in this run and have not changed since.
@@ -346,9 +318,17 @@ class ShardOpener:
         shard_id, verified = self._shard.shard_id, self._known.verified
         if not self._is_copied:
             self._before = states_of(paths)
-        if not self._shard.info.raw.hashes and verified.is_changed(shard_id, paths, with_status=self._with_status):
-            self._reject_rewritten(paths)
-        return verified.contains(shard_id, paths, with_status=self._with_status)
+        is_same = verified.contains(shard_id, paths, with_status=self._with_status)
+        if not self._shard.info.raw.hashes and verified.has_any(shard_id) and not is_same:
+            if not self._is_copied:
+                raise self._changed(f"{self._shard.name}: it has no checksum")
+            before = self._known.states.get(shard_id, ())
+            changes = [pair for pair in zip(before, states_of(paths), strict=bool(before)) if pair[0] != pair[1]]
+            # The same file with other contents; otherwise another process has fetched it again.
+            if any((was.device, was.inode) == (now.device, now.inode) for was, now in changes):
+                for path in paths:
+                    quarantine(path)
+        return is_same
 
     def open(self, paths: tuple[Path, ...]) -> AnyShard:
         """Map the files.
@@ -359,9 +339,9 @@ class ShardOpener:
             OSError: a file cannot be opened.
         """
         before = self._before or states_of(paths)
-        shard = self._source.open(self._shard.info, paths)
+        shard = self._shard.source.open(self._shard.info, paths)
         states = states_of(paths)
-        if _without_status(states) != _without_status(before):
+        if [each[:-1] for each in states] != [each[:-1] for each in before]:  # all but the status
             raise self._changed(self._shard.name)
         if states == before:
             self._known.verified.add(self._shard.shard_id, paths, with_status=self._with_status)
@@ -375,15 +355,6 @@ class ShardOpener:
             return error
         return self._changed(error.message)
 
-    def _reject_rewritten(self, paths: tuple[Path, ...]) -> None:
-        """Refuse a set that was changed; quarantine a copy that was rewritten in place, so that it is fetched again."""
-        if not self._is_copied:
-            raise self._changed(f"{self._shard.name}: it has no checksum")
-        before = self._known.states.get(self._shard.shard_id, ())
-        if before and is_rewritten(before, states_of(paths)):  # otherwise another process has fetched it again
-            for path in paths:
-                quarantine(path)
-
     def _changed(self, message: str) -> ChecksumMismatch:
         return ChecksumMismatch(
             f"{message}; the file was changed after this dataset had begun to read it. Do not write to a data set that "
@@ -391,11 +362,3 @@ class ShardOpener:
             shard=self._shard.shard_id,
             key=self._shard.info.raw.basename,
         )
-
-
-def detect_open_limit() -> int:
-    """Return how many shards may be mapped at once: a quarter of the files this process may open, 8 to 512."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MAX_OPEN_SHARDS
-    return max(8, min(_MAX_OPEN_SHARDS, soft // 4))

@@ -151,26 +151,27 @@ class PartialReads:
         """Return whether no whole copy of a shard is wanted."""
         return (
             self._sources.source_of(shard_id).options.mode == NONE
-            and self._sources.is_copied(shard_id)
+            and not self._sources.shard(shard_id).in_place()
             and self._reader.get().has_list(shard_id)
         )
 
     def _worth_reading_in_blocks(self, rows: Mapping[int, Rows | None]) -> list[int]:
         """Return those of the shards of which the blocks of these samples are to be read before the whole arrives."""
-        reader, found = self._reader.get(), list[int]()
+        reader = self._reader.get()
         costs: dict[int, tuple[int, int]] = {}
         for shard_id, needed in rows.items():
-            copies = self._sources.copies(shard_id) if needed is not None and reader.has_list(shard_id) else ()
+            copies = self._sources.shard(shard_id).copies() if needed is not None and reader.has_list(shard_id) else ()
             if copies and not all(map(os.path.exists, copies)):
                 whole = self._sources.info(shard_id).raw.num_bytes
                 costs[shard_id] = reader.num_missing_bytes(shard_id, needed), whole
         if self._is_in_pass:
             part, whole = (sum(each[place] for each in costs.values()) for place in (0, 1))
-            return list(costs) if costs and self._budget.allows(part, whole) else found
-        for shard_id, (part, whole) in costs.items():
-            if part + reader.num_loaded_bytes(shard_id) <= MAX_SHARE_OF_SHARD * whole:
-                found.append(shard_id)
-        return found
+            return list(costs) if costs and self._budget.allows(part, whole) else []
+        return [
+            shard_id
+            for shard_id, (part, whole) in costs.items()
+            if part + reader.num_loaded_bytes(shard_id) <= MAX_SHARE_OF_SHARD * whole
+        ]
 
 
 class BlockBudget:

@@ -6,11 +6,12 @@ source's copies is created when its path is first needed.
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from smalti.cache.files import Contents, check_filesystem, folder_name, make_fol
 from smalti.catalog.header import INDEX
 from smalti.catalog.manifest import has_write_id
 from smalti.catalog.table.shard_table import ShardTable, bytes_of
-from smalti.errors import ArgumentError, CacheLimitError
+from smalti.errors import ArgumentError, CacheLimitError, ShardNotFound
 from smalti.format import AnyShard, FileInfo, ShardInfo, open_shard
 from smalti.format.reading.partial import PartialFile, PartialShard
 from smalti.format.sizes import parse_byte_count
@@ -83,7 +84,7 @@ class CacheOptions:
     @property
     def limit_bytes(self) -> int | None:
         """`cache_limit` as a number."""
-        return None if self.cache_limit is None else parse_byte_count(self.cache_limit, what="`cache_limit`")
+        return cast("int | None", self.cache_limit)
 
     @property
     def stall_seconds(self) -> float:
@@ -135,22 +136,15 @@ class ShardSource:
             FormatError: they are not the shard that the manifest describes.
             OSError: a file cannot be opened.
         """
-        unsafe = self.allow_unsafe_types
-        return open_shard(paths, info, allow_unsafe_types=unsafe, check_config=self._is_own(info), names=self.names)
+        return open_shard(paths, info, **self._settings(info))
 
     def open_parts(self, info: ShardInfo, parts: PartialFile) -> PartialShard:
         """Open one of the shards over those of its blocks that are in memory; see `PartialShard.open_parts`."""
-        unsafe = self.allow_unsafe_types
-        return PartialShard.open_parts(
-            parts, info, allow_unsafe_types=unsafe, check_config=self._is_own(info), names=self.names
-        )
+        return PartialShard.open_parts(parts, info, **self._settings(info))
 
-    def max_seconds(self, info: ShardInfo) -> float:
-        """Return the seconds after which fetching a shard fails."""
-        return most_seconds(self.options.download_timeout, sum(file.num_bytes for file in info.stored_files))
-
-    def _is_own(self, info: ShardInfo) -> bool:
-        return self.is_own or has_write_id(info.raw.basename)
+    def _settings(self, info: ShardInfo) -> dict[str, Any]:
+        is_own = self.is_own or has_write_id(info.raw.basename)
+        return {"allow_unsafe_types": self.allow_unsafe_types, "check_config": is_own, "names": self.names}
 
 
 @dataclass(frozen=True)
@@ -159,18 +153,22 @@ class ShardFile:
 
     raw: FileInfo
     """The uncompressed file, which is read."""
-    stored: FileInfo
-    """The file in the store: `zip`, or `raw` where there is none."""
     zip: FileInfo | None
     """The compressed file."""
-    compression: str | None
-    """The compression of `zip`, such as "zstd:3"."""
     name: str
     """For messages."""
+    keeps_zip: bool
+    """True if the compressed file is kept beside the unpacked one."""
 
-    def kept_bytes(self, *, keep_zip: bool) -> int:
-        """Return the bytes that its copies take."""
-        return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None and keep_zip else 0)
+    @property
+    def stored(self) -> FileInfo:
+        """The file in the store: `zip`, or `raw` where there is none."""
+        return self.zip or self.raw
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that its copies take."""
+        return self.staged_bytes if self.keeps_zip else self.raw.num_bytes
 
     @property
     def staged_bytes(self) -> int:
@@ -178,41 +176,40 @@ class ShardFile:
         return self.raw.num_bytes + (self.zip.num_bytes if self.zip is not None else 0)
 
 
-@dataclass(frozen=True)
-class ShardToFetch:
-    """One shard with its id and its name for messages."""
+@dataclass(frozen=True, eq=False)
+class CachedShard:
+    """One shard with the paths of its copies; their folder is created when it is first needed."""
 
     shard_id: int
     info: ShardInfo
+    source: ShardSource
     name: str
     """Such as "shard 17 (train/.../shard.00017.mds) of s3://b/set, version digest 1a2b3c"."""
+    make_root: Callable[[bool], Path]
+    """Returns the folder of copies, of files with a hash or without."""
 
+    @cached_property
     def files(self) -> tuple[ShardFile, ...]:
-        """Return its files: one for MDS, data and meta for a text shard."""
-        pairs = zip(self.info.raw_files, self.info.stored_files, (self.info.zip, self.info.zip_meta), strict=False)
-        return tuple(
-            ShardFile(raw, stored, zipped, self.info.compression, self.name if raw is self.info.raw else self._meta())
-            for raw, stored, zipped in pairs
-        )
-
-    def _meta(self) -> str:
-        return f"meta file {self.info.stored_files[-1].basename} of {self.name}"
-
-
-class CopyPaths:
-    """The paths of one source's copies; their folder is created when it is first needed.
-
-    The limit is used only to refuse folders in which no limit can be kept.
-    """
-
-    def __init__(self, source: ShardSource, limit: int | None) -> None:
-        self._source, self._limit = source, limit
-        self._roots: dict[bool, Path] = {}
+        """Its files: one for MDS, data and meta for a text shard."""
+        info, keep_zip = self.info, self.source.options.keep_zip
+        names = self.name, f"meta file {info.stored_files[-1].basename} of {self.name}"
+        parts = zip(info.raw_files, (info.zip, info.zip_meta), names, strict=False)
+        return tuple(ShardFile(raw, zipped, name, keep_zip) for raw, zipped, name in parts)
 
     @property
-    def roots(self) -> tuple[Path, ...]:
-        """The folders that were needed so far."""
-        return tuple(self._roots.values())
+    def kept_bytes(self) -> int:
+        """Bytes that its copies take."""
+        return sum(file.kept_bytes for file in self.files)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes that it takes while it is fetched."""
+        return sum(file.staged_bytes for file in self.files)
+
+    @property
+    def max_seconds(self) -> float:
+        """Seconds after which fetching it fails."""
+        return most_seconds(self.source.options.download_timeout, sum(file.stored.num_bytes for file in self.files))
 
     def root(self, file: ShardFile) -> Path:
         """Return the folder below which the copy of a file lies.
@@ -220,49 +217,49 @@ class CopyPaths:
         Raises:
             StoreError: it cannot be created, or a limit cannot be kept in it.
         """
-        source = self._source
-        has_hash = bool(file.raw.hashes) or source.options.mirror
-        root = self._roots.get(has_hash)
-        if root is None:
-            root = source.cache_folder
-            if source.options.mirror:
-                make_folder(root)
-            else:
-                root = open_root(root, folder_name(source.digest, source.store.url, has_hash=has_hash))
-            check_filesystem(root, self._limit)
-            self._roots[has_hash] = root
-        return root
+        return self.make_root(bool(file.raw.hashes) or self.source.options.mirror)
 
     def target(self, file: ShardFile) -> Path:
         """Return the path of the uncompressed copy of a file."""
         return self.root(file) / file.raw.basename
 
-    def copies(self, shard: ShardToFetch) -> tuple[Path, ...]:
-        """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""
-        return () if self.in_place(shard) else tuple(map(self.target, shard.files()))
+    def targets(self) -> tuple[Path, ...]:
+        """Return the paths at which its uncompressed copies would lie."""
+        return tuple(map(self.target, self.files))
 
-    def in_place(self, shard: ShardToFetch) -> tuple[Path, ...]:
-        """Return the paths of a shard's uncompressed files in a local store; none if it does not have all of them."""
-        if self._source.options.mirror and not self._source.is_own_mirror:
+    def copies(self) -> tuple[Path, ...]:
+        """Return the paths of its uncompressed copies; none if it is read where it lies."""
+        return () if self.in_place() else self.targets()
+
+    def in_place(self) -> tuple[Path, ...]:
+        """Return the paths of its uncompressed files in a local store; none if that does not have all of them."""
+        if self.source.options.mirror and not self.source.is_own_mirror:
             return ()
-        files = shard.files()
-        found = [self._source.store.local_path(file.raw.basename) for file in files]
+        found = [self.source.store.local_path(file.raw.basename) for file in self.files]
         paths = tuple(path for path in found if path is not None)
-        if len(paths) != len(files):
+        if len(paths) != len(found):
             return ()
+        if self.info.zip is None:
+            return paths
         # MosaicML's reader unpacks a compressed set into a folder that is a set too, mostly without compressed files.
-        return paths if shard.info.zip is None or all(map(_has_declared_size, files, paths)) else ()
+        try:
+            sizes = [path.stat().st_size for path in paths]
+        except OSError:
+            return ()  # the compressed file is looked for then, and its absence reported
+        return paths if sizes == [file.raw.num_bytes for file in self.files] else ()
 
-    def are_copied(self) -> NDArray[np.bool_]:
-        """Return by shard whether it is copied, not read where it lies; bool, shape (shards,)."""
-        shards, zipped = self._source.shards, bytes_of(self._source.shards).zipped
-        is_local = len(shards) > 0 and self._source.store.local_path(shards[0].raw.basename) is not None
-        if not is_local or (self._source.options.mirror and not self._source.is_own_mirror):
-            return np.ones(zipped.size, np.bool_)
-        found = np.zeros(zipped.size, np.bool_)
-        for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
-            found[place] = not self.in_place(ShardToFetch(place, shards[place], ""))
-        return found
+    def not_found(self, file: ShardFile) -> ShardNotFound:
+        """Return the error for a file that the store no longer has."""
+        return ShardNotFound(
+            f"{file.name} is gone from the store: it was deleted after it was published. `smalti.catalog.verify` lists "
+            "what is missing; restore the object, or open another version",
+            **self.facts(file),
+        )
+
+    def facts(self, file: ShardFile) -> dict[str, Any]:
+        """Return the attributes of errors about a file."""
+        key, source = file.stored.basename, self.source
+        return {"shard": self.shard_id, "key": key, "digest": source.digest, "url": source.store.url}
 
 
 class ShardsByFile:
@@ -279,11 +276,9 @@ class ShardsByFile:
         """Return the ids of the shards that have a file of this name."""
         found = self._found.get(name)
         if found is None:
-            found = self._found[name] = [self._first + place for place in self._named(name)]
+            places = self._shards.named(name) if isinstance(self._shards, ShardTable) else self._table.get(name, [])
+            found = self._found[name] = [self._first + place for place in places]
         return found
-
-    def _named(self, name: str) -> list[int]:
-        return self._shards.named(name) if isinstance(self._shards, ShardTable) else self._table.get(name, [])
 
     @cached_property
     def _table(self) -> dict[str, list[int]]:
@@ -292,13 +287,6 @@ class ShardsByFile:
             for file in info.raw_files:
                 table.setdefault(file.basename, []).append(place)
         return table
-
-
-def drop_foreign(contents: Contents, tables: Sequence[tuple[Path, ShardsByFile]]) -> None:
-    """Remove files that belong to none of these shards from `contents`; those of a compressed shard bear its suffix."""
-    for path in list(contents.copies):
-        if not shards_of_file(path, tables) and not shards_of_file(path.with_suffix(""), tables):
-            del contents.copies[path]
 
 
 def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> list[int]:
@@ -314,14 +302,15 @@ def shards_of_file(path: Path, tables: Sequence[tuple[Path, ShardsByFile]]) -> l
 class ShardSources:
     """The shards of several sources by id.
 
-    A shard's id is its place in all sources, laid end to end. `limit` is for the copies of all of them.
+    A shard's id is its place in all sources, laid end to end. `limit` is for the copies of all of them; here it only
+    refuses folders in which no limit can be kept.
     """
 
     def __init__(self, sources: Sequence[ShardSource], limit: int | None) -> None:
-        self.sources = sources
-        self.paths = [CopyPaths(source, limit) for source in sources]
-        """By source, the paths of its copies."""
+        self.sources, self._limit = sources, limit
         self._ends = list(accumulate(len(source.shards) for source in sources))
+        self._roots: list[dict[bool, Path]] = [{} for _ in sources]
+        """By source, the folders of its copies that were needed so far."""
         self._tables: list[ShardsByFile] | None = None
 
     def __len__(self) -> int:
@@ -341,14 +330,25 @@ class ShardSources:
         number, place = self.locate(shard_id)
         return self.sources[number].shards[place]
 
-    def shard(self, shard_id: int) -> ShardToFetch:
-        """Return a shard with its name for messages."""
+    def shard(self, shard_id: int) -> CachedShard:
+        """Return a shard with the paths of its copies."""
         number, place = self.locate(shard_id)
         source = self.sources[number]
         info = source.shards[place]
-        file = info.stored.basename
-        name = f"shard {place} ({file}) of {source.store.url}, version digest {source.digest[:12]}"
-        return ShardToFetch(shard_id, info, name)
+        name = f"shard {place} ({info.stored.basename}) of {source.store.url}, version digest {source.digest[:12]}"
+        return CachedShard(shard_id, info, source, name, partial(self._root, number))
+
+    def _root(self, number: int, has_hash: bool) -> Path:  # noqa: FBT001
+        source, roots = self.sources[number], self._roots[number]
+        if has_hash not in roots:
+            root = source.cache_folder
+            if source.options.mirror:
+                make_folder(root)
+            else:
+                root = open_root(root, folder_name(source.digest, source.store.url, has_hash=has_hash))
+            check_filesystem(root, self._limit)
+            roots[has_hash] = root
+        return roots[has_hash]
 
     def keep_copies(self, root: Path, contents: Contents) -> None:
         """Remove from `contents` of a folder what may not be evicted: files of the user, and a data set itself."""
@@ -356,48 +356,31 @@ class ShardSources:
         if any(each.is_own_mirror for each in here):
             contents.copies.clear()
         elif here:
-            drop_foreign(contents, self.tables())
-
-    def copies_of_all_files(self, shard_id: int) -> dict[Path, int]:
-        """Return the paths of a shard's copies, compressed ones included, with their sizes."""
-        number, place = self.locate(shard_id)
-        shard, paths = ShardToFetch(shard_id, self.sources[number].shards[place], ""), self.paths[number]
-        if paths.in_place(shard):
-            return {}
-        found = {}
-        for file in shard.files():
-            found[paths.target(file)] = file.raw.num_bytes
-            if file.zip is not None:
-                found[paths.root(file) / file.zip.basename] = file.zip.num_bytes
-        return found
-
-    def copies(self, shard_id: int) -> tuple[Path, ...]:
-        """Return the paths of a shard's uncompressed copies; none for a shard that is read where it lies."""
-        number, place = self.locate(shard_id)
-        return self.paths[number].copies(ShardToFetch(shard_id, self.sources[number].shards[place], ""))
-
-    def is_copied(self, shard_id: int) -> bool:
-        """Return whether a shard is fetched, not read where it lies; creates no folder."""
-        number, place = self.locate(shard_id)
-        return not self.paths[number].in_place(ShardToFetch(shard_id, self.sources[number].shards[place], ""))
-
-    def kept_bytes(self, shard_id: int) -> int:
-        """Return the bytes that a shard's copies take."""
-        keep_zip = self.source_of(shard_id).options.keep_zip
-        return sum(file.kept_bytes(keep_zip=keep_zip) for file in ShardToFetch(0, self.info(shard_id), "").files())
-
-    def staged_bytes(self, shard_id: int) -> int:
-        """Return the bytes that a shard takes while it is fetched: compressed and unpacked."""
-        return sum(file.staged_bytes for file in ShardToFetch(0, self.info(shard_id), "").files())
+            tables = self.tables()
+            for path in list(contents.copies):  # files of a compressed shard bear its suffix
+                if not shards_of_file(path, tables) and not shards_of_file(path.with_suffix(""), tables):
+                    del contents.copies[path]
 
     def costs(self) -> tuple[list[int], list[int]]:
         """Return by shard the bytes of its copies, and the bytes that are fetched; 0 for what is read where it lies."""
-        kept, fetched = [], []
-        for paths, source in zip(self.paths, self.sources, strict=True):
-            are_copied = paths.are_copied()
+        kept, fetched, first = [], [], 0
+        for source in self.sources:
+            are_copied = self._are_copied(source, first)
             kept.append(np.where(are_copied, _kept_bytes(source), 0))
             fetched.append(np.where(are_copied, bytes_of(source.shards).stored, 0))
+            first += len(source.shards)
         return np.concatenate(kept).tolist(), np.concatenate(fetched).tolist()
+
+    def _are_copied(self, source: ShardSource, first: int) -> NDArray[np.bool_]:
+        """Return by shard of a source, with the ids from `first` on, whether it is copied, not read where it lies."""
+        shards, zipped = source.shards, bytes_of(source.shards).zipped
+        is_local = len(shards) > 0 and source.store.local_path(shards[0].raw.basename) is not None
+        if not is_local or (source.options.mirror and not source.is_own_mirror):
+            return np.ones(zipped.size, np.bool_)
+        found = np.zeros(zipped.size, np.bool_)
+        for place in np.flatnonzero(zipped).tolist():  # some may lie unpacked beside their compressed files
+            found[place] = not self.shard(first + place).in_place()
+        return found
 
     def check_limit(self, limit: int) -> None:
         """Return if every single shard fits into so many bytes.
@@ -416,7 +399,7 @@ class ShardSources:
 
     def roots(self) -> list[Path]:
         """Return the folders of copies that were needed so far, sorted."""
-        return sorted({root for paths in self.paths for root in paths.roots})
+        return sorted({root for roots in self._roots for root in roots.values()})
 
     def tables(self) -> list[tuple[Path, ShardsByFile]]:
         """Return for each folder of copies the shards by the names of its files, for `shards_of_file`."""
@@ -425,17 +408,12 @@ class ShardSources:
             self._tables = [
                 ShardsByFile(source.shards, begin) for begin, source in zip(begins, self.sources, strict=True)
             ]
-        return [(root, table) for paths, table in zip(self.paths, self._tables, strict=True) for root in paths.roots]
+        return [
+            (root, table) for roots, table in zip(self._roots, self._tables, strict=True) for root in roots.values()
+        ]
 
 
 def _kept_bytes(source: ShardSource) -> NDArray[np.int64]:
     """Return by shard the bytes that its copies take; int64, shape (shards,)."""
     sizes = bytes_of(source.shards)
     return sizes.raw + sizes.zipped if source.options.keep_zip else sizes.raw
-
-
-def _has_declared_size(file: ShardFile, path: Path) -> bool:
-    try:
-        return path.stat().st_size == file.raw.num_bytes
-    except OSError:
-        return False  # the compressed file is looked for then, and its absence reported

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import accumulate
 from multiprocessing import context, reduction
 from typing import Any
 
@@ -41,133 +42,68 @@ _REPORT_SECONDS = 0.05  # between two reports of received bytes
 _NUM_BYTES = 8 * (len(COUNTED) + _SLOTS)
 
 
-def class_of_wait(seconds: float) -> str:
-    """Return the name of the counter of waits of this length."""
-    return f"step_class_{bisect_left(STEP_SECONDS, seconds)}"
-
-
-def class_of_failure(error: BaseException) -> str:
-    """Return the kind of a failure, one of FAILURES."""
-    for kind, name in (
-        (StoreTimeout, "timeout"),
-        (StoreAuthError, "auth"),
-        (StoreNotFound, "gone"),
-        (FormatError, "damaged"),
-        (StoreError, "store"),
-        (OSError, "disk"),
-    ):
-        if isinstance(error, kind):
-            return name
-    return "store"
-
-
-class _SharedNumbers:
-    """Numbers in pages of an unnamed file, shared with worker processes; a lock on the pages serializes additions.
-
-    The kernel releases the lock of a killed process. Every number is written whole.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        words = np.frombuffer(mmap.mmap(descriptor, _NUM_BYTES), np.int64)
-        self.values = words[: len(COUNTED)]
-        """By place in COUNTED."""
-        self._slots = words[len(COUNTED) :]
-        """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
-        self._lock, self._pid = threading.Lock(), os.getpid()
-
-    def add(self, numbers: Mapping[str, int]) -> None:
-        with self._locked() as is_open:
-            if is_open:
-                self._add(numbers)
-
-    def add_received(self, begin: int, end: int, num_bytes: int) -> None:
-        """Add received bytes, and those milliseconds [begin, end) that no transfer has counted yet."""
-        slots = np.arange(max(begin, end - _SLOTS), end)
-        with self._locked() as is_open:
-            if is_open:
-                new = slots[self._slots[slots % _SLOTS] != slots]
-                self._slots[new % _SLOTS] = new
-                self._add({"bytes_received": num_bytes, "busy_milliseconds": int(new.size)})
-
-    def _add(self, numbers: Mapping[str, int]) -> None:
-        for name, number in numbers.items():
-            at = _PLACE[name]
-            if name in _LARGEST:
-                self.values[at] = max(self.values[at], number)
-            elif name == "step_last":
-                self.values[at] = number
-            else:
-                self.values[at] += number
-
-    @contextmanager
-    def _locked(self) -> Iterator[bool]:
-        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
-            self._lock, self._pid = threading.Lock(), os.getpid()
-        with self._lock:
-            if self.descriptor < 0:  # closed by the garbage collector before a reader that still counts
-                yield False
-                return
-            fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
-            try:
-                yield True
-            finally:
-                fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
-
-    def __del__(self) -> None:
-        descriptor, self.descriptor = getattr(self, "descriptor", -1), -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-class _Link:
-    """The transfers that run in this process; received bytes and busy time are reported every now and then."""
-
-    def __init__(self, numbers: _SharedNumbers) -> None:
-        self._numbers, self._lock, self.pid = numbers, threading.Lock(), os.getpid()
-        self._num_running = self._num_bytes = 0
-        self._since = 0.0
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._num_running:
-                self._since = time.monotonic()
-            self._num_running += 1
-
-    def add_bytes(self, num_bytes: int) -> None:
-        with self._lock:
-            self._num_bytes += num_bytes
-            if time.monotonic() - self._since > _REPORT_SECONDS:
-                self._report()
-
-    def end(self) -> None:
-        with self._lock:
-            self._num_running -= 1
-            self._report()
-
-    def _report(self) -> None:
-        now, num_bytes = time.monotonic(), self._num_bytes
-        self._numbers.add_received(int(self._since * 1000), int(now * 1000) + 1, num_bytes)
-        self._since, self._num_bytes = now, 0
+_ERRORS = (StoreTimeout, StoreAuthError, StoreNotFound, FormatError, StoreError, OSError)
+"""The errors of the kinds in `FAILURES`, the most specific class first."""
 
 
 class Counters:
     """Counters of a process and its workers, however these are started; thread-safe.
 
-    A copy that is pickled for another purpose counts from 0.
+    They lie in pages of an unnamed file; a lock on it serializes additions, which the kernel releases when a process is
+    killed. Every number is written whole. A copy that is pickled for another purpose counts from 0.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._numbers = _SharedNumbers(_create_unnamed_file() if descriptor is None else descriptor)
-        self._link = _Link(self._numbers)
+        self._descriptor = _create_unnamed_file() if descriptor is None else descriptor
+        words = np.frombuffer(mmap.mmap(self._descriptor, _NUM_BYTES), np.int64)
+        self._values = words[: len(COUNTED)]
+        """By place in COUNTED."""
+        self._slots = words[len(COUNTED) :]
+        """By millisecond modulo _SLOTS, the millisecond of the monotonic clock that was counted last."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        # The transfers that run in this process; received bytes and busy time are reported every now and then.
+        self._num_running = self._num_bytes = 0
+        self._since = 0.0
+
+    def _own_lock(self) -> threading.Lock:
+        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
+            self._begin()
+        return self._lock
 
     def add(self, **numbers: int) -> None:
         """Add to the counters of these names; `reached` and `step_most` become the largest number given."""
-        self._numbers.add(numbers)
+        with self._own_lock():
+            self._add(numbers)
+
+    def _add(self, numbers: dict[str, int], busy: range = range(0)) -> None:
+        """Add to counters, and count those milliseconds that no transfer has counted yet; the lock is held."""
+        if self._descriptor < 0:  # closed by the garbage collector before a reader that still counts
+            return
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            if busy:
+                slots = np.arange(max(busy.start, busy.stop - _SLOTS), busy.stop)
+                new = slots[self._slots[slots % _SLOTS] != slots]
+                self._slots[new % _SLOTS] = new
+                numbers |= {"busy_milliseconds": int(new.size)}
+            for name, number in numbers.items():
+                at = _PLACE[name]
+                if name in _LARGEST:
+                    self._values[at] = max(self._values[at], number)
+                elif name == "step_last":
+                    self._values[at] = number
+                else:
+                    self._values[at] += number
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def failed(self, error: BaseException) -> None:
         """Count a failed attempt, by the kind of its error."""
-        self.add(**{f"failed_{class_of_failure(error)}": 1})
+        name = next((name for kind, name in zip(_ERRORS, FAILURES, strict=True) if isinstance(error, kind)), "store")
+        self.add(**{f"failed_{name}": 1})
 
     @contextmanager
     def receiving(self) -> Iterator[Callable[[int], None]]:
@@ -175,36 +111,54 @@ class Counters:
 
         Time is counted once however many transfers run, over threads and processes.
         """
-        if self._link.pid != os.getpid():  # a fork may have copied the lock while it was held
-            self._link = _Link(self._numbers)
-        link = self._link
-        link.begin()
+        with self._own_lock():
+            if not self._num_running:
+                self._since = time.monotonic()
+            self._num_running += 1
         try:
-            yield link.add_bytes
+            yield self._received
         finally:
-            link.end()
+            with self._lock:
+                self._num_running -= 1
+                self._report()
+
+    def _received(self, num_bytes: int) -> None:
+        with self._lock:
+            self._num_bytes += num_bytes
+            if time.monotonic() - self._since > _REPORT_SECONDS:
+                self._report()
+
+    def _report(self) -> None:
+        now, num_bytes = time.monotonic(), self._num_bytes
+        self._add({"bytes_received": num_bytes}, range(int(self._since * 1000), int(now * 1000) + 1))
+        self._since, self._num_bytes = now, 0
 
     def waited(self, seconds: float) -> None:
         """Count the time that a step waited for its shards."""
-        took = int(seconds * 1e6)
-        self.add(steps=1, step_microseconds=took, step_last=took, step_most=took, **{class_of_wait(seconds): 1})
+        took, place = int(seconds * 1e6), bisect_left(STEP_SECONDS, seconds)
+        self.add(steps=1, step_microseconds=took, step_last=took, step_most=took, **{f"step_class_{place}": 1})
 
     def restart(self) -> None:
         """Reset the step that readers have reached."""
-        self._numbers.values[_PLACE["reached"]] = 0
+        self._values[_PLACE["reached"]] = 0
 
     def get(self, name: str) -> int:
         """Return one counter."""
-        return int(self._numbers.values[_PLACE[name]])
+        return int(self._values[_PLACE[name]])
 
     def all(self) -> dict[str, int]:
         """Return all counters by name."""
-        return dict(zip(COUNTED, self._numbers.values.tolist(), strict=True))
+        return dict(zip(COUNTED, self._values.tolist(), strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if context.get_spawning_popen() is None:
             return Counters, ()
-        return _attach, (reduction.DupFd(self._numbers.descriptor),)  # for a worker of this process
+        return _attach, (reduction.DupFd(self._descriptor),)  # for a worker of this process
+
+    def __del__(self) -> None:
+        descriptor, self._descriptor = getattr(self, "_descriptor", -1), -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _attach(duplicate: Any) -> Counters:
@@ -344,8 +298,7 @@ class CacheStats:
 
         `labels`, such as the rank, are put on every line.
         """
-        text = _Text(dict(labels or {}))
-        for name, kind, value, help_text in (
+        figures: tuple[tuple[str, str, float | None, str], ...] = (
             ("hits_total", "counter", self.hits, "Shards that were here when a batch asked for them."),
             ("fetches_total", "counter", self.fetches, "Files that were downloaded."),
             ("fetched_bytes_total", "counter", self.bytes_fetched, "Bytes of files and blocks that were downloaded."),
@@ -363,37 +316,25 @@ class CacheStats:
             ("wait_seconds_total", "counter", self.wait_seconds, "Time in which readers waited for shards."),
             ("least_bytes", "gauge", self.least_bytes, "The fewest bytes that this reading can cost."),
             ("fetch_ratio", "gauge", self.ratio, "Bytes fetched to the least possible."),
-        ):
-            if value is not None:
-                text.family(name, kind, help_text, [("", {}, value)])
+        )
+        families: list[tuple[str, str, str, Sequence[tuple[str, Mapping[str, str], float]]]]
+        families = [(name, kind, text, [("", {}, value)]) for name, kind, value, text in figures if value is not None]
         failures = [("", {"kind": kind}, number) for kind, number in self.failures.items()]
-        text.family("failures_total", "counter", "Attempts that failed.", failures)
-        waits, below = self.step_waits, 0
-        buckets: list[tuple[str, dict[str, str], float]] = []
-        for end, number in zip((*STEP_SECONDS, "+Inf"), waits.classes, strict=True):
-            below += number
-            buckets.append(("_bucket", {"le": str(end)}, below))
-        buckets += [("_sum", {}, waits.total_seconds), ("_count", {}, waits.steps)]
-        text.family("step_wait_seconds", "histogram", "Time that a step waited for its shards.", buckets)
-        return str(text)
-
-
-class _Text:
-    """Lines in Prometheus' text format."""
-
-    def __init__(self, labels: dict[str, str]) -> None:
-        self._labels, self._lines = labels, list[str]()
-
-    def family(
-        self, name: str, kind: str, help_text: str, samples: Sequence[tuple[str, Mapping[str, str], float]]
-    ) -> None:
-        self._lines += [f"# HELP smalti_cache_{name} {help_text}", f"# TYPE smalti_cache_{name} {kind}"]
-        for suffix, own, value in samples:
-            shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in (self._labels | dict(own)).items())
-            self._lines.append(f"smalti_cache_{name}{suffix}{f'{{{shown}}}' if shown else ''} {value}")
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines) + "\n"
+        families.append(("failures_total", "counter", "Attempts that failed.", failures))
+        waits = self.step_waits
+        ends, counts = (*map(str, STEP_SECONDS), "+Inf"), accumulate(waits.classes)
+        buckets = [("_bucket", {"le": end}, number) for end, number in zip(ends, counts, strict=True)]
+        sums: list[tuple[str, dict[str, str], float]] = [("_sum", {}, waits.total_seconds), ("_count", {}, waits.steps)]
+        families.append(
+            ("step_wait_seconds", "histogram", "Time that a step waited for its shards.", [*buckets, *sums])
+        )
+        lines = []
+        for name, kind, text, samples in families:
+            lines += [f"# HELP smalti_cache_{name} {text}", f"# TYPE smalti_cache_{name} {kind}"]
+            for suffix, own, value in samples:
+                shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {**(labels or {}), **own}.items())
+                lines.append(f"smalti_cache_{name}{suffix}{f'{{{shown}}}' if shown else ''} {value}")
+        return "\n".join(lines) + "\n"
 
 
 def stats_of(counters: Counters, least_bytes: int | None = None, bytes_before: int = 0, ranks: int = 1) -> CacheStats:

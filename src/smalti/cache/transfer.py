@@ -5,14 +5,12 @@ whose calls never return, and the file that checks what is written to it.
 """
 
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
 
 from smalti.errors import ChecksumMismatch, SmaltiError, StoreError, StoreTimeout
@@ -34,8 +32,6 @@ QUEUED_CHUNKS = 8
 """Chunks between network and disk: some are written while the next arrive, and memory stays small."""
 PART_BYTES = 16 << 20
 """Size of a ranged request: a shard of usual size takes one round trip, and memory stays small."""
-_POLL_SECONDS = 0.25
-"""Time after which a transfer with a full queue notices that it was abandoned."""
 
 
 class ConcurrencyTuner:
@@ -114,37 +110,80 @@ class _Abandoned(Exception):  # noqa: N818 -- a signal between two of our thread
     """The reader no longer needs the object; the transfer ends at its next chunk."""
 
 
-class _Pipe:
-    """The writing end of a transfer, in the thread that runs the store's call."""
+class _Arrivals:
+    """Pieces of an object, by number, on their way from the threads that request them to the one that reads them.
 
-    def __init__(self) -> None:
-        self.chunks: queue.Queue[bytes | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
-        self.abandoned = threading.Event()
+    `window` pieces are on their way at most, and `count` come in all, None if the last one is not known.
+    """
 
-    def write(self, chunk: bytes) -> int:
-        self._put(bytes(chunk))
-        return len(chunk)
+    def __init__(self, window: int, count: int | None = None) -> None:
+        self._window, self._count = window, count
+        self._changed = threading.Condition()
+        self._pieces: dict[int, bytes | BaseException | None] = {}
+        self._num_claimed = self._num_taken = 0
+        self._is_closed = False
 
-    def fill(self, store: Store, key: str) -> None:
+    def claim(self) -> int | None:
+        """Return the number of the next piece, once the reader is near it; None after the last one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._num_claimed < self._num_taken + self._window)
+            if self._is_closed or self._num_claimed == self._count:
+                return None
+            self._num_claimed += 1
+            return self._num_claimed - 1
+
+    def put(self, number: int, piece: bytes | BaseException | None) -> None:
+        """Hand a piece to the reader; None for the end of the object, and an error that it raises."""
+        with self._changed:
+            self._pieces[number] = piece
+            self._changed.notify_all()
+
+    def read(
+        self,
+        request: Callable[[], None],
+        num_threads: int,
+        store: Store,
+        key: str,
+        *,
+        deadline: TransferDeadline,
+        stall: float,
+        kind: type[StoreTimeout],
+    ) -> Generator[bytes]:
+        """Start threads that request the pieces, and yield them in order.
+
+        Raises:
+            StoreTimeout: of class `kind`, if none arrives for `stall` seconds.
+        """
+        received = 0
         try:
-            store.fetch(key, cast("BinaryIO", self))
-            self._put(None)
-        except _Abandoned:
-            return
-        except BaseException as error:  # noqa: BLE001 -- handed to the reader, which raises it
-            try:
-                self._put(error)
-            except _Abandoned:
-                return
-
-    def _put(self, item: Any) -> None:
-        while not self.abandoned.is_set():
-            try:
-                self.chunks.put(item, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return
-        raise _Abandoned
+            for _ in range(num_threads):
+                _start(request, store, key)
+            while self._num_taken != self._count:
+                with self._changed:
+                    seconds = min(stall, deadline.remaining())
+                    is_here = self._changed.wait_for(lambda: self._num_taken in self._pieces, seconds)
+                    piece = self._pieces.pop(self._num_taken) if is_here else None
+                    self._num_taken += is_here
+                    self._changed.notify_all()
+                if not is_here:
+                    deadline.progress(0)
+                    raise kind(
+                        f"{store.locate(key)}: no byte for {stall:.0f} s ({received} bytes had arrived); check the "
+                        "store and the network, or raise `download_timeout`",
+                        key=key,
+                        received=received,
+                    )
+                if piece is None:
+                    return
+                chunk = _checked(piece, store, key, kind)
+                deadline.progress(len(chunk))
+                received += len(chunk)
+                yield chunk
+        finally:
+            with self._changed:
+                self._is_closed = True
+                self._pieces.clear()
+                self._changed.notify_all()
 
 
 def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) -> Generator[bytes]:
@@ -157,95 +196,30 @@ def stream(store: Store, key: str, *, deadline: TransferDeadline, stall: float) 
             its own thread; it ends at its next chunk and has no effect.
         StoreError: the store's own error.
     """
-    pipe = _Pipe()
-    received = 0
-    try:
-        _start(pipe.fill, store, key)
-        while True:
+    arrivals = _Arrivals(QUEUED_CHUNKS)
+
+    def put(piece: bytes | BaseException | None) -> None:
+        number = arrivals.claim()
+        if number is None:
+            raise _Abandoned
+        arrivals.put(number, piece)
+
+    def fetch() -> None:
+        with suppress(_Abandoned):
             try:
-                item = pipe.chunks.get(timeout=min(stall, deadline.remaining()))
-            except queue.Empty:
-                deadline.progress(0)
-                raise _stalled(StoreTimeout, store, key, received, stall) from None
-            if item is None:
+                out = SimpleNamespace(write=lambda chunk: put(bytes(chunk)))
+                store.fetch(key, cast("BinaryIO", out))
+                put(None)
+            except _Abandoned:
                 return
-            chunk = _checked(item, store, key)
-            deadline.progress(len(chunk))
-            received += len(chunk)
-            yield chunk
-    finally:
-        pipe.abandoned.set()
-
-
-@dataclass(frozen=True)
-class ObjectParts:
-    """The parts in which an object is requested."""
-
-    spans: list[tuple[int, int]]
-    """Begin and end of each part, in order."""
-    at_once: int
-    """Requests that run at once, and parts in memory."""
-
-
-def divide(num_bytes: int, at_once: int) -> ObjectParts:
-    """Divide an object of so many bytes, of which at most `at_once` parts are requested at once."""
-    return ObjectParts(list(pairwise([*range(0, num_bytes, PART_BYTES), num_bytes])), at_once)
-
-
-class _PartRequests:
-    """Parts of an object, requested by some threads and taken by one, not far ahead of it."""
-
-    def __init__(self, parts: ObjectParts) -> None:
-        self.count = len(parts.spans)
-        self._parts = parts
-        self._changed = threading.Condition()
-        self._arrived: dict[int, bytes | BaseException] = {}
-        self._num_requested = self._num_taken = 0
-        self._is_closed = False
-
-    def serve(self, store: Store, key: str) -> None:
-        while (number := self._next()) is not None:
-            begin, end = self._parts.spans[number]
-            # One byte more than the last: an object that is longer than declared is noticed.
-            end += number == self.count - 1
-            part: bytes | BaseException
-            try:
-                part = store.get_range(key, begin, end)
             except BaseException as error:  # noqa: BLE001 -- handed to the reader, which raises it
-                part = error
-            with self._changed:
-                self._arrived[number] = part
-                self._changed.notify_all()
+                put(error)
 
-    def _next(self) -> int | None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed or self._num_requested < self._num_taken + self._parts.at_once
-            )
-            if self._is_closed or self._num_requested == self.count:
-                return None
-            self._num_requested += 1
-            return self._num_requested - 1
-
-    def take(self, seconds: float) -> bytes | BaseException | None:
-        """Return the next part; None when it does not come in time."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._num_taken in self._arrived, seconds):
-                return None
-            part = self._arrived.pop(self._num_taken)
-            self._num_taken += 1
-            self._changed.notify_all()
-            return part
-
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._arrived.clear()
-            self._changed.notify_all()
+    yield from arrivals.read(fetch, 1, store, key, deadline=deadline, stall=stall, kind=StoreTimeout)
 
 
 def stream_parts(
-    store: Store, key: str, parts: ObjectParts, *, deadline: TransferDeadline, stall: float
+    store: Store, key: str, num_bytes: int, at_once: int, *, deadline: TransferDeadline, stall: float
 ) -> Generator[bytes]:
     """Yield an object by several ranged requests at once, which use a link better than one connection.
 
@@ -257,29 +231,26 @@ def stream_parts(
         StoreTimeout: the deadline passed.
         StoreError: the store's own error.
     """
-    requests = _PartRequests(parts)
-    received = 0
-    try:
-        for _ in range(min(parts.at_once, requests.count)):
-            _start(requests.serve, store, key)
-        for _ in range(requests.count):
-            part = requests.take(min(stall, deadline.remaining()))
-            if part is None:
-                deadline.progress(0)
-                raise _stalled(PartsTimeout, store, key, received, stall)
-            if isinstance(part, StoreTimeout):
-                raise PartsTimeout(part.message, **part.facts) from part
-            chunk = _checked(part, store, key)
-            deadline.progress(len(chunk))
-            received += len(chunk)
-            yield chunk
-    finally:
-        requests.close()
+    count = -(-num_bytes // PART_BYTES)
+    arrivals = _Arrivals(at_once, count)
+
+    def request() -> None:
+        while (number := arrivals.claim()) is not None:
+            # One byte more than the last: an object that is longer than declared is noticed.
+            end = num_bytes + 1 if number == count - 1 else (number + 1) * PART_BYTES
+            try:
+                arrivals.put(number, store.get_range(key, number * PART_BYTES, end))
+            except BaseException as error:  # noqa: BLE001 -- handed to the reader, which raises it
+                arrivals.put(number, error)
+
+    yield from arrivals.read(
+        request, min(at_once, count), store, key, deadline=deadline, stall=stall, kind=PartsTimeout
+    )
 
 
-def _start(work: Callable[[Store, str], None], store: Store, key: str) -> None:
+def _start(work: Callable[[], None], store: Store, key: str) -> None:
     try:
-        threading.Thread(target=work, args=(store, key), name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
+        threading.Thread(target=work, name=f"smalti-fetch-{key[-40:]}", daemon=True).start()
     except RuntimeError as error:  # Python's "can't start new thread" names neither purpose nor cause
         raise StoreError(
             f"{store.locate(key)}: no thread could be started to fetch it: out of memory, or too many threads and "
@@ -288,24 +259,17 @@ def _start(work: Callable[[Store, str], None], store: Store, key: str) -> None:
         ) from error
 
 
-def _checked(item: bytes | BaseException, store: Store, key: str) -> bytes:
+def _checked(piece: bytes | BaseException, store: Store, key: str, kind: type[StoreTimeout]) -> bytes:
     try:
-        if isinstance(item, SmaltiError):
-            raise item
-        if isinstance(item, BaseException):
-            raise StoreError(f"{store.locate(key)}: {type(item).__name__}: {item}", key=key) from item
-        return item
+        if isinstance(piece, StoreTimeout) and not isinstance(piece, kind):
+            raise kind(piece.message, **piece.facts) from piece
+        if isinstance(piece, SmaltiError):
+            raise piece
+        if isinstance(piece, BaseException):
+            raise StoreError(f"{store.locate(key)}: {type(piece).__name__}: {piece}", key=key) from piece
+        return piece
     finally:
-        del item  # an error that its own frame holds would keep all callers' frames until garbage is collected
-
-
-def _stalled(kind: type[StoreTimeout], store: Store, key: str, received: int, stall: float) -> StoreTimeout:
-    return kind(
-        f"{store.locate(key)}: no byte for {stall:.0f} s ({received} bytes had arrived); check the store and the "
-        "network, or raise `download_timeout`",
-        key=key,
-        received=received,
-    )
+        del piece  # an error that its own frame holds would keep all callers' frames until garbage is collected
 
 
 class CheckedFile:

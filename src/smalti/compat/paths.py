@@ -1,16 +1,21 @@
-"""Import paths of other libraries: names that are imported on first use, and modules that share one module here.
+"""Import paths and signatures of other libraries.
+
+Names that are imported on first use, modules that share one module here, and constructors that share arguments.
 
 Names are imported on first use so that writing a shard set imports no torch, and reading Parquet files no PySpark.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+InitT = TypeVar("InitT", bound=Callable[..., None])
 
 
 def lazy_package(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -62,3 +67,21 @@ def serve(package: str, *names: str) -> None:
     for name in names:
         sys.modules[f"{package}.{name}"] = _Shared(f"{package}.{name}", home)
         setattr(home, name, sys.modules[f"{package}.{name}"])
+
+
+def with_parameters(shared: Iterable[Parameter]) -> Callable[[InitT], InitT]:
+    """Return a decorator of an `__init__` that takes `**arguments`: its signature, which tools read, names all of them.
+
+    Args:
+        shared: the arguments that it takes besides its own ones.
+    """
+    parameters = list(shared)
+
+    def decorate(init: InitT) -> InitT:
+        first, *own = signature(init).parameters.values()
+        named = {each.name: each for each in own if each.kind is Parameter.KEYWORD_ONLY}
+        others = [each for each in parameters if each.name not in named]
+        vars(init)["__signature__"] = Signature([first, *named.values(), *others], return_annotation=None)
+        return init
+
+    return decorate

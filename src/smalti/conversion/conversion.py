@@ -32,8 +32,8 @@ from smalti.conversion.source import Source, SourceOptions
 from smalti.conversion.workers import Workers, WorkerTask
 from smalti.errors import StoreError
 from smalti.format.sizes import parse_byte_count
+from smalti.redaction import redact_address
 from smalti.storage import Place, Store, open_store
-from smalti.storage.redact import redact_address
 from smalti.writer.tables.attempts import Answers, Attempt
 from smalti.writer.tables.packing import collect_parts, delete_all
 from smalti.writer.tables.plan import WriteOptions, WritePlan, check_append, require

@@ -19,11 +19,11 @@ import pyarrow as pa
 from smalti.conversion.exported import check_numbers, exported_files, read_export
 from smalti.conversion.source import OpenedSource, SourcePart, changed
 from smalti.errors import FormatError, SmaltiError, StoreError, StoreNotFound
+from smalti.redaction import redact, redact_address
 from smalti.regular_files import open_regular, printable
 from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Place, Store, open_store
 from smalti.storage.opening import INSIDE, check_apart, check_secrets, relation_of
-from smalti.storage.redact import redact, redact_address
 
 _WILDCARD = re.compile(r"[*?]")
 _BUFFER_BYTES = 4 << 20
@@ -307,8 +307,7 @@ def _list(store: Store, pattern: Pattern) -> tuple[tuple[ObjectInfo, ...], LeftO
             return (store.info(pattern.text),), LeftOut()
         except StoreNotFound:
             return (), LeftOut()
-    found = list_source(store, _is_hidden_name, pattern.predicate() if pattern else None)
-    return found.objects, found.left_out
+    return list_source(store, _is_hidden_name, pattern.predicate() if pattern else None)
 
 
 def is_hidden(key: str) -> bool:

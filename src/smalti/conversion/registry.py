@@ -17,8 +17,8 @@ from typing import Any, Literal, cast, get_args
 from smalti.conversion.files import list_files
 from smalti.conversion.source import Source, SourceOptions
 from smalti.errors import ArgumentError, ArgumentTypeError, SmaltiError
+from smalti.redaction import redact_address
 from smalti.storage import Store
-from smalti.storage.redact import redact_address
 
 Format = Literal["parquet", "images", "csv", "jsonl", "webdataset", "huggingface", "litdata", "mds"]
 FORMATS: dict[str, str] = {

@@ -19,8 +19,8 @@ from smalti.diagnosis.findings import Check, Diagnosis, Finding, State, run_chec
 from smalti.diagnosis.machine import IMPORT_SECONDS, byte_text, check_gpu, check_java, check_machine, check_packages
 from smalti.diagnosis.store_access import PlaceFacts, check_place, is_read_in_place, set_bytes
 from smalti.errors import SmaltiError
+from smalti.redaction import redact_address
 from smalti.storage import Place
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import Deadline
 
 LOW_BYTES, MIN_BYTES = 4 << 30, 64 << 20
@@ -70,11 +70,13 @@ def check_room(folder: Path, manifest: Manifest | None, *, is_read_in_place: boo
         wanted = f"a shard takes up to {byte_text(largest)} while fetched" if largest else "too little for a shard"
         yield Finding("cache space", State.FAULT, f"{text} at {base}: {wanted}", remedy)
     elif needed > free:
+        unit, size = ("gb", 1 << 30) if free >= 10 << 30 else ("mb", 1 << 20)
+        limit = f"'{max(1, int(0.9 * free / size))}{unit}'"
         yield Finding(
             "cache space",
             State.WARNING,
             f"{text}; copies of the whole set take {byte_text(needed)}",
-            f"read with cache_limit={_limit_text(free)} or less (shards are then fetched again), or {OTHER_FOLDER}",
+            f"read with cache_limit={limit} or less (shards are then fetched again), or {OTHER_FOLDER}",
         )
     elif free < LOW_BYTES and not needed:
         yield Finding("cache space", State.WARNING, f"{text} at {base}", remedy)
@@ -82,12 +84,6 @@ def check_room(folder: Path, manifest: Manifest | None, *, is_read_in_place: boo
         whole = f"; the whole set takes {byte_text(needed)}" if needed else ""
         in_place = "; this set is read in place" if is_read_in_place and manifest is not None else ""
         yield Finding("cache space", State.OK, f"{text}{whole}{in_place}")
-
-
-def _limit_text(free: int) -> str:
-    """Return nine tenths of the free bytes, as `cache_limit` takes it. Pure."""
-    unit, size = ("gb", 1 << 30) if free >= 10 << 30 else ("mb", 1 << 20)
-    return f"'{max(1, int(0.9 * free / size))}{unit}'"
 
 
 def _existing_parent(folder: Path) -> Path:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from smalti.errors import StoreTimeout
-from smalti.storage.redact import detect_secrets, redact, redact_message
+from smalti.redaction import redact, redact_message
+from smalti.storage.redact import detect_secrets
 from smalti.storage.retry import call_within
 
 

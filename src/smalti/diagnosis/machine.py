@@ -41,36 +41,30 @@ _ASK = (
 
 def check_machine(shared_memory: Path = Path("/dev/shm")) -> Iterator[Finding]:  # noqa: S108 -- not a temporary file
     """Yield the findings about limits of this process and shared memory."""
-    yield _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    if sys.platform == "linux":
-        yield _shared_memory(shared_memory)
-
-
-def _open_files(limit: int) -> Finding:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     is_unlimited = limit == resource.RLIM_INFINITY
     text = "no limit" if is_unlimited else f"limit {limit:,}"
     if is_unlimited or limit >= MIN_OPEN_FILES:
-        return Finding("open files", State.OK, text)
-    return Finding(
-        "open files",
-        State.WARNING,
-        f"{text}: shards, workers and connections may need more",
-        "run `ulimit -n 65536` before the program, or raise LimitNOFILE of its service",
-    )
-
-
-def _shared_memory(folder: Path) -> Finding:
+        yield Finding("open files", State.OK, text)
+    else:
+        text = f"{text}: shards, workers and connections may need more"
+        remedy = "run `ulimit -n 65536` before the program, or raise LimitNOFILE of its service"
+        yield Finding("open files", State.WARNING, text, remedy)
+    if sys.platform != "linux":
+        return
     remedy = (
         "start the container with more (`docker run --shm-size=8g`; in Kubernetes an `emptyDir` with `medium: Memory` "
-        f"at {folder})"
+        f"at {shared_memory})"
     )
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        return Finding("shared memory", State.FAULT, f"{folder} is missing or cannot be written", remedy)
-    space = shutil.disk_usage(folder)
-    text = f"{byte_text(space.free)} free of {byte_text(space.total)} in {folder}"
+    if not shared_memory.is_dir() or not os.access(shared_memory, os.W_OK):
+        yield Finding("shared memory", State.FAULT, f"{shared_memory} is missing or cannot be written", remedy)
+        return
+    space = shutil.disk_usage(shared_memory)
+    text = f"{byte_text(space.free)} free of {byte_text(space.total)} in {shared_memory}"
     if space.free < MIN_SHARED_BYTES:
-        return Finding("shared memory", State.WARNING, f"{text}: batches of worker processes pass through it", remedy)
-    return Finding("shared memory", State.OK, text)
+        yield Finding("shared memory", State.WARNING, f"{text}: batches of worker processes pass through it", remedy)
+    else:
+        yield Finding("shared memory", State.OK, text)
 
 
 def check_packages() -> Iterator[Finding]:

@@ -160,10 +160,15 @@ def measure_reading(
     if seconds <= 0 or not threads or min(threads) < 1:
         raise ArgumentError(f"expected seconds > 0 and threads >= 1, found {seconds} and {tuple(threads)}")
     url = place.url if isinstance(place, Store) else str(place)
-    reader = _Reader(url, {"version": version, "tag": tag, "storage_options": storage_options})
     store = open_store(place, storage_options)
     share = seconds / (3 * len(threads))
     found: list[ReadingSpeed] = []
+
+    def opened(copies: Path) -> StreamingDataset:
+        cache = CacheOptions(local=str(copies))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedSplitsWarning)  # speed does not depend on the split
+            return open_dataset(url, version=version, tag=tag, storage_options=storage_options, cache=cache)
 
     def add(speed: ReadingSpeed) -> None:
         found.append(speed)
@@ -171,13 +176,13 @@ def measure_reading(
             on_speed(speed)
 
     with _folder(local) as folder:
-        with closing(reader.open(folder / "facts")) as dataset:
-            facts = SetShards.of(dataset)
+        with closing(opened(folder / "facts")) as dataset:
+            facts = _SetShards(dataset)
         round_trip = _round_trip(store, facts.shards, share)
         for number in threads:
-            add(_measure("link", number, share, (facts.ranges(store, each) for each in facts.numbers())))
+            add(_measure("link", number, share, (facts.ranges(store, each) for each in cycle(facts.numbers))))
             copies = folder / f"threads-{number}"
-            with closing(reader.open(copies)) as dataset:
+            with closing(opened(copies)) as dataset:
                 read: list[int] = []
                 add(_measure("cold", number, share, _cold(dataset, facts, folder, read)))
                 warm = (facts.batches(dataset, each) for each in cycle(read or [0]))
@@ -195,48 +200,19 @@ def measure_reading(
     )
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """The way to open the set with its copies in one folder or another."""
+class _SetShards:
+    """The shards of an open dataset, in the order of sample ids; raises a CatalogError if it has no samples."""
 
-    url: str
-    options: dict[str, Any]
-
-    def open(self, local: Path) -> StreamingDataset:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MixedSplitsWarning)  # speed does not depend on the split
-            return open_dataset(self.url, cache=CacheOptions(local=str(local)), **self.options)
-
-
-@dataclass(frozen=True, eq=False)
-class SetShards:
-    """The shards of the set, in the order of sample ids."""
-
-    version: int
-    shards: Sequence[ShardInfo]
-    ends: Any
-    """The end of each shard's sample ids; int64, shape (shards,)."""
-    stored: Any
-    """Stored bytes of each shard; int64, shape (shards,)."""
-    raw: Any
-    """Unpacked bytes of each shard; int64, shape (shards,)."""
-
-    @classmethod
-    def of(cls, dataset: StreamingDataset) -> "SetShards":
-        """Return the facts of an open dataset.
-
-        Raises:
-            CatalogError: it has no samples.
-        """
+    def __init__(self, dataset: StreamingDataset) -> None:
         stream = dataset.stream
         if not len(stream):
             raise CatalogError(f"{stream.root} has no samples: there is nothing to read")
         sizes = bytes_of(stream.shards)
-        return cls(dataset.manifest.version, stream.shards, stream.shard_ends, sizes.stored, sizes.raw)
-
-    def numbers(self) -> Iterator[int]:
-        """Yield the numbers of shards with samples, again and again."""
-        return cycle(np.flatnonzero(np.diff(self.ends, prepend=0)).tolist())
+        self.version, self.shards = dataset.manifest.version, stream.shards
+        self.ends, self.stored, self.raw = stream.shard_ends, sizes.stored, sizes.raw
+        """By shard: end of its sample ids, stored bytes, unpacked bytes; int64, shape (shards,)."""
+        self.numbers: list[int] = np.flatnonzero(np.diff(self.ends, prepend=0)).tolist()
+        """The numbers of shards with samples."""
 
     def ranges(self, store: Store, number: int) -> Iterator[_Step]:
         """Read one stored shard by ranges; yield the bytes of each, and the samples that as many bytes hold."""
@@ -255,10 +231,10 @@ class SetShards:
             yield int(self.stored[number] * ids.size / (end - begin)), int(ids.size)
 
 
-def _cold(dataset: StreamingDataset, facts: SetShards, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
+def _cold(dataset: StreamingDataset, facts: _SetShards, folder: Path, read: list[int]) -> Iterator[Iterable[_Step]]:
     """Yield the reading of each shard once, as long as there is room for its copy; append its number to `read`."""
     room = SHARE_OF_DISK * shutil.disk_usage(folder).free
-    for number in np.flatnonzero(np.diff(facts.ends, prepend=0)).tolist():
+    for number in facts.numbers:
         room -= int(facts.raw[number] + facts.stored[number])
         if room < 0 and read:
             return

@@ -1,7 +1,7 @@
 """Checks of one place: its address, the source of its credentials, the data set, and the rights to list and write."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,13 @@ def check_place(
         return
     data_set = _data_set(store, facts)
     if isinstance(store, FsspecStore):
-        yield _credentials(store)
+        try:  # errors of requests do not say where the credentials come from
+            source = store.login()
+        except Exception as error:  # noqa: BLE001 -- of any client library; the requests show whether it matters
+            yield Finding("credentials", State.WARNING, one_line(error), store.scheme.credentials_help)
+        else:
+            text = f"from {source}" if source else "found by the client itself, or none needed"
+            yield Finding("credentials", State.OK, text)
     yield data_set
     if data_set.state is State.FAULT:
         return
@@ -87,16 +93,6 @@ def _data_set(store: Store, facts: PlaceFacts) -> Finding:
     return Finding("data set", State.OK, text)
 
 
-def _credentials(store: FsspecStore) -> Finding:
-    """Return where the credentials come from, which errors of requests do not say."""
-    try:
-        source = store.login()
-    except Exception as error:  # noqa: BLE001 -- of any client library; the requests show whether it matters
-        return Finding("credentials", State.WARNING, one_line(error), store.scheme.credentials_help)
-    text = f"from {source}" if source else "found by the client itself, or none needed"
-    return Finding("credentials", State.OK, text)
-
-
 def _listing(store: Store) -> Finding:
     """Return whether the store may be listed, which only vacuum and delete need."""
     try:
@@ -122,19 +118,12 @@ def _check_writing(store: Store, *, write: bool) -> Iterator[Finding]:
     if not write:
         yield Finding("write", State.SKIPPED, "not tried", "--write tries it with a small object, which it removes")
         return
-    with _removing_new_folders(store):
-        yield from _try_writing(store)
-
-
-@contextmanager
-def _removing_new_folders(store: Store) -> Iterator[None]:
-    """Remove, at the end, the empty folders that were made inside; object stores have none."""
     folder = store.local_path(PROBE_FOLDER)
     new = [] if folder is None else [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        yield
+        yield from _try_writing(store)
     finally:
-        for place in new:
+        for place in new:  # object stores have no empty folders
             with suppress(OSError):  # not empty, or not made
                 place.rmdir()
 

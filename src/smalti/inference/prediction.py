@@ -96,10 +96,17 @@ def predict(
     if not isinstance(source, str | Path):
         return _predict_frame(work, source)
     store = open_store(source, storage_options)
-    manifest = _manifest_of(store)
+    try:
+        manifest = load_manifest(store)
+    except StoreNotFound:
+        manifest = None
     if manifest is None:
         return _predict_files(work, store)
-    work = replace(work, opened=_opened_columns(predictor, manifest.schema.columns()))
+    transform = predictor.task.transform(predictor.config, training=False)
+    if transform is not None and not getattr(transform, "on_batches", False):
+        columns = manifest.schema.columns()
+        opened = {name: encoding for name, encoding in columns.items() if encoding in ("jpeg", "png")}
+        work = replace(work, opened=opened)
     samples = predictor.trial(lambda: work.read(_first_samples(store, manifest)))
     added = {f"{prefix}{name}": _encoding_of(values) for name, values in samples.items()}
     return add_columns(source, added, work.for_samples, spark=spark, storage_options=storage_options)
@@ -127,19 +134,18 @@ class _Predicting:
             name_of: returns the name of the image at a place.
             upright: whether images are turned as their EXIF orientation says.
         """
-        if self.column is None:
-            return self._prefixed(self.predictor(samples))
         self.check_column(samples)
-        images = samples[self.column]
-        for place, image in enumerate(images):
+        images = samples if self.column is None else samples[self.column]
+        for place, image in enumerate(() if self.column is None else images):
             if not isinstance(image, bytes | bytearray | memoryview):
                 raise SchemaError(f"{name_of(place)} is {type(image).__name__}, expected the bytes of an encoded image")
         try:
-            return self._prefixed(self.predictor(images, upright=upright))
+            answers = self.predictor(images, upright=upright)
         except BadImageError as error:
-            if "index" not in error.facts:  # of a transform of the user's
+            if self.column is None or "index" not in error.facts:  # of a transform of the user's
                 raise
             raise BadImageError(f"{name_of(error.facts['index'])}: {error}", **error.facts) from error
+        return {f"{self.prefix}{name}": values for name, values in answers.items()}
 
     def check_column(self, names: Iterable[Any]) -> None:
         """Check that the column of images is among those of the source."""
@@ -161,23 +167,6 @@ class _Predicting:
         images = {name: [decode(data) for data in samples[name]] for name, decode in decoders.items()}
         return {**samples, **images}
 
-    def _prefixed(self, answers: Predictions) -> Predictions:
-        return {f"{self.prefix}{name}": values for name, values in answers.items()}
-
-
-def _manifest_of(store: Store) -> Manifest | None:
-    try:
-        return load_manifest(store)
-    except StoreNotFound:
-        return None
-
-
-def _opened_columns(predictor: Predictor, encodings: Mapping[str, str]) -> dict[str, str]:
-    """Return the encodings of the columns of which a batch has the files, and a sample an image of Pillow."""
-    transform = predictor.task.transform(predictor.config, training=False)
-    reads_batches = transform is None or getattr(transform, "on_batches", False)
-    return {} if reads_batches else {name: each for name, each in encodings.items() if each in ("jpeg", "png")}
-
 
 def _first_samples(store: Store, manifest: Manifest) -> Mapping[str, Any]:
     """Return a few samples of a version by column; none if it has none."""
@@ -191,9 +180,9 @@ def _first_samples(store: Store, manifest: Manifest) -> Mapping[str, Any]:
 
 def _predict_files(work: _Predicting, store: Store) -> pa.Table:
     column = work.column or work.predictor.classifier.image_column  # other tasks cannot predict from files
-    listing = list_source(store, is_hidden_name, lambda key: key.lower().endswith(_IMAGES))
-    listing.left_out.warn(store.url)
-    paths = [item.key for item in listing.objects]
+    objects, left_out = list_source(store, is_hidden_name, lambda key: key.lower().endswith(_IMAGES))
+    left_out.warn(store.url)
+    paths = [item.key for item in objects]
     if not paths:
         raise StoreNotFound(
             f"{store.url} has neither a shard set nor images ({', '.join(_IMAGES)}); check the address", url=store.url

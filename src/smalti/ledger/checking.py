@@ -5,10 +5,12 @@ second time to find the ranks that took it. Passes that were recorded as running
 over all ranks must equal the sum of the planned samples.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -50,9 +52,6 @@ class Plan(Protocol):
         """Return the number of positions of the epoch."""
 
 
-_PlanOf = Callable[[PassSpan], Plan | None]
-
-
 def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = None) -> LedgerReport:
     """Check the ledger in `folder`, and return a report of what it proves and what contradicts it.
 
@@ -86,10 +85,10 @@ def check_ledger(folder: str | Path, plan: Callable[[Cursor], Plan] | None = Non
             life=unprovable[0].life,
         )
         return report
-    plan_of = _planned_by(plan)
+    plan_at = None if plan is None else lru_cache(_MAX_PLANS)(plan)
     groups = max((span.start.replication for span in spans), default=1)
     for member in sorted({file.world.rank % groups for file in files}):
-        _Check(report, files, spans, member).run(plan_of)
+        _Check(report, files, spans, member, plan_at).run()
     return report
 
 
@@ -111,11 +110,8 @@ class Coverage:
         if not positions.size:
             return positions
         ordered = np.sort(positions, kind="stable")  # fast, as a rank's positions are nearly sorted
-        first = np.empty(ordered.size, dtype=bool)
-        first[0] = True
-        np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-        duplicates = [ordered[~first]]
-        unique = ordered[first]
+        first = np.diff(ordered, prepend=ordered[0] - 1) != 0
+        duplicates, unique = [ordered[~first]], ordered[first]
         blocks, starts = np.unique(unique // _BLOCK, return_index=True)
         for number, within in zip(blocks.tolist(), np.split(unique, starts[1:]), strict=True):
             duplicates.append(self._add_to_block(number, within - number * _BLOCK) + number * _BLOCK)
@@ -137,27 +133,24 @@ class Coverage:
         """Return the number of positions missing in [begin, end), and the first `most` spans of them."""
         missing, gaps, covered = 0, list[tuple[int, int]](), begin
         for start, stop in [*sorted(self._spans), (end, end)]:
-            count, more = self._gaps_between(covered, min(start, end), most)
-            missing += count
-            gaps = _joined(gaps, more, most)
+            for low, high, number in self._stretches(covered, min(start, end)):
+                count, holes = (high - low, [(low, high)]) if number is None else self._holes(number, low, high, most)
+                missing += count
+                gaps = _joined(gaps, holes, most)
             covered = max(covered, stop)
         return missing, gaps[:most]
 
-    def _gaps_between(self, begin: int, end: int, most: int) -> tuple[int, list[tuple[int, int]]]:
-        spans: list[tuple[int, int]] = []
-        place, missing = begin, 0
+    def _stretches(self, begin: int, end: int) -> Iterator[tuple[int, int, int | None]]:
+        """Yield the parts of [begin, end) in order: begin, end, and number of the block that has it, or None."""
+        place = begin
         for number in sorted(self._blocks):
             low, high = max(begin, number * _BLOCK), min(end, (number + 1) * _BLOCK)
-            if low >= high:
-                continue
-            missing += low - place
-            spans = _joined(spans, [(place, low)], most)
-            missing_in_block, holes = self._holes(number, low, high, most)
-            missing += missing_in_block
-            spans = _joined(spans, holes, most)
-            place = high
-        missing += max(0, end - place)
-        return missing, _joined(spans, [(place, end)], most)
+            if low < high:
+                yield place, low, None
+                yield low, high, number
+                place = high
+        if place < end:
+            yield place, end, None
 
     def _add_to_block(self, number: int, within: Ids) -> Ids:
         block = self._blocks.setdefault(number, np.zeros(_BLOCK // 8, dtype=np.uint8))
@@ -193,56 +186,82 @@ def _joined(spans: list[tuple[int, int]], more: list[tuple[int, int]], most: int
     return spans
 
 
+@dataclass
+class _Epoch:
+    """The part of one epoch that counts."""
+
+    coverage: Coverage = field(default_factory=Coverage)
+    repeats: int = 0
+    skipped: int = 0
+    duplicates: list[int] = field(default_factory=list)
+    """The first positions that were taken more than once."""
+
+
+@dataclass
 class _Check:
     """The check of one member of every replica group, which must have taken every sample once.
 
     Without replication there is one member, and the check covers all files.
     """
 
-    def __init__(self, report: LedgerReport, files: list[RankFile], spans: list[PassSpan], member: int) -> None:
-        self.report = report
-        self.spans = {(span.life, span.number): span for span in spans}
-        self.files = files
-        self.member = member
-        self.coverage: dict[int, Coverage] = defaultdict(Coverage)
-        self.repeats: Counter[int] = Counter()
-        self.skipped: Counter[int] = Counter()
-        self.duplicates: dict[int, list[int]] = defaultdict(list)
+    report: LedgerReport
+    files: list[RankFile]
+    spans: list[PassSpan]
+    """All passes, oldest first."""
+    member: int
+    plan_at: Callable[[Cursor], Plan] | None
+    epochs: dict[int, _Epoch] = field(default_factory=lambda: defaultdict(_Epoch))
 
-    def run(self, plan_of: _PlanOf) -> None:
+    def run(self) -> None:
         """Check all files, and add what is found to the report."""
-        for claims in self._claims():
+        for claims, span in self._claims():
             for line in claims.damage:
-                self.report.add("damaged", line, life=claims.file.life, rank=claims.file.world.rank)
-            span = self.spans[claims.file.life, claims.pass_number]
+                self.report.add("damaged", line, life=span.life, rank=claims.file.world.rank)
             counting = self._counting(claims, span)
             if not span.sums and not self._cover(claims, span, counting):
                 return
-            self._count_repeats(claims, span)
-            self._count_skipped(claims, span, counting)
-            plan = plan_of(span)
-            if plan is not None:
-                self._compare(claims, counting, plan)
-        for span in self.spans.values():
+            self._count_others(claims, span, counting)
+            if (plan := self._plan(span)) is not None:
+                self._compare(claims, span, counting, plan)
+        for span in self.spans:
             if span.sums:
-                covered = self.coverage[span.epoch]
-                self.repeats[span.epoch] += _check_sums(self.report, span, self.member, plan_of(span), covered)
-        _add_epochs(self.report, list(self.spans.values()), self.coverage, (self.repeats, self.skipped))
+                self._check_sums(span)
+        self._add_epochs()
         self._add_duplicates()
 
-    def _claims(self) -> Iterator[Claims]:
+    def _claims(self) -> Iterator[tuple[Claims, PassSpan]]:
+        by_pass = {(span.life, span.number): span for span in self.spans}
         for first in range(0, len(self.files), _FILES_AT_ONCE):
             readers = [read_claims(file) for file in self.files[first : first + _FILES_AT_ONCE]]
             while readers:
                 turns = [(reader, next(reader, None)) for reader in readers]
                 readers = [reader for reader, claims in turns if claims is not None]
                 for _, claims in turns:
-                    if claims is not None and self._belongs_to_member(claims):
-                        yield claims
+                    if claims is not None:
+                        span = by_pass[claims.file.life, claims.pass_number]
+                        if self._is_of_member(claims.file.world.rank, span):
+                            yield claims, span
 
-    def _belongs_to_member(self, claims: Claims) -> bool:
-        replication = self.spans[claims.file.life, claims.pass_number].start.replication
-        return claims.file.world.rank % replication == self.member % replication
+    def _is_of_member(self, rank: int, span: PassSpan) -> bool:
+        return rank % span.start.replication == self.member % span.start.replication
+
+    def _plan(self, span: PassSpan) -> Plan | None:
+        """Return the order of a pass, or None if it is unknown or depends on the world.
+
+        Raises:
+            CursorError: the plan and the ledger have different numbers of positions.
+        """
+        if self.plan_at is None or span.by_sample:
+            return None
+        plan, recorded = self.plan_at(span.start.cursor), span.start.cursor.epoch_size
+        if len(plan) != recorded:
+            raise CursorError(
+                f"the ledger says that epoch {span.epoch} has {recorded} samples, and the plan has {len(plan)}: it is "
+                "the plan of other data, or the ledger is damaged.",
+                epoch_size=recorded,
+                planned=len(plan),
+            )
+        return plan
 
     def _counting(self, claims: Claims, span: PassSpan) -> Ids:
         """Return the indexes of the claims that count."""
@@ -253,62 +272,61 @@ class _Check:
             self.report.in_flight += int(np.count_nonzero(counts)) - int(np.count_nonzero(begun))
             counts = begun
         outside = counts & (_keys(claims, span) >= span.start.cursor.epoch_size)
-        for at in np.flatnonzero(outside)[:MAX_LISTED].tolist():
-            self._add("outside", claims, at, f"the epoch has {span.start.cursor.epoch_size} samples")
-        self.report.count("outside", max(0, int(np.count_nonzero(outside)) - MAX_LISTED))
+        reasons = repeat(f"the epoch has {span.start.cursor.epoch_size} samples")
+        self._add_all("outside", claims, span, np.flatnonzero(outside), reasons)
         return np.flatnonzero(counts & ~outside)
 
     def _cover(self, claims: Claims, span: PassSpan, counting: Ids) -> bool:
+        epoch = self.epochs[span.epoch]
         try:
-            duplicates = self.coverage[span.epoch].add(_keys(claims, span)[counting])
+            duplicates = epoch.coverage.add(_keys(claims, span)[counting])
         except FormatError as fault:
             self.report.add("damaged", f"{claims.file.path}: {fault}", life=span.life, rank=claims.file.world.rank)
             return False
-        if duplicates.size:
-            known = self.duplicates[span.epoch]
-            known.extend(duplicates[: max(0, MAX_LISTED - len(known))].tolist())
-            self.report.count("double", duplicates.size)
+        epoch.duplicates += duplicates[: max(0, MAX_LISTED - len(epoch.duplicates))].tolist()
+        self.report.count("double", duplicates.size)
         return True
 
-    def _count_repeats(self, claims: Claims, span: PassSpan) -> None:
-        for step, number in claims.repeats:
-            if span.repeats_count and span.counts_step(step):
-                self.repeats[span.epoch] += number
-
-    def _count_skipped(self, claims: Claims, span: PassSpan, counting: Ids) -> None:
+    def _count_others(self, claims: Claims, span: PassSpan, counting: Ids) -> None:
+        """Count the repeats and the skipped samples of claims that count."""
+        epoch = self.epochs[span.epoch]
+        if span.repeats_count:
+            complete = span.complete_steps if span.is_open else math.inf
+            epoch.repeats += sum(number for step, number in claims.repeats if step < complete)
         counts = set(counting.tolist()) if claims.skipped else set()
         for at, sample in claims.skipped.items():
             if at in counts:
-                self.skipped[span.epoch] += 1
+                epoch.skipped += 1
                 if span.repeats_count:  # the repeat in its place does not fill the last step
-                    self.repeats[span.epoch] -= 1
-                self.report.add_skipped(epoch=span.epoch, shard=sample.shard, cause=sample.cause, **_claim(claims, at))
+                    epoch.repeats -= 1
+                if len(self.report.skipped) < MAX_LISTED:
+                    facts = {"epoch": span.epoch, "shard": sample.shard, "cause": sample.cause, **_claim(claims, at)}
+                    self.report.skipped.append(facts)
 
-    def _compare(self, claims: Claims, counting: Ids, plan: Plan) -> None:
+    def _compare(self, claims: Claims, span: PassSpan, counting: Ids, plan: Plan) -> None:
         expected = plan.ids_at(claims.positions[counting])
         self.report.compared += expected.size
         wrong = np.flatnonzero(expected != claims.ids[counting])
-        for at in wrong[:MAX_LISTED].tolist():
-            self._add("wrong_id", claims, int(counting[at]), f"the plan has sample {expected[at]} there")
-        self.report.count("wrong_id", max(0, wrong.size - MAX_LISTED))
+        reasons = (f"the plan has sample {planned} there" for planned in expected[wrong])
+        self._add_all("wrong_id", claims, span, counting[wrong], reasons)
 
-    def _add(self, kind: str, claims: Claims, at: int, reason: str) -> None:
-        claim = _claim(claims, at)
-        epoch = self.spans[claims.file.life, claims.pass_number].epoch
-        message = f"position {claim['position']} of epoch {epoch}: taken as {_describe(claim)}; {reason}."
-        self.report.add(kind, message, epoch=epoch, **claim)
+    def _add_all(self, kind: str, claims: Claims, span: PassSpan, places: Ids, reasons: Iterable[str]) -> None:
+        """Count problems of claims at these places, and list the first of them, each with its reason."""
+        for at, reason in zip(places[:MAX_LISTED].tolist(), reasons, strict=False):
+            claim = _claim(claims, at)
+            message = f"position {claim['position']} of epoch {span.epoch}: taken as {_describe(claim)}; {reason}."
+            self.report.add(kind, message, epoch=span.epoch, **claim)
+        self.report.count(kind, max(0, places.size - MAX_LISTED))
 
     def _add_duplicates(self) -> None:
         """Read the files again, for the ranks that took the positions that were taken more than once."""
-        if not any(self.duplicates.values()):
+        if not any(epoch.duplicates for epoch in self.epochs.values()):
             return
         takers: dict[tuple[int, int], list[dict[str, int]]] = defaultdict(list)
         report, self.report = self.report, LedgerReport("")  # other problems were added in the first pass
-        for claims in self._claims():
-            span = self.spans[claims.file.life, claims.pass_number]
-            counting = self._counting(claims, span)
-            keys = _keys(claims, span)
-            for at in counting[np.isin(keys[counting], self.duplicates.get(span.epoch, []))].tolist():
+        for claims, span in self._claims():
+            counting, keys = self._counting(claims, span), _keys(claims, span)
+            for at in counting[np.isin(keys[counting], self.epochs[span.epoch].duplicates)].tolist():
                 takers[span.epoch, int(keys[at])].append(_claim(claims, at))
         self.report = report
         for (epoch, _), claimed in sorted(takers.items())[:MAX_LISTED]:
@@ -317,6 +335,109 @@ class _Check:
             report.add(
                 "double", f"{where} was taken {len(claimed)} times: as {listed}.", times=0, epoch=epoch, claims=claimed
             )
+
+    # ------------------------------------------------------------------ running sums
+
+    def _check_sums(self, span: PassSpan) -> None:
+        """Compare the counting part of a pass with the plan, cover its positions, and count its repeats.
+
+        Without a plan only the number of samples is compared.
+        """
+        begin, where = span.start.cursor.samples, f"life {span.life}, pass {span.number}"
+        steps, end = _extent(span)
+        if not steps:
+            return
+        if span.by_sample:
+            self.report.add("sum", f"{where}: a sum of positions proves nothing in MosaicML's orders.", life=span.life)
+            return
+        total = Sum()
+        for rank, sums in span.sums:
+            if not self._is_of_member(rank, span):
+                continue
+            if steps not in sums:
+                self.report.add(
+                    "unmarked",
+                    f"{where}: rank {rank} wrote no sum after step {steps}, up to which the pass counts; call `mark` "
+                    "on every rank when a state is saved.",
+                    life=span.life,
+                    rank=rank,
+                    steps=steps,
+                )
+                return
+            total += sums[steps]
+        facts = {"life": span.life, "epoch": span.epoch, "begin": begin, "end": end}
+        positions = f"positions {begin} to {end - 1} of epoch {span.epoch}"
+        plan = self._plan(span)
+        if total.samples != end - begin:
+            self.report.add("sum", f"{where}: {total.samples} samples were taken of {positions}.", **facts)
+        elif plan is not None and total.value != self._planned_sum(span.epoch, begin, end, plan).value:
+            self.report.add("sum", f"{where}: other samples were taken than {positions} have.", **facts)
+        epoch = self.epochs[span.epoch]
+        self.report.count("double", epoch.coverage.add_span(begin, end))
+        epoch.repeats += total.repeats if span.repeats_count else 0
+
+    def _planned_sum(self, epoch: int, begin: int, end: int, plan: Plan) -> Sum:
+        total = Sum()
+        for first in range(begin, end, _POSITIONS_AT_ONCE):
+            positions = np.arange(first, min(first + _POSITIONS_AT_ONCE, end), dtype=np.int64)
+            total += sum_of(epoch, positions, plan.ids_at(positions))
+        self.report.compared += end - begin
+        return total
+
+    # ------------------------------------------------------------------ epochs
+
+    def _add_epochs(self) -> None:
+        """Add each epoch, and its gaps, to the report."""
+        counting = [span for span in self.spans if span.limit > span.start.cursor.samples or span.is_last]
+        if not counting:
+            return
+        origin = counting[0].start.cursor
+        if origin.epoch or origin.samples:
+            self.report.notes.append(
+                f"the ledger begins at sample {origin.samples} of epoch {origin.epoch}; not before."
+            )
+        by_epoch: dict[int, list[PassSpan]] = {}
+        for span in counting:
+            by_epoch.setdefault(span.epoch, []).append(span)
+        for before, after in pairwise(sorted(by_epoch)):
+            if after > before + 1:
+                size = by_epoch[before][-1].start.cursor.epoch_size
+                message = f"epochs {before + 1} to {after - 1} were never begun."
+                self.report.add("gap", message, times=(after - before - 1) * size, epoch=before + 1)
+        for epoch, spans in sorted(by_epoch.items()):
+            self._add_epoch(spans, origin.samples if epoch == origin.epoch else 0)
+
+    def _add_epoch(self, spans: list[PassSpan], begin: int) -> None:
+        last, report = spans[-1], self.report
+        cursor, found = last.start.cursor, self.epochs[last.epoch]
+        epoch, size, taken = last.epoch, cursor.epoch_size, found.coverage.count
+        counts = {"taken": taken - found.skipped, "repeats": found.repeats, "skipped": found.skipped}
+        if last.by_sample and (last.is_open or begin):
+            # Only a plan for that world knows which samples lie before a cursor, so only duplicates can be found.
+            report.notes.append(f"epoch {epoch}: MosaicML's order, and incomplete here: gaps are not looked for.")
+            report.epochs.append(EpochReport(epoch, size, taken, is_finished=False, **counts))
+            return
+        end = size
+        if last.is_open:  # only up to the last complete step
+            end = min(size, cursor.samples + last.complete_steps * last.global_batch)
+        elif last.start.tail == "drop" and not last.by_sample:
+            end = size - (size - cursor.samples) % last.global_batch
+        missing, gaps = found.coverage.gaps(begin, end, MAX_LISTED)
+        report.epochs.append(EpochReport(epoch, size, end - begin, is_finished=not last.is_open, **counts))
+        if last.start.tail == "drop" and not last.is_open and end < size:
+            report.notes.append(f"epoch {epoch}: its last {size - end} samples are left out, as `tail='drop'` asks.")
+        for start, stop in gaps:
+            self._add_gap(spans, start, stop)
+        report.count("gap", missing - sum(stop - start for start, stop in gaps))
+
+    def _add_gap(self, spans: list[PassSpan], start: int, stop: int) -> None:
+        span = next((one for one in reversed(spans) if one.start.cursor.samples <= start), spans[-1])
+        what, rank = ("sample" if span.by_sample else "position"), owner_of(span, start)
+        where = f"{what} {start}" if stop == start + 1 else f"{what}s {start} to {stop - 1}"
+        who = "" if rank is None else f" by rank {rank}" if stop == start + 1 else f", the first by rank {rank}"
+        due = "" if span.by_sample else f"; due in life {span.life}{who}"
+        facts = {"epoch": span.epoch, "begin": start, "end": stop, "life": span.life, "rank": rank}
+        self.report.add("gap", f"{where} of epoch {span.epoch}: never taken{due}.", times=stop - start, **facts)
 
 
 def _keys(claims: Claims, span: PassSpan) -> Ids:
@@ -338,160 +459,13 @@ def _describe(claim: dict[str, int]) -> str:
     return f"sample {claim['sample_id']} by rank {claim['rank']} at step {claim['step']} in life {claim['life']}"
 
 
-def _planned_by(make: Callable[[Cursor], Plan] | None) -> _PlanOf:
-    """Return the function that returns the order of a pass, or None if it is unknown or depends on the world.
-
-    It raises a CursorError if the plan and the ledger have different numbers of positions.
-    """
-    plan_at = None if make is None else lru_cache(_MAX_PLANS)(make)
-
-    def plan_of(span: PassSpan) -> Plan | None:
-        if plan_at is None or span.by_sample:
-            return None
-        plan, recorded = plan_at(span.start.cursor), span.start.cursor.epoch_size
-        if len(plan) != recorded:
-            raise CursorError(
-                f"the ledger says that epoch {span.epoch} has {recorded} samples, and the plan has {len(plan)}: it is "
-                "the plan of other data, or the ledger is damaged.",
-                epoch_size=recorded,
-                planned=len(plan),
-            )
-        return plan
-
-    return plan_of
-
-
-def _check_sums(report: LedgerReport, span: PassSpan, member: int, plan: Plan | None, covered: Coverage) -> int:
-    """Compare the counting part of a pass with the plan, cover its positions, and return the repeats that count.
-
-    Without a plan only the number of samples is compared.
-    """
-    begin, where = span.start.cursor.samples, f"life {span.life}, pass {span.number}"
-    steps, end = _extent(span)
-    if not steps:
-        return 0
-    if span.by_sample:
-        report.add("sum", f"{where}: a sum of positions proves nothing in MosaicML's orders.", life=span.life)
-        return 0
-    total = Sum()
-    for rank, sums in span.sums:
-        if rank % span.start.replication != member % span.start.replication:
-            continue
-        if steps not in sums:
-            report.add(
-                "unmarked",
-                f"{where}: rank {rank} wrote no sum after step {steps}, up to which the pass counts; call `mark` on "
-                "every rank when a state is saved.",
-                life=span.life,
-                rank=rank,
-                steps=steps,
-            )
-            return 0
-        total += sums[steps]
-    facts = {"life": span.life, "epoch": span.epoch, "begin": begin, "end": end}
-    if total.samples != end - begin:
-        message = (
-            f"{where}: {total.samples} samples were taken of positions {begin} to {end - 1} of epoch {span.epoch}."
-        )
-        report.add("sum", message, **facts)
-    elif plan is not None and total.value != _planned(report, span.epoch, begin, end, plan).value:
-        message = f"{where}: other samples were taken than positions {begin} to {end - 1} of epoch {span.epoch} have."
-        report.add("sum", message, **facts)
-    report.count("double", covered.add_span(begin, end))
-    return total.repeats if span.repeats_count else 0
-
-
 def _extent(span: PassSpan) -> tuple[int, int]:
     """Return the number of steps of a pass that count, and the end of their positions."""
     begin, size, batch = span.start.cursor.samples, span.start.cursor.epoch_size, span.global_batch
     if span.repeats_count and span.has_ended:
         left = size - begin
-        if span.start.tail == "drop":
-            return left // batch, size - left % batch
-        return -(-left // batch), size
+        return (left // batch, size - left % batch) if span.start.tail == "drop" else (-(-left // batch), size)
     if span.repeats_count:
         return span.complete_steps, min(size, begin + span.complete_steps * batch)
     steps = max(0, -(-(span.limit - begin) // batch))
     return steps, min(span.limit, begin + steps * batch)
-
-
-def _planned(report: LedgerReport, epoch: int, begin: int, end: int, plan: Plan) -> Sum:
-    total = Sum()
-    for first in range(begin, end, _POSITIONS_AT_ONCE):
-        positions = np.arange(first, min(first + _POSITIONS_AT_ONCE, end), dtype=np.int64)
-        total += sum_of(epoch, positions, plan.ids_at(positions))
-    report.compared += end - begin
-    return total
-
-
-def _add_epochs(
-    report: LedgerReport,
-    spans: list[PassSpan],
-    coverage: Mapping[int, Coverage],
-    counts: tuple[Counter[int], Counter[int]],
-) -> None:
-    """Add each epoch, and its gaps, to the report.
-
-    Passes come oldest first; `coverage` and `counts`, of repeats and of skipped samples, hold what counts, by epoch.
-    """
-    counting = [span for span in spans if span.limit > span.start.cursor.samples or span.is_last]
-    if not counting:
-        return
-    origin = counting[0].start.cursor
-    if origin.epoch or origin.samples:
-        report.notes.append(f"the ledger begins at sample {origin.samples} of epoch {origin.epoch}; not before.")
-    by_epoch: dict[int, list[PassSpan]] = {}
-    for span in counting:
-        by_epoch.setdefault(span.epoch, []).append(span)
-    epochs = sorted(by_epoch)
-    for before, after in pairwise(epochs):
-        if after > before + 1:
-            size = by_epoch[before][-1].start.cursor.epoch_size
-            message = f"epochs {before + 1} to {after - 1} were never begun."
-            report.add("gap", message, times=(after - before - 1) * size, epoch=before + 1)
-    for epoch in epochs:
-        begin = origin.samples if epoch == origin.epoch else 0
-        found = coverage.get(epoch, Coverage())
-        repeats, skipped = counts[0][epoch], counts[1][epoch]
-        _add_epoch(report, by_epoch[epoch], found, begin=begin, repeats=repeats, skipped=skipped)
-
-
-def _add_epoch(
-    report: LedgerReport, spans: list[PassSpan], found: Coverage, *, begin: int, repeats: int, skipped: int
-) -> None:
-    last = spans[-1]
-    epoch, size = last.epoch, last.start.cursor.epoch_size
-    end, read = _expected_end(last), found.count - skipped
-    if last.by_sample and (last.is_open or begin):
-        # Only a plan for that world knows which samples lie before a cursor, so only duplicates can be found.
-        report.notes.append(f"epoch {epoch}: MosaicML's order, and incomplete here: gaps are not looked for.")
-        report.epochs.append(EpochReport(epoch, size, found.count, read, repeats, is_finished=False, skipped=skipped))
-        return
-    missing, gaps = found.gaps(begin, end, MAX_LISTED)
-    report.epochs.append(EpochReport(epoch, size, end - begin, read, repeats, not last.is_open, skipped))
-    if last.start.tail == "drop" and not last.is_open and end < size:
-        report.notes.append(f"epoch {epoch}: its last {size - end} samples are left out, as `tail='drop'` asks.")
-    for gap in gaps:
-        _add_gap(report, spans, gap)
-    report.count("gap", missing - sum(stop - start for start, stop in gaps))
-
-
-def _add_gap(report: LedgerReport, spans: list[PassSpan], gap: tuple[int, int]) -> None:
-    start, stop = gap
-    span = next((one for one in reversed(spans) if one.start.cursor.samples <= start), spans[-1])
-    what, rank = ("sample" if span.by_sample else "position"), owner_of(span, start)
-    where = f"{what} {start}" if stop == start + 1 else f"{what}s {start} to {stop - 1}"
-    who = "" if rank is None else f" by rank {rank}" if stop == start + 1 else f", the first by rank {rank}"
-    due = "" if span.by_sample else f"; due in life {span.life}{who}"
-    facts = {"epoch": span.epoch, "begin": start, "end": stop, "life": span.life, "rank": rank}
-    report.add("gap", f"{where} of epoch {span.epoch}: never taken{due}.", times=stop - start, **facts)
-
-
-def _expected_end(last: PassSpan) -> int:
-    """Return the end of the positions that must have been taken: the epoch's end, or that of the last complete step."""
-    size, begin = last.start.cursor.epoch_size, last.start.cursor.samples
-    if last.is_open:
-        return min(size, begin + last.complete_steps * last.global_batch)
-    if last.start.tail == "drop" and not last.by_sample:
-        return size - (size - begin) % last.global_batch
-    return size

@@ -17,9 +17,9 @@ Also here: the report of a ledger's check, values for programs, with messages fo
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,21 +27,8 @@ import numpy as np
 
 from smalti.cursor import WINDOW, Cursor, Weights
 from smalti.errors import FormatError, StoreError, StoreNotFound, TrainingError
-from smalti.ledger.records import (
-    MAX_LINE_BYTES,
-    Ids,
-    PassStart,
-    RecordedStep,
-    SkippedSample,
-    Sum,
-    parse_end,
-    parse_head,
-    parse_pass,
-    parse_skipped,
-    parse_step,
-    parse_sum,
-)
-from smalti.ledger.segments import SEGMENT, missing_segment, open_segments
+from smalti.ledger import records
+from smalti.ledger.records import SEGMENT, Ids, PassStart, RecordedStep, SkippedSample, Sum
 from smalti.ledger.writing import LIFE_FOLDER, check_folder
 from smalti.world import World
 
@@ -115,11 +102,6 @@ class LedgerReport:
         if times:
             self.counts[kind] = self.counts.get(kind, 0) + times
 
-    def add_skipped(self, **facts: Any) -> None:
-        """List a skipped sample if it is among the first; `EpochReport.skipped` counts them."""
-        if len(self.skipped) < MAX_LISTED:
-            self.skipped.append(facts)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able values."""
         return {"ok": self.ok, **asdict(self)}
@@ -127,6 +109,7 @@ class LedgerReport:
 
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.jsonl")
 _SKIPPED = b'{"skipped":'
+_PARSERS = {b'{"step":': records.parse_step, _SKIPPED: records.parse_skipped}
 _STEP = re.compile(rb'\{"step":(\d{1,18}),')
 _CHUNK_SAMPLES = 1 << 16  # checked together: enough to make numpy's calls cheap, little memory
 _NO_LIMIT = 1 << 62  # above every position
@@ -210,11 +193,6 @@ class PassSpan:
         return self.start.cursor.epoch
 
     @property
-    def num_ranks(self) -> int:
-        """Number of ranks of the life, with or without a file."""
-        return self.worlds[0].num_ranks
-
-    @property
     def by_sample(self) -> bool:
         """True if samples, not positions, must be taken once: in MosaicML's orders, which earlier releases recorded."""
         return self.start.cursor.algorithm != WINDOW
@@ -222,16 +200,12 @@ class PassSpan:
     @property
     def global_batch(self) -> int:
         """Samples of one step over all ranks."""
-        return max(1, self.start.batch_size * self.num_ranks // self.start.replication)
+        return max(1, self.start.batch_size * self.worlds[0].num_ranks // self.start.replication)
 
     @property
     def is_open(self) -> bool:
         """True if the run may have stopped in it, at a step that some ranks had begun and others not."""
         return self.is_last and not self.has_ended
-
-    def counts_step(self, step: int) -> bool:
-        """Return whether a step was begun by all ranks, or is not at the end of the run."""
-        return not self.is_open or step < self.complete_steps
 
 
 def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
@@ -247,8 +221,8 @@ def read_files(folder: Path, report: LedgerReport) -> list[RankFile]:
         for life, life_folder in _numbered(folder, LIFE_FOLDER, report):
             names = os.listdir(life_folder)  # noqa: PTH208 - only names are needed
             for rank, path in _numbered(life_folder, _RANK_FILE, report):
-                _scan(path, life, rank, files, report)
-                if missing := missing_segment(path.name, names):
+                files += _scan(path, life, rank, report)
+                if missing := records.missing_segment(path.name, names):
                     report.add("damaged", f"{path}: its segment {missing} is missing.", life=life, rank=rank)
             for name in sorted({match[1] for each in names if (match := SEGMENT.fullmatch(each))} - set(names)):
                 report.add("damaged", f"{life_folder / name} is missing, and segments of it are there.", life=life)
@@ -295,24 +269,48 @@ def owner_of(span: PassSpan, position: int) -> int | None:
 
 def read_claims(file: RankFile) -> Iterator[Claims]:
     """Yield the samples in the file's steps, pass by pass, some tens of thousands at a time."""
-    number, pending = -1, _PendingSteps()
-    with open_segments(file.path) as opened:
+    number, size = -1, 0  # samples and lines
+    steps, damage = list[RecordedStep](), list[str]()
+    with records.open_segments(file.path) as opened:
         left = file.num_bytes
         for line_number, line in enumerate(_lines(opened), 1):
             left -= len(line)
             if left < 0:
                 break
-            if line.startswith(b'{"step":'):
-                pending.add(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
-            elif line.startswith(_SKIPPED):
-                pending.add_skipped(line, f"{file.path}, line {line_number}", file.passes[number].start.cursor.epoch)
             begins = line.startswith(b'{"pass":')
-            if number >= 0 and (pending.is_full or begins):
-                yield pending.claims(file, number)
-                pending = _PendingSteps()
+            parse = next((each for prefix, each in _PARSERS.items() if line.startswith(prefix)), None)
+            if parse is not None:
+                size += 1
+                try:
+                    step, epoch = parse(line), file.passes[number].start.cursor.epoch
+                    if step.epoch != epoch:
+                        raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
+                except FormatError as fault:
+                    damage.append(f"{file.path}, line {line_number}: {fault}")
+                else:
+                    steps.append(step)
+                    size += step.ids.size
+            if number >= 0 and (size >= _CHUNK_SAMPLES or begins):
+                yield _claims_of(file, number, steps, damage)
+                steps, damage, size = [], [], 0
             number += begins
     if number >= 0:
-        yield pending.claims(file, number)
+        yield _claims_of(file, number, steps, damage)
+
+
+def _claims_of(file: RankFile, number: int, steps: Sequence[RecordedStep], damage: Sequence[str]) -> Claims:
+    sizes, empty = [step.ids.size for step in steps], [np.empty(0, dtype=np.int64)]
+    begins = [0, *accumulate(sizes)]
+    return Claims(
+        file=file,
+        pass_number=number,
+        steps=np.repeat(np.array([step.step for step in steps], dtype=np.int64), sizes),
+        positions=np.concatenate([step.positions for step in steps] or empty),
+        ids=np.concatenate([step.ids for step in steps] or empty),
+        skipped={at: each for begin, step in zip(begins, steps) for at, each in enumerate(step.skipped, begin)},  # noqa: B905 - one begin more
+        repeats=tuple((step.step, step.num_repeats) for step in steps if step.num_repeats),
+        damage=tuple(damage),
+    )
 
 
 def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
@@ -322,20 +320,19 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
         FormatError: the file is not this rank's file of a ledger.
         StoreError: the file cannot be read.
     """
-    with open_segments(path) as file:
+    with records.open_segments(path) as file:
         found: RankFile | None = None
         for number, line in enumerate(_lines(file), 1):
             if not line.endswith(b"\n"):
                 if found is None:
                     raise FormatError(f"{path}: its first line is cut off; the rank died before it began.")
-                found.is_truncated = len(line) <= MAX_LINE_BYTES
-                found.damage = (
-                    None if found.is_truncated else f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes."
-                )
+                found.is_truncated = len(line) <= records.MAX_LINE_BYTES
+                if not found.is_truncated:
+                    found.damage = f"{path}, line {number}: longer than {records.MAX_LINE_BYTES} bytes."
                 return found
             try:
                 if found is None:
-                    found = RankFile(path, life, parse_head(line, life=life, rank=rank))
+                    found = RankFile(path, life, records.parse_head(line, life=life, rank=rank))
                 else:
                     _add_line(found, line)
             except FormatError as fault:
@@ -349,58 +346,9 @@ def scan_file(path: Path, *, life: int, rank: int) -> RankFile:
     return found
 
 
-class _PendingSteps:
-    """Steps that were read and not yet yielded."""
-
-    def __init__(self) -> None:
-        self._steps: list[RecordedStep] = []
-        self._skipped: dict[int, SkippedSample] = {}
-        self._damage: list[str] = []
-        self._size = 0  # samples and lines
-        self._num_positions = 0
-
-    @property
-    def is_full(self) -> bool:
-        return self._size >= _CHUNK_SAMPLES
-
-    def add(self, line: bytes, where: str, epoch: int) -> None:
-        self._add(lambda: (parse_step(line), ()), where, epoch)
-
-    def add_skipped(self, line: bytes, where: str, epoch: int) -> None:
-        self._add(lambda: parse_skipped(line), where, epoch)
-
-    def _add(self, parse: Callable[[], tuple[RecordedStep, Sequence[SkippedSample]]], where: str, epoch: int) -> None:
-        try:
-            step, skipped = parse()
-            if step.epoch != epoch:
-                raise FormatError(f"a step of epoch {step.epoch} in a pass of epoch {epoch}.")
-        except FormatError as fault:
-            self._damage.append(f"{where}: {fault}")
-            self._size += 1
-            return
-        self._skipped.update(enumerate(skipped, self._num_positions))
-        self._steps.append(step)
-        self._size += 1 + step.ids.size
-        self._num_positions += step.ids.size
-
-    def claims(self, file: RankFile, number: int) -> Claims:
-        empty = [np.empty(0, dtype=np.int64)]
-        steps = np.array([step.step for step in self._steps], dtype=np.int64)
-        return Claims(
-            file=file,
-            pass_number=number,
-            steps=np.repeat(steps, [step.ids.size for step in self._steps]),
-            positions=np.concatenate([step.positions for step in self._steps] or empty),
-            ids=np.concatenate([step.ids for step in self._steps] or empty),
-            skipped=self._skipped,
-            repeats=tuple((step.step, step.num_repeats) for step in self._steps if step.num_repeats),
-            damage=tuple(self._damage),
-        )
-
-
 def _add_line(file: RankFile, line: bytes) -> None:
     if line.startswith(b'{"pass":'):
-        file.passes.append(RankPass(parse_pass(line, number=len(file.passes))))
+        file.passes.append(RankPass(records.parse_pass(line, number=len(file.passes))))
         return
     if not file.passes:
         raise FormatError("a line before the first pass.")
@@ -408,19 +356,19 @@ def _add_line(file: RankFile, line: bytes) -> None:
     if step is not None and not last.sums:
         last.num_steps = max(last.num_steps, int(step[1]) + 1)
     elif line.startswith(b'{"sum":') and (last.sums or not last.num_steps):
-        last.num_steps, total = parse_sum(line)
+        last.num_steps, total = records.parse_sum(line)
         last.sums[last.num_steps] = total
     elif line.startswith(_SKIPPED):
         pass  # parsed with the steps
     elif line.startswith(b'{"end":'):
-        parse_end(line, number=len(file.passes) - 1)
+        records.parse_end(line, number=len(file.passes) - 1)
         last.has_ended = True
     else:
         raise FormatError("a line that is none of a ledger's, or steps and sums in one pass.")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")
+    return iter(lambda: file.readline(records.MAX_LINE_BYTES + 1), b"")
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> list[tuple[int, Path]]:
@@ -436,17 +384,18 @@ def _numbered(folder: Path, pattern: re.Pattern[str], report: LedgerReport) -> l
     return sorted(numbered)
 
 
-def _scan(path: Path, life: int, rank: int, files: list[RankFile], report: LedgerReport) -> None:
+def _scan(path: Path, life: int, rank: int, report: LedgerReport) -> list[RankFile]:
+    """Return the file of a rank unless its head is damaged; problems go into the report."""
     try:
         file = scan_file(path, life=life, rank=rank)
     except FormatError as fault:
         report.add("damaged", str(fault), life=life, rank=rank)
-        return
-    files.append(file)
+        return []
     if file.is_truncated:
         report.notes.append(f"{path}: its last line is cut off, as by a kill; it does not count.")
     if file.damage is not None:
         report.add("damaged", f"{file.damage} The rest of the file is ignored.", life=life, rank=rank)
+    return [file]
 
 
 def _passes_of(life: int, files: list[RankFile], report: LedgerReport) -> list[PassSpan]:
@@ -507,14 +456,11 @@ def _compare_orders(before: PassSpan, after: PassSpan, report: LedgerReport) -> 
             field=name,
         )
     if now.mixture is not None and now.mixture.history != (then.mixture and then.mixture.history):
+        weights = ", ".join("-" if each is None else f"{each[0]}={each[1]!r}" for each in now.mixture.weights.values)
         report.notes.append(
             f"life {after.life}: the streams' weights changed at sample {now.samples} of epoch {now.epoch}; they are "
-            f"{_weights_text(now.mixture.weights.values)} from there on."
+            f"{weights} from there on."
         )
-
-
-def _weights_text(weights: Sequence[tuple[str, float] | None]) -> str:
-    return ", ".join("-" if weight is None else f"{weight[0]}={weight[1]!r}" for weight in weights)
 
 
 def _mixture_follows(then: Cursor, now: Cursor) -> bool:

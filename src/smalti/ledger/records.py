@@ -12,21 +12,27 @@ The running sum of mode `digest` has 128 bits and does not depend on the order i
 adds mix(epoch, position, id), in two halves of 64 bits; a skipped sample is added as well, and its line says so. Equal
 sums mean equal samples at equal positions, except with a probability of 2^-128. The sum is not cryptographic: it does
 not protect against forgery.
+
+Also here: files in segments, `rank-00000.jsonl`, then `rank-00000.jsonl.1` and so on, which are read as one file.
 """
 
+import io
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import count
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smalti import __version__
 from smalti.cursor import Cursor
-from smalti.errors import CursorError, FormatError, WorldMismatch
+from smalti.errors import CursorError, FormatError, StoreError, WorldMismatch
+from smalti.regular_files import open_regular
 from smalti.world import World
 
 Ids = NDArray[np.int64]
@@ -85,7 +91,9 @@ class Sum:
     repeats: int = 0
 
     def __add__(self, other: "Sum") -> "Sum":
-        return Sum(_add_halves(self.value, other.value), self.samples + other.samples, self.repeats + other.repeats)
+        high = (self.value >> 64) + (other.value >> 64) & _MASK
+        low = self.value + other.value & _MASK
+        return Sum(high << 64 | low, self.samples + other.samples, self.repeats + other.repeats)
 
 
 def sum_of(epoch: int, positions: Ids, ids: Ids) -> Sum:
@@ -113,11 +121,6 @@ def _mixed(words: _Words) -> _Words:
     return mixed
 
 
-def _add_halves(one: int, other: int) -> int:
-    high, low = (one >> 64) + (other >> 64), (one & _MASK) + (other & _MASK)
-    return (high & _MASK) << 64 | low & _MASK
-
-
 @dataclass(frozen=True)
 class RecordedStep:
     """The samples that one rank took at one step of a pass."""
@@ -128,7 +131,9 @@ class RecordedStep:
     """Positions in the epoch's order, without repeats."""
     ids: Ids
     """Sample ids, one for each position."""
-    num_repeats: int
+    num_repeats: int = 0
+    skipped: tuple[SkippedSample, ...] = ()
+    """One for each position if the samples were not read; else empty."""
 
 
 def head_line(life: int, world: World) -> bytes:
@@ -262,7 +267,7 @@ def parse_step(line: bytes) -> RecordedStep:
         ids = np.fromstring(plain[5], dtype=np.int64, sep=",")
         if ids.max() < _MAX_NUMBER:  # numbers that do not fit were replaced by the greatest int64
             positions = _progression(int(plain[3]), int(plain[4]), ids.size)
-            return RecordedStep(int(plain[1]), int(plain[2]), positions, ids, 0)
+            return RecordedStep(int(plain[1]), int(plain[2]), positions, ids)
     fields = _parse(line)
     ids = _numbers(fields, "ids")
     if "at" in fields:
@@ -278,8 +283,8 @@ def parse_step(line: bytes) -> RecordedStep:
     return RecordedStep(_whole(fields, "step", low=0), _whole(fields, "epoch", low=0), positions, ids, repeats)
 
 
-def parse_skipped(line: bytes) -> tuple[RecordedStep, tuple[SkippedSample, ...]]:
-    """Return the samples of a step that were not read: their positions and ids, and all that the line says of them.
+def parse_skipped(line: bytes) -> RecordedStep:
+    """Return the samples of a step that were not read.
 
     Raises:
         FormatError: a field is missing, of another type or out of range.
@@ -293,7 +298,7 @@ def parse_skipped(line: bytes) -> tuple[RecordedStep, tuple[SkippedSample, ...]]
     positions = _numbers({"position": [each[0] for each in samples]}, "position")
     ids = _numbers({"sample id": [each[1] for each in samples]}, "sample id")
     step, epoch = _whole(fields, "step", low=0), _whole(fields, "epoch", low=0)
-    return RecordedStep(step, epoch, positions, ids, 0), tuple(SkippedSample(*each) for each in samples)
+    return RecordedStep(step, epoch, positions, ids, skipped=tuple(SkippedSample(*each) for each in samples))
 
 
 def _progression(first: int, stride: int, count: int) -> Ids:
@@ -334,3 +339,72 @@ def _numbers(fields: dict[str, Any], key: str) -> Ids:
     if numbers.ndim != 1 or numbers.dtype != np.int64 or numbers.min() < 0 or numbers.max() >= _MAX_NUMBER:
         raise FormatError(f"`{key}` is not a list of whole numbers from 0.")
     return numbers
+
+
+# ------------------------------------------------------------------ segments
+
+
+SEGMENT = re.compile(r"(rank-\d{5,9}\.jsonl)\.([1-9]\d{0,8})")
+"""The name of a segment after the first: that of the file, and a number."""
+
+
+def segment_name(name: str, number: int) -> str:
+    """Return the name, or key, of a segment of a file; the first is number 0."""
+    return name if number == 0 else f"{name}.{number}"
+
+
+def missing_segment(name: str, names: Iterable[str]) -> str | None:
+    """Return the name of the first segment of a file that is missing before others; None if there is none."""
+    numbers = {int(match[2]) for each in names if (match := SEGMENT.fullmatch(each)) and match[1] == name}
+    missing = set(range(1, max(numbers, default=0))) - numbers
+    return segment_name(name, min(missing)) if missing else None
+
+
+def open_segments(path: Path) -> BinaryIO:
+    """Open a file with its segments as one stream of bytes.
+
+    Raises:
+        StoreError: the first cannot be opened.
+        FormatError: one is not a plain file.
+    """
+    return cast("BinaryIO", io.BufferedReader(_Joined(path)))
+
+
+class _Joined(io.RawIOBase):
+    """The bytes of a file and of its segments, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._parts = _opened(path)
+        self._part = next(self._parts)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Read bytes into a buffer, and return their number; 0 at the end of the last segment."""
+        while not (count := self._part.readinto(buffer)):  # type: ignore[arg-type]  # a buffer of BufferedReader's
+            following = next(self._parts, None)
+            if following is None:
+                return 0
+            self._part.close()
+            self._part = following
+        return count
+
+    def close(self) -> None:
+        """Close the segment that is open."""
+        self._part.close()
+        super().close()
+
+
+def _opened(path: Path) -> Iterator[io.FileIO]:
+    for number in count():
+        part = path.with_name(segment_name(path.name, number))
+        if number and not part.exists():
+            return
+        try:
+            yield open_regular(part, 0)
+        except (StoreError, IsADirectoryError) as fault:
+            raise FormatError(f"{part} is not a plain file: {fault.strerror}.", path=str(part)) from fault
+        except OSError as fault:
+            raise StoreError(f"ledger {part}: cannot be read: {fault.strerror}.", path=str(part)) from fault

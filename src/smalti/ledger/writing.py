@@ -4,6 +4,7 @@ import os
 import re
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,8 @@ import numpy as np
 
 from smalti.cursor import WINDOW
 from smalti.errors import ArgumentError, StoreError, StoreExists
-from smalti.ledger.records import (
-    Ids,
-    PassStart,
-    SkippedSample,
-    Sum,
-    end_line,
-    head_line,
-    pass_line,
-    skipped_line,
-    step_line,
-    sum_line,
-    sum_of,
-)
+from smalti.ledger import records
+from smalti.ledger.records import Ids, PassStart, SkippedSample, Sum
 from smalti.world import World
 
 _STEPS_PER_SUM = 64  # summed together: numpy's calls cost more than the numbers of one step
@@ -51,12 +41,14 @@ def claim_life(folder: str | Path) -> int:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        life = max((int(m[1]) for m in map(LIFE_FOLDER.fullmatch, os.listdir(folder)) if m), default=0) + 1  # noqa: PTH208 - only names are needed
-        while not _created(_life_folder(folder, life)):
+        life = max((int(m[1]) for m in map(LIFE_FOLDER.fullmatch, os.listdir(folder)) if m), default=0)  # noqa: PTH208 - only names are needed
+        while True:
             life += 1
+            with suppress(FileExistsError):  # another process was faster
+                _life_folder(folder, life).mkdir()
+                return life
     except OSError as fault:
         raise StoreError(f"ledger {folder}: no life can be claimed there: {fault.strerror}.") from fault
-    return life
 
 
 def check_folder(folder: str | Path) -> None:
@@ -65,10 +57,9 @@ def check_folder(folder: str | Path) -> None:
     Raises:
         StoreError: it is an address.
     """
-    text = str(folder)
-    if _ADDRESS.match(text):
+    if _ADDRESS.match(str(folder)):
         raise StoreError(
-            f"the ledger {text} is an address, and a ledger is written and checked in a local folder: give a path. "
+            f"the ledger {folder} is an address, and a ledger is written and checked in a local folder: give a path. "
             "`smalti ledger check` fetches a ledger from a store; runs of `launch` and `train` with `log_samples` put "
             "theirs there."
         )
@@ -106,7 +97,9 @@ class LedgerWriter:
         life_folder = _life_folder(Path(folder), life)
         self.path = life_folder / f"rank-{world.rank:05d}.jsonl"
         self._is_digest = mode == "digest"
-        self._passes = self._steps = 0
+        self.num_passes = 0
+        """Number of passes begun."""
+        self._steps = 0
         self._sum = Sum()
         self._unsummed: list[tuple[int, Ids, Ids]] = []
         self._descriptor = -1
@@ -122,12 +115,7 @@ class LedgerWriter:
         except OSError as fault:
             raise self._failed(fault) from fault
         self._close = weakref.finalize(self, os.close, self._descriptor)
-        self._append(head_line(life, world))
-
-    @property
-    def num_passes(self) -> int:
-        """Number of passes begun."""
-        return self._passes
+        self._append(records.head_line(life, world))
 
     def begin_pass(self, start: PassStart) -> None:
         """Record that an iteration begins. It supersedes samples after its cursor that were taken before.
@@ -140,8 +128,8 @@ class LedgerWriter:
                 f"mode 'digest' is not for MosaicML's order {start.cursor.algorithm!r}: a sum of its positions proves "
                 "nothing; use mode 'steps'."
             )
-        self._append(pass_line(self._passes, start))
-        self._passes += 1
+        self._append(records.pass_line(self.num_passes, start))
+        self.num_passes += 1
         self._steps, self._sum, self._unsummed = 0, Sum(), []
 
     def record(self, step: int, epoch: int, positions: Ids, ids: Ids, skipped: Sequence[SkippedSample] = ()) -> None:
@@ -155,35 +143,34 @@ class LedgerWriter:
             skipped: planned samples of the step that were not read; none of them is among `positions`.
         """
         positions, ids = np.asarray(positions), np.asarray(ids)
-        if not self._passes or positions.ndim != 1 or positions.shape != ids.shape:
+        if not self.num_passes or positions.ndim != 1 or positions.shape != ids.shape:
             raise ArgumentError(
                 f"`positions` and `ids` of a step must be vectors of one length, after `begin_pass`; found shapes "
-                f"{positions.shape} and {ids.shape}, and {self._passes} passes begun."
+                f"{positions.shape} and {ids.shape}, and {self.num_passes} passes begun."
             )
-        line = skipped_line(step, epoch, skipped) if skipped else b""
+        line = records.skipped_line(step, epoch, skipped) if skipped else b""
         if self._is_digest:
-            if skipped:
-                self._append(line)
             self._steps = step + 1
             if skipped:
+                self._append(line)
                 positions = np.append(positions, np.array([each.position for each in skipped], np.int64))
                 ids = np.append(ids, np.array([each.sample_id for each in skipped], np.int64))
             self._unsummed.append((epoch, positions.copy(), ids.copy()))  # the caller may reuse the arrays
             if len(self._unsummed) == _STEPS_PER_SUM:
                 self._update_sum()
         else:
-            self._append(line + step_line(step, epoch, positions, ids))
+            self._append(line + records.step_line(step, epoch, positions, ids))
 
     def mark(self) -> None:
         """Write the running sum in mode `digest`; call it on every rank after a step whose state is saved."""
         if self._is_digest and self._steps:
             self._update_sum()
-            self._append(sum_line(self._steps, self._sum))
+            self._append(records.sum_line(self._steps, self._sum))
 
     def end_pass(self) -> None:
         """Record that the iteration reached the end of its epoch."""
         self.mark()
-        self._append(end_line(self._passes - 1))
+        self._append(records.end_line(self.num_passes - 1))
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -201,7 +188,7 @@ class LedgerWriter:
         for epoch in {epoch for epoch, _, _ in self._unsummed}:
             parts = [(positions, ids) for its_epoch, positions, ids in self._unsummed if its_epoch == epoch]
             positions, ids = map(np.concatenate, zip(*parts, strict=True))
-            self._sum += sum_of(epoch, positions, ids)
+            self._sum += records.sum_of(epoch, positions, ids)
         self._unsummed = []
 
     def _append(self, line: bytes) -> None:
@@ -221,11 +208,3 @@ class LedgerWriter:
 
 def _life_folder(folder: Path, life: int) -> Path:
     return folder / f"life-{life:05d}"
-
-
-def _created(folder: Path) -> bool:
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True

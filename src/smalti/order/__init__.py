@@ -2,7 +2,7 @@
 
 No I/O, clock, threads, environment or global random state belongs here. Read `window` first: `plan_epoch` returns the
 global order of one epoch. `Division` returns the positions of it that one rank takes at each step. `mixture` plans
-orders over several streams; `mosaic` has MosaicML Streaming's own orders, for runs that were begun with it.
+orders over several streams. MosaicML Streaming's own orders, for runs that were begun with it, are in `smalti.compat`.
 """
 
 from smalti.order.division import TAILS, Division, StepBatch

@@ -23,24 +23,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import quote
 
 from smalti.errors import FormatError, SmaltiError, StoreAuthError, StoreError, StoreNotFound, StoreTimeout
+from smalti.redaction import address_secrets, has_login, redact, redact_address, unsigned_address
 from smalti.regular_files import open_regular
 from smalti.sources.archive_members import Member, is_system_file, read_members
 from smalti.storage import Store, open_store
-from smalti.storage.redact import (
-    address_secrets,
-    has_login,
-    raise_clean,
-    redact,
-    redact_address,
-    unsigned_address,
-)
+from smalti.storage.redact import raise_clean
 from smalti.storage.retry import TransferDeadline
 
 _NOT_ENCODED = "!#$%&'()*+,/:;=?@[]~"  # characters of an address; "%" because it may be encoded already
@@ -138,16 +132,6 @@ class ArchiveSource:
         return cls(source, shown, open_store(f"{parent}/").local_path(name))
 
     @property
-    def is_zip(self) -> bool:
-        """True for a zip, False for a tar, by its name."""
-        return _path_of(self.address).lower().endswith(".zip")
-
-    @property
-    def name(self) -> str:
-        """Name of the file without its suffixes."""
-        return PurePosixPath(_path_of(self.address)).name.split(".", 1)[0]
-
-    @property
     def digest(self) -> str:
         """SHA-256 of the identity of the archive: an unpacked folder with the same digest is reused.
 
@@ -155,29 +139,24 @@ class ArchiveSource:
         """
         identity = unsigned_address(self.address) if _is_web(self.address) else self.address
         if self.file is not None:
-            with suppress(OSError):  # `opened` raises it
+            with suppress(OSError):  # `open` raises it
                 stat = self.file.stat()
                 identity = f"{self.file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
         return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
-    @contextmanager
-    def opened(self, scratch: Path, *, max_bytes: int, download_timeout: float) -> Iterator[BinaryIO]:
+    def open(self, scratch: Path, limits: "ArchiveLimits") -> BinaryIO:
         """Open the archive, after a download to `scratch` unless it is on this machine.
 
         Raises:
             StoreNotFound: no such file or URL.
             StoreTimeout: the download did not end in time.
             StoreError: the source cannot be read.
-            FormatError: it is larger than `max_bytes`.
+            FormatError: it is larger than `limits.max_bytes`.
         """
         if self.file is None:
-            self._download(scratch, max_bytes, download_timeout)
-        with self._open(self.file or scratch) as archive:
-            yield archive
-
-    def _open(self, path: Path) -> BinaryIO:
+            self._download(scratch, limits)
         try:
-            return open_regular(path)
+            return open_regular(self.file or scratch)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             pass
         except PermissionError as error:
@@ -186,19 +165,19 @@ class ArchiveSource:
             raise StoreError(f"{self.shown} cannot be read: {error.strerror}", source=self.shown) from error
         raise StoreNotFound(f"{self.shown}: there is no such archive; check the path", source=self.shown)
 
-    def _download(self, scratch: Path, max_bytes: int, download_timeout: float) -> None:
-        deadline = TransferDeadline(download_timeout, None, what=self.shown, source=self.shown)
+    def _download(self, scratch: Path, limits: "ArchiveLimits") -> None:
+        deadline = TransferDeadline(limits.download_timeout, None, what=self.shown, source=self.shown)
         secrets = address_secrets(self.address) if _is_web(self.address) else ()
         with scratch.open("xb") as out:
 
             def check(chunk: bytes) -> None:
                 deadline.progress(len(chunk))
-                if out.tell() + len(chunk) > max_bytes:
-                    raise too_large(self.shown, max_bytes)
+                if out.tell() + len(chunk) > limits.max_bytes:
+                    raise _too_large(self.shown, limits.max_bytes)
 
             try:
                 deadline.progress(0)
-                store, key = self._store(download_timeout)
+                store, key = self._store(limits.download_timeout)
                 store.fetch(key, out, on_chunk=check)
             except StoreError as error:
                 raise_clean(_fetch_error(error, self.shown, secrets, deadline), error, secrets)
@@ -208,7 +187,9 @@ class ArchiveSource:
         if not _is_web(self.address):
             parent, _, name = self.address.rpartition("/")
             return open_store(f"{parent}/"), name
-        address = _encoded(self.address.partition("#")[0])
+        scheme, _, rest = self.address.partition("#")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        address = f"{scheme}://{host}{slash}{quote(path, safe=_NOT_ENCODED)}"  # in ASCII, as a browser sends it
         server = "/".join(_path_of(self.address).split("/", 3)[:3])
         options = {
             "exact_address": address,
@@ -216,13 +197,6 @@ class ArchiveSource:
             "client_kwargs": {"trust_env": True},  # proxies
         }
         return open_store(server, options), PurePosixPath(_path_of(address)).name
-
-
-def _encoded(address: str) -> str:
-    """Return the address with its path and query in ASCII, as a browser sends it."""
-    scheme, _, rest = address.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host}{slash}{quote(path, safe=_NOT_ENCODED)}"
 
 
 def _fetch_error(error: StoreError, shown: str, secrets: tuple[str, ...], deadline: TransferDeadline) -> StoreError:
@@ -244,7 +218,7 @@ def _fetch_error(error: StoreError, shown: str, secrets: tuple[str, ...], deadli
     )
 
 
-def too_large(shown: str, max_bytes: int) -> FormatError:
+def _too_large(shown: str, max_bytes: int) -> FormatError:
     """Return the error for an archive that is larger than its limit."""
     return FormatError(
         f"{shown} is larger than the limit of {max_bytes:,} bytes; raise `ArchiveLimits.max_bytes` if it should be",
@@ -308,22 +282,29 @@ def fetch_archive(source: str, into: Path, *, limits: ArchiveLimits | None = Non
     limits = limits or ArchiveLimits()
     archive = ArchiveSource.parse(source)
     digest = archive.digest
-    target = into / f"{archive.name[:_MAX_NAME]}-{digest[:12]}"
-    with _disk_errors(archive, into):
+    name = PurePosixPath(_path_of(source)).name.split(".", 1)[0]
+    target = into / f"{name[:_MAX_NAME]}-{digest[:12]}"
+    try:
         if not (target / _NOTE).is_file():
             into.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=into) as work:
                 _unpack_source(archive, digest, Path(work), target, limits)
         return _class_folder(target)
+    except SmaltiError:
+        raise
+    except OSError as error:
+        what = "the disk is full; free space" if error.errno in _DISK_FULL else f"{error}; check the folder"
+        raise StoreError(
+            f"{archive.shown} cannot be unpacked below {into}: {what}, or name another one", source=archive.shown
+        ) from error
 
 
 def _unpack_source(source: ArchiveSource, digest: str, work: Path, target: Path, limits: ArchiveLimits) -> None:
     unpacked = work / "files"
     unpacked.mkdir()
-    with source.opened(
-        work / "archive", max_bytes=limits.max_bytes, download_timeout=limits.download_timeout
-    ) as archive:
-        skipped = _unpack(source, read_members(source.shown, archive, is_zip=source.is_zip), unpacked, limits)
+    is_zip = _path_of(source.address).lower().endswith(".zip")
+    with source.open(work / "archive", limits) as archive:
+        skipped = _unpack(source, read_members(source.shown, archive, is_zip=is_zip), unpacked, limits)
     for kind, count in skipped.items():
         _log.warning("%s: %d members are %s, and were not unpacked", source.shown, count, kind)
     (unpacked / _NOTE).write_text(json.dumps({"source": source.shown, "sha256": digest, "fetched": time.time()}))
@@ -332,19 +313,6 @@ def _unpack_source(source: ArchiveSource, digest: str, work: Path, target: Path,
     except OSError:
         if not (target / _NOTE).is_file():  # otherwise another process unpacked the same archive first
             raise
-
-
-@contextmanager
-def _disk_errors(source: ArchiveSource, into: Path) -> Iterator[None]:
-    try:
-        yield
-    except SmaltiError:
-        raise
-    except OSError as error:
-        what = "the disk is full; free space" if error.errno in _DISK_FULL else f"{error}; check the folder"
-        raise StoreError(
-            f"{source.shown} cannot be unpacked below {into}: {what}, or name another one", source=source.shown
-        ) from error
 
 
 def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limits: ArchiveLimits) -> Counter[str]:
@@ -358,13 +326,12 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
             )
         left -= member.num_bytes
         if left < 0:
-            raise too_large(f"{source.shown} unpacked", limits.max_bytes)
+            raise _too_large(f"{source.shown} unpacked", limits.max_bytes)
         if is_system_file(member.name):
             if not member.is_folder:
                 skipped["metadata of macOS or Windows"] += 1
         elif member.content is not None or member.linked:
-            with _name_errors(source, member):
-                left -= _write(source, member, folder)
+            left -= _write(source, member, folder)
             written += 1
         elif not member.is_folder:
             skipped["links or devices"] += 1
@@ -375,29 +342,24 @@ def _unpack(source: ArchiveSource, members: Iterator[Member], folder: Path, limi
 
 def _write(source: ArchiveSource, member: Member, folder: Path) -> int:
     """Write a member; return the bytes that it takes beyond its declared size, which is 0 for a hard link."""
-    path = folder.joinpath(*_safe_parts(source, member.name))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if member.content is not None:
-        with path.open("xb") as out:
-            out.writelines(member.content)
-        return 0
-    linked = folder.joinpath(*_safe_parts(source, member.linked))
-    if not linked.is_file():
-        raise FormatError(
-            f"{source.shown}: its member {member.name!r} is a link to {member.linked!r}, which is not before it; "
-            "pack it again with both files",
-            source=source.shown,
-            member=member.name,
-        )
-    with path.open("xb") as out, open_regular(linked) as content:
-        shutil.copyfileobj(content, out)
-    return linked.stat().st_size
-
-
-@contextmanager
-def _name_errors(source: ArchiveSource, member: Member) -> Iterator[None]:
     try:
-        yield
+        path = folder.joinpath(*_safe_parts(source, member.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if member.content is not None:
+            with path.open("xb") as out:
+                out.writelines(member.content)
+            return 0
+        linked = folder.joinpath(*_safe_parts(source, member.linked))
+        if not linked.is_file():
+            raise FormatError(
+                f"{source.shown}: its member {member.name!r} is a link to {member.linked!r}, which is not before it; "
+                "pack it again with both files",
+                source=source.shown,
+                member=member.name,
+            )
+        with path.open("xb") as out, open_regular(linked) as content:
+            shutil.copyfileobj(content, out)
+        return linked.stat().st_size
     except SmaltiError:
         raise
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:

@@ -228,7 +228,7 @@ class _StrictHeader(tarfile.TarInfo):
                 raise tarfile.ReadError("a header gives all members after it the same name or size")
             return self.fromtarfile(tarred)  # type: ignore[arg-type]
         if numbers:
-            tarred.unread(numbers + bytes(-len(numbers) % tarfile.BLOCKSIZE))
+            tarred.unread = numbers + bytes(-len(numbers) % tarfile.BLOCKSIZE)
             self.size = len(numbers)
             member: Any = super()._proc_member(tarred)  # type: ignore[misc]
         else:
@@ -296,8 +296,9 @@ class _TarStream:
     """Headers before the member's own one."""
     encoding, errors = _UTF8
     pax_headers: dict[str, str] = field(default_factory=dict)
+    unread: bytes = b""
+    """Bytes that `read` returns next."""
     _free: int = 0
-    _unread: bytes = b""
 
     @property
     def fileobj(self) -> "_TarStream":
@@ -308,12 +309,11 @@ class _TarStream:
         """Return the header of the next member; None at the first block of zeros."""
         self._free, self.num_extensions = _MAX_HEADER_BYTES, 0
         try:
-            header = _StrictHeader.fromtarfile(self)  # type: ignore[arg-type]
+            return _StrictHeader.fromtarfile(self)  # type: ignore[arg-type]
         except _TarEnd:
             if self.num_extensions:
                 raise tarfile.ReadError("its end follows a header of long names") from None
             return None
-        return header
 
     def tell(self) -> int:
         """Return the number of bytes that were read."""
@@ -321,17 +321,13 @@ class _TarStream:
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, for `tarfile`: of headers."""
-        if self._unread:
-            data, self._unread = self._unread[:size], self._unread[size:]
+        if self.unread:
+            data, self.unread = self.unread[:size], self.unread[size:]
             return data
         self._free -= size
         if self._free < 0:
             raise tarfile.ReadError(f"the headers of a member take more than {_MAX_HEADER_BYTES:,} bytes")
         return self.take(size)
-
-    def unread(self, data: bytes) -> None:
-        """Let `read` return these bytes next."""
-        self._unread = data
 
     def take(self, size: int) -> bytes:
         """Return the next bytes; fewer at the end of the stream."""
@@ -491,17 +487,12 @@ def _zip_members(place: _Place, archive: BinaryIO) -> Iterator[Member]:
                 if info.is_dir():
                     if info.file_size:
                         raise zipfile.BadZipFile("a folder has content")
-                elif _is_link(info):
-                    yield Member(place.member, 0)
+                elif info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
+                    yield Member(place.member, 0)  # a symbolic link, whose content is the name of its target
                 else:
                     content = _checked(place, iter(partial(file.read, _CHUNK_BYTES), b""), info.file_size)
                     yield Member(place.member, info.file_size, content)
             place.is_inside = False
-
-
-def _is_link(info: zipfile.ZipInfo) -> bool:
-    """Return whether a member is a symbolic link of Unix, whose content is the name of its target."""
-    return info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16)
 
 
 def _check_places(archive: BinaryIO, zipped: zipfile.ZipFile) -> None:
@@ -510,18 +501,15 @@ def _check_places(archive: BinaryIO, zipped: zipfile.ZipFile) -> None:
     Overlapping members make petabytes of a small file. Bytes that belong to no member are members that are not listed.
     """
     end, name = 0, ""
-    for info in sorted(zipped.infolist(), key=lambda info: info.header_offset):
-        _check_gap(info.header_offset - end, name)
-        end, name = _end_of(archive, info), info.filename
-    _check_gap(zipped.start_dir - end, name)
-
-
-def _check_gap(gap: int, name: str) -> None:
-    if gap < 0:
-        raise zipfile.BadZipFile(f"two members overlap, of which the first is {name!r:.200}")
-    if gap > (_MAX_DESCRIPTOR_BYTES if name else 0):
-        where = f"follow the member {name!r:.200}, and belong to none" if name else "precede its first member"
-        raise zipfile.BadZipFile(f"{gap} bytes {where}; archives that were joined must be unpacked one by one")
+    for info in (*sorted(zipped.infolist(), key=lambda info: info.header_offset), None):
+        gap = (zipped.start_dir if info is None else info.header_offset) - end
+        if gap < 0:
+            raise zipfile.BadZipFile(f"two members overlap, of which the first is {name!r:.200}")
+        if gap > (_MAX_DESCRIPTOR_BYTES if name else 0):
+            where = f"follow the member {name!r:.200}, and belong to none" if name else "precede its first member"
+            raise zipfile.BadZipFile(f"{gap} bytes {where}; archives that were joined must be unpacked one by one")
+        if info is not None:
+            end, name = _end_of(archive, info), info.filename
 
 
 def _end_of(archive: BinaryIO, info: zipfile.ZipInfo) -> int:

@@ -60,9 +60,15 @@ def _read_here(store: Store, keys: Sequence[str], sizes: Sequence[int] | None) -
             break
         count = _read_into(store, key, content[at:])
         if count is None:
-            if len(ends) == 1:
-                return pa.array([_whole(store, key, None if sizes is None else sizes[place])], pa.binary())
-            break
+            if len(ends) > 1:
+                break
+            if sizes is not None and (size := store.size(key)) != sizes[place]:
+                raise StoreError(
+                    f"{store.locate(key)} changed while its folder was read: it had {sizes[place]:,} bytes, and has "
+                    f"{size:,}",
+                    key=key,
+                )
+            return pa.array([store.get(key)], pa.binary())
         at += count
         ends.append(at)
     used = memory[:at]
@@ -90,16 +96,6 @@ def _read_into(store: Store, key: str, room: memoryview) -> int | None:
     finally:
         os.close(file)
     return count if count == size else _copy_into(store.get(key), room)
-
-
-def _whole(store: Store, key: str, num_bytes: int | None) -> bytes:
-    """Return a large file, which must have this size, if one is given."""
-    if num_bytes is not None and (size := store.size(key)) != num_bytes:
-        raise StoreError(
-            f"{store.locate(key)} changed while its folder was read: it had {num_bytes:,} bytes, and has {size:,}",
-            key=key,
-        )
-    return store.get(key)
 
 
 def _copy_into(data: bytes, room: memoryview) -> int | None:

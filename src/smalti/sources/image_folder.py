@@ -1,22 +1,27 @@
 """The inventory of a folder of images with one sub-folder per class: names, labels and sizes. Reads no image.
 
-`held_out` chooses the files for validation; `fixed_split` decides each file by itself.
+`held_out` chooses the files for validation; `fixed_split` decides each file by itself. A source that takes minutes to
+list is listed in several parts by `list_further`. The state of such a listing is a small value that JSON can hold. It
+contains a digest of the objects so far, which depends on neither the sizes of the parts nor the kind of store: the
+inventory of a whole folder has the same.
 """
 
 import hashlib
 import re
+import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from smalti.errors import SmaltiError, SourceWarning, StoreNotFound
-from smalti.redaction import hide_options
+from smalti.redaction import hide_options, redact, redact_address
 from smalti.regular_files import printable
 from smalti.sources.archive import is_archive
-from smalti.sources.listing import OTHER_KIND, LeftOut, Listing, list_source
+from smalti.sources.listing import OTHER_KIND, LeftOut, list_source
 from smalti.storage import ObjectInfo, Store, open_store
-from smalti.storage.redact import redact, redact_address
+from smalti.storage.store import ListingPage
 
 _OF_SYSTEMS = frozenset({
     "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir", "$recycle.bin",
@@ -145,13 +150,19 @@ def inventory_of(source: str, storage_options: Mapping[str, Any] | None = None) 
             source=redact_address(source),
         )
     store = open_store(source, storage_options)
-    listing = list_source(store, is_hidden_name)
-    images = _images_in(listing.objects, listing.left_out)
+    objects, left_out = list_source(store, is_hidden_name)
+    images = _images_in(objects, left_out)
     if not images:
-        raise _no_images_error(store, listing)
-    _check_depth(store, images)
+        raise _no_images_error(store, objects, left_out)
+    if len({_class_of(item.key) for item in images}) == 1 and all(item.key.count("/") > 1 for item in images):
+        shown, top, inner = redact(store.url), _class_of(images[0].key), min(item.key.split("/")[1] for item in images)
+        raise SmaltiError(
+            f"{shown}: all images lie deeper, in {top}/{inner} and so on; the folder with the class folders seems to "
+            f"be {shown.rstrip('/')}/{top}: give that as the source",
+            source=shown,
+        )
     address = store.url if store.local_path("any") is not None else source  # absolute, for workers
-    return _folder(address, images, storage_options, listing.left_out)
+    return _folder(address, ((item.key, _class_of(item.key), item) for item in images), storage_options, left_out)
 
 
 def split_folders(folder: ImageFolder) -> dict[str, str]:
@@ -159,10 +170,9 @@ def split_folders(folder: ImageFolder) -> dict[str, str]:
 
     Empty otherwise.
     """
-    splits = {name: split_named(name) for name in folder.classes}
-    if None in splits.values() or not all(file.path.count("/") > 1 for file in folder.files):
-        return {}
-    return {name: split for name, split in splits.items() if split is not None}
+    splits = {name: split for name in folder.classes if (split := split_named(name)) is not None}
+    is_whole = len(splits) == len(folder.classes) and all(file.path.count("/") > 1 for file in folder.files)
+    return splits if is_whole else {}
 
 
 def split_named(name: str) -> str | None:
@@ -186,18 +196,17 @@ def list_image_partitions(
     common, pattern = split_at_partition(source, key)
     begin, _, after = pattern.partition(key)
     name = re.compile(f"{re.escape(begin)}([^/]+){re.escape(after)}/(.+)")
-    objects: dict[str, list[ObjectInfo]] = {}
-    listing = list_source(open_store(common, storage_options), is_hidden_name)
-    for item in listing.objects:
+    by_value: dict[str, list[ObjectInfo]] = {}
+    objects, left_out = list_source(open_store(common, storage_options), is_hidden_name)
+    for item in objects:
         if (match := name.fullmatch(item.key)) is not None:
-            objects.setdefault(match[1], []).append(replace(item, key=match[2]))
-    images = {value: _images_in(listed, listing.left_out) for value, listed in sorted(objects.items())}
-    listing.left_out.warn(redact_address(common))
-    return {
-        value: _folder(f"{common}/{pattern.replace(key, value)}", listed, storage_options, listing.left_out)
-        for value, listed in images.items()
-        if listed
-    }
+            by_value.setdefault(match[1], []).append(replace(item, key=match[2]))
+    found = {}
+    for value, listed in sorted(by_value.items()):
+        if images := [(item.key, _class_of(item.key), item) for item in _images_in(listed, left_out)]:
+            found[value] = _folder(f"{common}/{pattern.replace(key, value)}", images, storage_options, left_out)
+    left_out.warn(redact_address(common))
+    return found
 
 
 def split_at_partition(source: str, key: str) -> tuple[str, str]:
@@ -208,7 +217,7 @@ def split_at_partition(source: str, key: str) -> tuple[str, str]:
 
 
 def _images_in(objects: Iterable[ObjectInfo], left_out: LeftOut) -> list[ObjectInfo]:
-    """Return the objects below class folders that may be images, by name; the others are counted as left out."""
+    """Return the objects below class folders that may be images, sorted by key; the others are counted as left out."""
     images = []
     for item in objects:
         if is_image(item.key):
@@ -220,19 +229,23 @@ def _images_in(objects: Iterable[ObjectInfo], left_out: LeftOut) -> list[ObjectI
 
 
 def _folder(
-    source: str, images: Sequence[ObjectInfo], storage_options: Mapping[str, Any] | None, left_out: LeftOut
+    source: str,
+    images: Iterable[tuple[str, str, ObjectInfo | ImageFile]],
+    storage_options: Mapping[str, Any] | None,
+    left_out: LeftOut,
 ) -> ImageFolder:
-    """Return the inventory of these images, sorted by name."""
-    names = [_class_of(item) for item in images]
-    classes = tuple(sorted(set(names)))
-    numbers = {name: label for label, name in enumerate(classes)}
-    labelled = zip(images, names, strict=True)
-    files = tuple(ImageFile(item.key, numbers[name], item.num_bytes, item.modified) for item, name in labelled)
-    return ImageFolder(source, files, classes, _digest(files), storage_options, left_out)
+    """Return the inventory of these images, each with its path, the name of its class, and its facts."""
+    ordered = sorted(images, key=itemgetter(0))
+    numbers = {name: label for label, name in enumerate(sorted({name for _, name, _ in ordered}))}
+    files = tuple(ImageFile(path, numbers[name], facts.num_bytes, facts.modified) for path, name, facts in ordered)
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode())
+    return ImageFolder(source, files, tuple(numbers), digest.hexdigest(), storage_options, left_out)
 
 
-def _class_of(item: ObjectInfo) -> str:
-    return item.key.split("/", 1)[0]
+def _class_of(key: str) -> str:
+    return key.split("/", 1)[0]
 
 
 def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder:
@@ -249,17 +262,13 @@ def join_folders(source: str, folders: Mapping[str, ImageFolder]) -> ImageFolder
     """
     if not any(folder.files for folder in folders.values()):
         raise StoreNotFound(f"{redact(source)}: no images in any of {len(folders)} folders below it")
-    classes = tuple(sorted({name for folder in folders.values() for name in folder.classes}))
-    numbers = {name: label for label, name in enumerate(classes)}
-    moved = [
-        replace(file, path=f"{below}/{file.path}", label=numbers[folder.classes[file.label]])
+    moved = (
+        (f"{below}/{file.path}", folder.classes[file.label], file)
         for below, folder in folders.items()
         for file in folder.files
-    ]
-    files = tuple(sorted(moved, key=lambda file: file.path))
+    )
     options = next(iter(folders.values())).storage_options
-    left_out = LeftOut.joined(folder.left_out for folder in folders.values())
-    return ImageFolder(source, files, classes, _digest(files), options, left_out)
+    return _folder(source, moved, options, LeftOut.joined(folder.left_out for folder in folders.values()))
 
 
 def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, ImageFolder]:
@@ -271,30 +280,20 @@ def split_folder(joint: ImageFolder, folders: Mapping[str, str]) -> dict[str, Im
     """
     depth = next((path.count("/") + 1 for path in folders.values()), 0)
     keys = {path: key for key, path in folders.items()}
-    found: dict[str, list[ImageFile]] = {key: [] for key in folders}
+    found: dict[str, list[tuple[str, str, ImageFile]]] = {key: [] for key in folders}
     for file in joint.files:
         parts = file.path.split("/", depth)
         if (key := keys.get("/".join(parts[:depth]))) is not None:
-            found[key].append(replace(file, path=parts[depth]))
-    return {key: _one_of(joint, folders[key], files) for key, files in found.items()}
-
-
-def _one_of(joint: ImageFolder, below: str, files: Iterable[ImageFile]) -> ImageFolder:
-    """Return the inventory of one of the joined folders, with its own classes."""
-    named = [(file, joint.classes[file.label]) for file in files]
-    classes = tuple(sorted({name for _, name in named}))
-    own = tuple(replace(file, label=classes.index(name)) for file, name in named)
-    return ImageFolder(f"{joint.source}/{below}", own, classes, _digest(own), joint.storage_options)
+            found[key].append((parts[depth], joint.classes[file.label], file))
+    return {
+        key: _folder(f"{joint.source}/{folders[key]}", files, joint.storage_options, LeftOut())
+        for key, files in found.items()
+    }
 
 
 def is_image(key: str) -> bool:
     """Return whether a file counts as an image: it is below a class folder, not hidden, and not of another kind."""
-    return "/" in key and not is_hidden(key) and not key.lower().endswith(_NO_IMAGES)
-
-
-def is_hidden(key: str) -> bool:
-    """Return whether a file, or a folder that it is in, is hidden, or one that systems leave in folders."""
-    return any(map(is_hidden_name, key.split("/")))
+    return "/" in key and not any(map(is_hidden_name, key.split("/"))) and not key.lower().endswith(_NO_IMAGES)
 
 
 def is_hidden_name(name: str) -> bool:
@@ -302,8 +301,8 @@ def is_hidden_name(name: str) -> bool:
     return name.startswith(".") or name.lower() in _OF_SYSTEMS
 
 
-def _no_images_error(store: Store, listing: Listing) -> SmaltiError:
-    shown, objects = redact(store.url), listing.objects
+def _no_images_error(store: Store, objects: Sequence[ObjectInfo], left_out: LeftOut) -> SmaltiError:
+    shown = redact(store.url)
     expected = "expected one sub-folder per class, such as daisy/1.jpg and roses/2.jpg"
     if objects:
         return SmaltiError(
@@ -311,33 +310,14 @@ def _no_images_error(store: Store, listing: Listing) -> SmaltiError:
             f"with images: sort the images into folders named by their class",
             source=shown,
         )
-    if listing.left_out.counts:
-        return StoreNotFound(f"{shown}: {expected}; left out: {listing.left_out}", source=shown)
+    if left_out.counts:
+        return StoreNotFound(f"{shown}: {expected}; left out: {left_out}", source=shown)
     probe = store.local_path("any")
     if probe is not None and not probe.parent.exists():
         return StoreNotFound(f"{shown}: there is no such folder; {expected}", source=shown)
     if probe is not None and not probe.parent.is_dir():
         return SmaltiError(f"{shown} is a file; {expected} in a folder", source=shown)
     return StoreNotFound(f"{shown}: the folder is empty or does not exist; {expected}", source=shown)
-
-
-def _check_depth(store: Store, images: Sequence[ObjectInfo]) -> None:
-    """Refuse a single sub-folder that contains only folders: the source is probably one level too high."""
-    shown, classes = redact(store.url), sorted({_class_of(item) for item in images})
-    if len(classes) == 1 and all(item.key.count("/") > 1 for item in images):
-        inner = sorted({item.key.split("/")[1] for item in images})
-        raise SmaltiError(
-            f"{shown}: all images lie deeper, in {classes[0]}/{inner[0]} and so on; the folder with the class "
-            f"folders seems to be {shown.rstrip('/')}/{classes[0]}: give that as the source",
-            source=shown,
-        )
-
-
-def _digest(files: tuple[ImageFile, ...]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.path}\0{file.num_bytes}\0{file.modified}\n".encode())
-    return digest.hexdigest()
 
 
 def held_out(paths: Iterable[str], *, fraction: float, seed: int) -> frozenset[str]:
@@ -381,3 +361,63 @@ def split_files(folder: ImageFolder, *, validation: float, test: float, fixed: b
 def place_key(path: str, seed: int) -> bytes:
     """Return a hash by which to sort paths in a fixed, well-mixed order."""
     return hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=16, key=str(seed).encode()).digest()
+
+
+# ------------------------------------------------------------------ listings in several parts
+
+
+@dataclass(frozen=True)
+class PartialListing:
+    """The part of a folder that was listed so far, in the order of keys."""
+
+    after: str = ""
+    """Position from which to continue: objects with greater keys are still missing."""
+    digest: str = ""
+    """Digest of the names, sizes and modification marks of the images so far; empty before the first one."""
+    count: int = 0
+    """Number of images so far."""
+    is_complete: bool = False
+    """True if the listing has come to its end."""
+
+
+def list_further(
+    store: Store, listing: PartialListing, *, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> PartialListing:
+    """Continue a listing until its end, but begin no further page after `seconds`; at least one page is listed.
+
+    Objects that are added or removed behind the position meanwhile are not noticed: compare two complete listings.
+
+    Raises:
+        StoreError: a page cannot be listed; the listing that was given is still valid.
+    """
+    begin = clock()
+    while not listing.is_complete:
+        page = _page(store, listing.after)
+        images = [(item.key, item) for item in page.objects if is_image(item.key)]
+        digest = extend_digest(listing.digest, images)
+        listing = PartialListing(page.after, digest, listing.count + len(images), page.is_last)
+        if clock() - begin >= seconds:
+            break
+    return listing
+
+
+def _page(store: Store, after: str) -> ListingPage:
+    """Return the next objects; all that remain of a local folder, whose links are followed as in an inventory."""
+    if store.local_path("any") is None:
+        return store.list_page(after=after)
+    objects = [item for item in list_source(store, is_hidden_name)[0] if item.key > after]
+    return ListingPage(objects, objects[-1].key if objects else after, is_last=True)
+
+
+def extend_digest(digest: str, objects: Iterable[tuple[str, ObjectInfo | ImageFile]]) -> str:
+    """Return the digest of some objects and those before them; equal however the objects are divided.
+
+    Args:
+        digest: of the objects before; empty for none.
+        objects: path and facts of each, sorted by path.
+    """
+    value = bytes.fromhex(digest)
+    for path, item in objects:
+        line = f"{path}\0{item.num_bytes}\0{item.modified}\n".encode("utf-8", "surrogateescape")
+        value = hashlib.sha256(value + line).digest()
+    return value.hex()

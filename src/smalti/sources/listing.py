@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -88,16 +88,12 @@ def describe_left_out(facts: dict[str, Any]) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The files of a source, sorted by key, and what is left out."""
+def list_source(
+    store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None
+) -> tuple[tuple[ObjectInfo, ...], LeftOut]:
+    """Return the files below a store's root that are wanted and not hidden, sorted by key, and what is left out.
 
-    objects: tuple[ObjectInfo, ...]
-    left_out: LeftOut
-
-
-def list_source(store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = None) -> Listing:
-    """Return the files below a store's root that are wanted and not hidden; a hidden folder is left out as a whole.
+    A hidden folder is left out as a whole.
 
     Args:
         store: where the files are.
@@ -114,24 +110,19 @@ def list_source(store: Store, is_hidden: IsHidden, is_wanted: IsWanted | None = 
         if is_wanted is None or is_wanted(key):
             left_out.add(reason, key)
 
+    def is_readable(key: str, names: Sequence[str]) -> bool:
+        reason = HIDDEN if any(map(is_hidden, names)) else _fault_of(key)
+        if reason is not None:
+            leave_out(reason, key)
+        return reason is None
+
     inside = store.local_path("any")
     if inside is not None:
-        found = _Walk(str(inside.parent), is_hidden, leave_out).files()
+        found = _Walk(str(inside.parent), is_readable, leave_out).files()
     else:
-        found = _checked(store.list(), is_hidden, leave_out)
+        found = (item for item in store.list() if is_readable(item.key, item.key.split("/")))
     chosen = (item for item in found if is_wanted is None or is_wanted(item.key))
-    return Listing(tuple(sorted(chosen, key=attrgetter("key"))), left_out)
-
-
-def _checked(objects: Iterator[ObjectInfo], is_hidden: IsHidden, leave_out: LeaveOut) -> Iterator[ObjectInfo]:
-    """Yield the objects of another kind of store than a folder, without hidden ones and those that cannot be read."""
-    for item in objects:
-        if any(map(is_hidden, item.key.split("/"))):
-            leave_out(HIDDEN, item.key)
-        elif (fault := _fault_of(item.key)) is not None:
-            leave_out(fault, item.key)
-        else:
-            yield item
+    return tuple(sorted(chosen, key=attrgetter("key"))), left_out
 
 
 def _fault_of(key: str) -> str | None:
@@ -176,10 +167,8 @@ class _Folder:
 class _Walk:
     """The listing of one local folder."""
 
-    def __init__(self, root: str, is_hidden: IsHidden, leave_out: LeaveOut) -> None:
-        self._root = root
-        self._is_hidden = is_hidden
-        self._leave_out = leave_out
+    def __init__(self, root: str, is_readable: Callable[[str, Sequence[str]], bool], leave_out: LeaveOut) -> None:
+        self._root, self._is_readable, self._leave_out = root, is_readable, leave_out
         self._num_nested = 0
 
     def files(self) -> Iterator[ObjectInfo]:
@@ -190,16 +179,11 @@ class _Walk:
             folder = waiting.pop()
             for entry in _entries(folder):
                 key = f"{folder.key}/{entry.name}" if folder.key else entry.name
-                if self._is_hidden(entry.name):
-                    self._leave_out(HIDDEN, key)
-                elif (fault := _fault_of(key)) is not None:
-                    self._leave_out(fault, key)
-                else:
-                    found = self._file_or_folder(folder, entry, key)
-                    if isinstance(found, _Folder):
-                        waiting.append(found)
-                    elif found is not None:
-                        yield found
+                found = self._file_or_folder(folder, entry, key) if self._is_readable(key, [entry.name]) else None
+                if isinstance(found, _Folder):
+                    waiting.append(found)
+                elif found is not None:
+                    yield found
 
     def _file_or_folder(self, folder: _Folder, entry: os.DirEntry[str], key: str) -> "ObjectInfo | _Folder | None":
         try:

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from smalti.errors import ArgumentError, StoreError
+from smalti.redaction import redact
 from smalti.storage.backends.aws_login import with_shared_models
-from smalti.storage.redact import detect_secrets, raise_clean, redact
+from smalti.storage.redact import detect_secrets, raise_clean
 from smalti.storage.retry import CONNECT_SECONDS
 from smalti.storage.schemes import load_extra
 
@@ -43,7 +44,17 @@ class MessageQueue:
                 f"{redact(url)!r}"
             )
         self.url = url
-        self._client = self._make_client()
+        aws = _HOST.fullmatch(parts.netloc)
+        load_extra("botocore")
+        config = importlib.import_module("botocore.config").Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=_READ_SECONDS,
+            retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
+        )
+        session = with_shared_models(importlib.import_module("botocore.session").Session())
+        region = aws["region"] if aws else session.get_config_variable("region") or "us-east-1"
+        address = f"{parts.scheme}://{parts.netloc}"
+        self._client = session.create_client("sqs", region_name=region, endpoint_url=address, config=config)
 
     def peek(self) -> str:
         """Return a digest of the IDs of some waiting messages, which stay in the queue; empty if there are none.
@@ -51,8 +62,7 @@ class MessageQueue:
         Raises:
             StoreError: the queue cannot be reached, does not exist, or refuses the credentials.
         """
-        found = self._receive(visible_after=0)
-        return _digest_of(found)
+        return _digest_of(self._receive(visible_after=0))
 
     def drain(self, *, seconds: float, clock: Callable[[], float] = time.monotonic) -> str:
         """Delete waiting messages until none is left or `seconds` are over; return a digest of their IDs.
@@ -99,20 +109,6 @@ class MessageQueue:
                 error,
                 secrets,
             )
-
-    def _make_client(self) -> Any:
-        parts = urlsplit(self.url)
-        aws = _HOST.fullmatch(parts.netloc)
-        load_extra("botocore")
-        config = importlib.import_module("botocore.config").Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=_READ_SECONDS,
-            retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
-        )
-        session = with_shared_models(importlib.import_module("botocore.session").Session())
-        region = aws["region"] if aws else session.get_config_variable("region") or "us-east-1"
-        address = f"{parts.scheme}://{parts.netloc}"
-        return session.create_client("sqs", region_name=region, endpoint_url=address, config=config)
 
 
 def _digest_of(messages: list[dict[str, Any]]) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smalti.catalog import Manifest
+from smalti.redaction import redact
 from smalti.sources.image_folder import ImageFolder
 from smalti.spark.prepare import PrepareOptions, prepare_images, require_size, splits_of
 from smalti.spark.reshard import Erased, SourceFile, reshard_files
-from smalti.storage.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

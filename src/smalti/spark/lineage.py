@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from smalti.errors import CatalogError, StoreNotFound
+from smalti.redaction import redact
 from smalti.spark.tasks import settings_by_default
-from smalti.storage.redact import redact
 from smalti.writer.tables.versions import derive_write_id
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from smalti.errors import StoreNotFound
+from smalti.redaction import redact
 from smalti.storage import ObjectInfo, Store, open_store
-from smalti.storage.redact import redact
 
 _COMMIT = re.compile(r"_delta_log/\d{20}\.json")
 _STAGED = re.compile(r"_delta_log/_(?:staged_)?commits/")

@@ -92,6 +92,15 @@ _BY_STATUS = {
     416: FaultKind.PAST_END,
     429: FaultKind.TRANSIENT,
 }
+_BY_BUILTIN: dict[type[BaseException], FaultKind] = {
+    FileNotFoundError: FaultKind.MISSING,
+    NotADirectoryError: FaultKind.MISSING,
+    IsADirectoryError: FaultKind.MISSING,
+    FileExistsError: FaultKind.EXISTS,
+    PermissionError: FaultKind.REFUSED,
+    TimeoutError: FaultKind.TIMEOUT,
+    ConnectionError: FaultKind.TRANSIENT,
+}
 _EXPIRED = frozenset(
     {
         "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "RequestExpired", "400",
@@ -121,7 +130,7 @@ _NO_LOGIN_TEXTS = (
 def classify(error: BaseException) -> FaultKind:
     """Return the kind of a fault, by the most specific fact of the error and its causes. Pure."""
     chain = list(_chain(error))
-    for kind_of in (_by_code, _by_name, _by_status, _by_builtin):
+    for kind_of in (lambda link: _BY_CODE.get(_code_of(link)), _by_name, _by_status, _by_builtin):
         for link in chain:
             kind = kind_of(link)
             if kind is not None:
@@ -162,48 +171,38 @@ def translate(error: BaseException, *, what: str, scheme: Scheme, detail: str, f
     kind = classify(error)
     facts = {**facts, "code": error_code(error)}
     advice = f"{scheme.credentials_help}; {_WHO_NEEDS_CREDENTIALS}"
-    if kind is FaultKind.MISSING and _is_bucket_missing(error):
+    is_bucket = any(_code_of(link) in _NO_BUCKET or _has(link, _NO_BUCKET_TEXTS) for link in _chain(error))
+    if kind is FaultKind.MISSING and is_bucket:
         return no_bucket(what, urlsplit(str(facts.get("url", ""))).netloc, **facts)
-    if kind is FaultKind.MISSING:
-        return StoreNotFound(f"{what}: no such object, bucket or volume", **facts)
-    if kind is FaultKind.EXISTS:
-        return StoreExists(f"{what}: an object is there already; nothing was written", **facts)
-    if kind is FaultKind.NO_CREDENTIALS:
-        return StoreAuthError(f"{what}: no credentials were found; {advice}", **facts)
-    if kind is FaultKind.NO_TOKEN:
-        return StoreAuthError(f"{what}: {detail}; check them, or {advice}", **facts)
-    if kind is FaultKind.REFUSED:
-        return StoreAuthError(f"{what}: the credentials were refused ({detail}); check them, or {advice}", **facts)
-    if kind is FaultKind.UNTRUSTED:
-        return StoreError(
-            f"{what}: the server's certificate is not trusted ({detail}); if the server is yours, name its authority's "
-            "file in AWS_CA_BUNDLE (S3) or SSL_CERT_FILE (all others)",
-            **facts,
-        )
-    if kind is FaultKind.TIMEOUT:
-        return StoreTimeout(
-            f"{what}: no answer before the deadline ({detail}); check the endpoint and the network", **facts
-        )
+    texts: dict[FaultKind, tuple[type[StoreError], str]] = {
+        FaultKind.MISSING: (StoreNotFound, "no such object, bucket or volume"),
+        FaultKind.EXISTS: (StoreExists, "an object is there already; nothing was written"),
+        FaultKind.NO_CREDENTIALS: (StoreAuthError, f"no credentials were found; {advice}"),
+        FaultKind.NO_TOKEN: (StoreAuthError, f"{detail}; check them, or {advice}"),
+        FaultKind.REFUSED: (StoreAuthError, f"the credentials were refused ({detail}); check them, or {advice}"),
+        FaultKind.UNTRUSTED: (
+            StoreError,
+            f"the server's certificate is not trusted ({detail}); if the server is yours, name its authority's file "
+            "in AWS_CA_BUNDLE (S3) or SSL_CERT_FILE (all others)",
+        ),
+        FaultKind.TIMEOUT: (
+            StoreTimeout,
+            f"no answer before the deadline ({detail}); check the endpoint and the network",
+        ),
+    }
+    if kind in texts:
+        error_class, text = texts[kind]
+        return error_class(f"{what}: {text}", **facts)
     if any(_code_of(link) == "NotImplemented" for link in _chain(error)):
         return StoreError(f"{what}: {detail}; this store cannot do that", is_unsupported=True, **facts)
-    if _is_refused_connection(error):
+    if any(isinstance(link, ConnectionRefusedError) or _has(link, _REFUSED_TEXTS) for link in _chain(error)):
         detail = f"{detail}; no server answers there: check that it runs, and {scheme.endpoint_help}"
     return StoreError(f"{what}: {detail}", **({"is_transient": True} if kind is FaultKind.TRANSIENT else {}), **facts)
 
 
-def _is_bucket_missing(error: BaseException) -> bool:
-    links = list(_chain(error))
-    texts = [str(link).lower() for link in links]
-    return any(_code_of(link) in _NO_BUCKET for link in links) or any(
-        known in text for known in _NO_BUCKET_TEXTS for text in texts
-    )
-
-
-def _is_refused_connection(error: BaseException) -> bool:
-    return any(
-        isinstance(link, ConnectionRefusedError) or any(text in str(link).lower() for text in _REFUSED_TEXTS)
-        for link in _chain(error)
-    )
+def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
+    """Return whether the error's own text contains one of the texts, which are in lower case."""
+    return any(text in str(error).lower() for text in texts)
 
 
 def no_bucket(what: str, bucket: str, **facts: Any) -> StoreNotFound:
@@ -243,14 +242,10 @@ def _code_of(error: BaseException) -> str:
     return str(getattr(code, "value", code))  # Azure's codes are members of an enumeration
 
 
-def _by_code(error: BaseException) -> FaultKind | None:
-    return _BY_CODE.get(_code_of(error))
-
-
 def _by_name(error: BaseException) -> FaultKind | None:
-    if any(text in str(error).lower() for text in _NO_LOGIN_TEXTS):
+    if _has(error, _NO_LOGIN_TEXTS):
         return FaultKind.NO_CREDENTIALS
-    if any(text in str(error).lower() for text in _UNTRUSTED_TEXTS):
+    if _has(error, _UNTRUSTED_TEXTS):
         return FaultKind.UNTRUSTED
     for base in type(error).__mro__:
         if base.__module__ == "builtins":
@@ -281,18 +276,6 @@ def _by_status(error: BaseException) -> FaultKind | None:
 
 
 def _by_builtin(error: BaseException) -> FaultKind | None:
-    table: tuple[tuple[type[BaseException], FaultKind], ...] = (
-        (FileNotFoundError, FaultKind.MISSING),
-        (NotADirectoryError, FaultKind.MISSING),
-        (IsADirectoryError, FaultKind.MISSING),
-        (FileExistsError, FaultKind.EXISTS),
-        (PermissionError, FaultKind.REFUSED),
-        (TimeoutError, FaultKind.TIMEOUT),
-        (ConnectionError, FaultKind.TRANSIENT),
-    )
     if str(error).startswith("Forbidden:"):
         return FaultKind.REFUSED  # gcsfs raises a bare OSError for a 403
-    for builtin, kind in table:
-        if isinstance(error, builtin):
-            return kind
-    return None
+    return next((kind for builtin, kind in _BY_BUILTIN.items() if isinstance(error, builtin)), None)

@@ -10,6 +10,7 @@ import fcntl
 import os
 import platform
 import re
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
 
-from smalti.errors import StoreAuthError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import StoreAuthError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.regular_files import open_regular, read_regular
 from smalti.storage.store import (
     Disk,
@@ -108,16 +109,13 @@ class LocalStore(Store):
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
-        path = self._writable(key)
-        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
+        with self._new_file(key) as (path, temp, file):
             _write_behind(file, data)
-            _sync(file)
-            self._replace(temp, path)
+            self._replace(file, temp, path)
 
     def put_unsynced(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object, and start to write it to disk without waiting."""
-        path = self._writable(key)
-        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
+        with self._new_file(key) as (path, temp, file):
             _write_behind(file, data)
             self._rename(temp, path)
 
@@ -129,9 +127,16 @@ class LocalStore(Store):
         """
         if not keys:
             return
-        folders = {folder for key in keys for folder in self._folders(self.local_path(key))}
+        folders = {self.root}
+        for path in map(self.local_path, keys):
+            folders.update(folder for folder in path.parents if folder.is_relative_to(self.root))
+
+        def sync_key(key: str) -> None:
+            with self._mapped(key, "sync"):
+                sync_path(self.local_path(key))
+
         with ThreadPoolExecutor(min(_MAX_SYNCS, len(keys)), thread_name_prefix="smalti-sync") as pool:
-            list(pool.map(self._sync_key, keys))
+            list(pool.map(sync_key, keys))
             list(pool.map(_sync_folder, folders))
 
     def disk(self) -> Disk | None:
@@ -160,27 +165,23 @@ class LocalStore(Store):
 
     def put_file(self, key: str, path: Path) -> None:
         """Replace the object by the content of a local file."""
-        target = self._writable(key)
         try:
             source = open_regular(path)
         except StoreError:
             raise
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
-        with self._mapped(key, "write"), source, _temporary_file(target) as (temp, file):
-            while chunk := source.read(CHUNK_BYTES):
-                file.write(chunk)
-            _sync(file)
-            self._replace(temp, target)
+        with source, self._new_file(key) as (target, temp, file):
+            shutil.copyfileobj(source, file, CHUNK_BYTES)
+            self._replace(file, temp, target)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
-        path = self._writable(key)
+        with self._new_file(key, "create") as (path, temp, file):
+            file.write(data)
+            _sync(file)
+            self._link(temp, path, key)
         with self._mapped(key, "create"):
-            with _temporary_file(path) as (temp, file):
-                file.write(data)
-                _sync(file)
-                self._link(temp, path, key)
             _sync_folder(path.parent)
 
     def get_tagged(self, key: str) -> Tagged:
@@ -195,17 +196,12 @@ class LocalStore(Store):
             StoreConflict: another object is there, or none.
             StoreError: the file system has no locks, which this needs.
         """
-        path = self._writable(key)
-        with self._mapped(key, "write"), _temporary_file(path) as (temp, file):
+        with self._new_file(key) as (path, temp, file):
             file.write(data)
             _sync(file)
             with self._locked(path.parent, fcntl.LOCK_EX):
                 if not path.is_file() or sha256(read_regular(path)).hexdigest() != etag:
-                    raise StoreConflict(
-                        f"{path} is no longer what it was when it was read; nothing was written: read it again",
-                        key=key,
-                        url=self.url,
-                    )
+                    raise self._conflict(key)
                 temp.replace(path)
             _sync_folder(path.parent)
         return sha256(data).hexdigest()
@@ -321,8 +317,9 @@ class LocalStore(Store):
                 found += [(f"{begin}{name}", name, f"{folder}{os.sep}{name}") for name in names]
         return iter(found)
 
-    def _replace(self, temp: Path, path: Path) -> None:
+    def _replace(self, file: BinaryIO, temp: Path, path: Path) -> None:
         """Rename a finished file durably."""
+        _sync(file)
         self._rename(temp, path)
         _sync_folder(path.parent)
 
@@ -330,17 +327,6 @@ class LocalStore(Store):
         """Rename a file, but not while `put_if_match` compares and replaces its target."""
         with self._locked(path.parent, fcntl.LOCK_SH):
             temp.replace(path)
-
-    def _sync_key(self, key: str) -> None:
-        with self._mapped(key, "sync"):
-            sync_path(self.local_path(key))
-
-    def _folders(self, path: Path) -> Iterator[Path]:
-        """Yield the folders above a file, up to the root."""
-        for folder in path.parents:
-            yield folder
-            if folder == self.root:
-                return
 
     @contextmanager
     def _locked(self, folder: Path, kind: int) -> Iterator[None]:
@@ -352,28 +338,28 @@ class LocalStore(Store):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             end = time.monotonic() + LOCK_SECONDS
-            while not self._try_lock(descriptor, kind, folder):
-                if time.monotonic() > end:
-                    raise StoreTimeout(f"{folder} has been locked for {LOCK_SECONDS:.0f} s by a writer that is stuck")
-                time.sleep(0.002)
+            while True:
+                try:
+                    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise StoreTimeout(
+                            f"{folder} has been locked for {LOCK_SECONDS:.0f} s by a writer that is stuck"
+                        ) from None
+                    time.sleep(0.002)
+                    continue
+                except OSError as error:
+                    if kind == fcntl.LOCK_EX:
+                        raise StoreError(
+                            f"{folder}: this file system has no locks ({error.strerror}), so nothing on it can be "
+                            "replaced conditionally; use a local disk or an object store",
+                            url=self.url,
+                            is_unsupported=True,
+                        ) from error
+                break
             yield
         finally:
             os.close(descriptor)
-
-    def _try_lock(self, descriptor: int, kind: int, folder: Path) -> bool:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if kind == fcntl.LOCK_EX:
-                raise StoreError(
-                    f"{folder}: this file system has no locks ({error.strerror}), so nothing on it can be replaced "
-                    "conditionally; use a local disk or an object store",
-                    url=self.url,
-                    is_unsupported=True,
-                ) from error
-        return True
 
     def _link(self, temp: Path, path: Path, key: str) -> None:
         try:
@@ -394,6 +380,18 @@ class LocalStore(Store):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._confine(path, key)
         return path
+
+    @contextmanager
+    def _new_file(self, key: str, action: str = "write") -> Iterator[tuple[Path, Path, BinaryIO]]:
+        """Yield the file of the key, and a new temporary file beside it, which is removed unless it was renamed."""
+        path = self._writable(key)
+        temp = path.with_name(temporary_name(path.name))
+        with self._mapped(key, action):
+            try:
+                with temp.open("xb") as file:
+                    yield path, temp, file
+            finally:
+                temp.unlink(missing_ok=True)
 
     def _confine(self, path: Path, key: str) -> None:
         if not path.parent.resolve().is_relative_to(self.root.resolve()):
@@ -422,9 +420,7 @@ class LocalStore(Store):
                 self._check_no_file(self.root)
             except StoreError as file_there:
                 return file_there
-        if isinstance(error, FileExistsError):
-            return StoreError(f"cannot {action} {where}: a file is where a folder is needed", **facts)
-        if isinstance(error, NotADirectoryError) and action == _MAKE_FOLDER:
+        if isinstance(error, FileExistsError) or (isinstance(error, NotADirectoryError) and action == _MAKE_FOLDER):
             return StoreError(f"cannot {action} {where}: a file is where a folder is needed", **facts)
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) and action != "write":
             return StoreNotFound(f"{where} does not exist", **facts)
@@ -441,17 +437,6 @@ def _raise_unless_gone(error: OSError) -> None:
     """Raise the error that a folder cannot be listed, unless there is none; `os.walk` ignores it otherwise."""
     if error.errno not in _NO_FILE:
         raise error
-
-
-@contextmanager
-def _temporary_file(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Open a new file with a unique name in the folder of `path`; removed at the end unless it was renamed."""
-    temp = path.with_name(temporary_name(path.name))
-    try:
-        with temp.open("xb") as file:
-            yield temp, file
-    finally:
-        temp.unlink(missing_ok=True)
 
 
 def _sync(file: BinaryIO) -> None:
@@ -475,7 +460,9 @@ def disk_of(folder: Path) -> Disk | None:
     It takes Linux 5.8 or newer, an existing folder, and a file system on a block device: NFS and FUSE have their own
     rules for durability.
     """
-    if not _syncfs_reports_errors():
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    if platform.system() != "Linux" or not is_new or _c_function("syncfs", ctypes.c_int) is None:
         return None
     try:
         boot_id, stat = _BOOT_ID.read_text().strip(), folder.stat()
@@ -525,13 +512,6 @@ def sync_file_system(descriptor: int) -> None:
     if call is not None and call(descriptor) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-@cache
-def _syncfs_reports_errors() -> bool:
-    found = re.match(r"(\d+)\.(\d+)", platform.release())
-    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
-    return platform.system() == "Linux" and is_new and _c_function("syncfs", ctypes.c_int) is not None
 
 
 @cache

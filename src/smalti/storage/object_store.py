@@ -6,14 +6,15 @@ object in one request (`smalti.storage.backends.s3`).
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NoReturn, Protocol
 
-from smalti.errors import SmaltiError, StoreConflict, StoreError, StoreExists, StoreNotFound, StoreTimeout
+from smalti.errors import SmaltiError, StoreError, StoreExists, StoreNotFound, StoreTimeout
 from smalti.process import PerProcess
-from smalti.redaction import HiddenOptions
+from smalti.redaction import HiddenOptions, redact, secret_values
 from smalti.storage.errors import (
     RETRYABLE,
     FaultKind,
@@ -24,10 +25,10 @@ from smalti.storage.errors import (
     no_bucket,
     translate,
 )
-from smalti.storage.options import check_options, check_urls, take_retry_options
-from smalti.storage.redact import detect_secrets, raise_clean, redact, secret_values
-from smalti.storage.retry import Deadline, call_within, most_seconds
-from smalti.storage.schemes import SCHEME_BY_NAME, load_function, make_filesystem
+from smalti.storage.options import check_options, check_urls, take_limits
+from smalti.storage.redact import detect_secrets, raise_clean
+from smalti.storage.retry import Deadline, call_within, jitter, most_seconds
+from smalti.storage.schemes import SCHEME_BY_NAME, make_filesystem, named_login
 from smalti.storage.store import (
     ListingPage,
     ObjectInfo,
@@ -52,6 +53,12 @@ FAST_SECONDS, SLOW_SECONDS = 1.0, 4.0
 """The range is doubled after a request faster than the former, and halved after one slower than the latter."""
 UNKNOWN_HOST_ATTEMPTS = 2
 """Attempts at a server whose name cannot be resolved: name servers rarely fail twice."""
+THROTTLED_FACTOR = 3
+"""Factor on the further attempts when the store throttles (429, 503)."""
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
+"""Pause before the second attempt, which doubles each time; up to half as much again is added at random."""
+FAST_BYTES_PER_SECOND = 1e6
+"""Lowest speed of a transfer that is not stalled: its size at this speed is added to the time limit."""
 LIST_SECONDS = 600.0
 """Time limit of a listing: a million objects take a thousand requests."""
 
@@ -66,7 +73,7 @@ class Body:
     """Size of the whole object, bytes; -1 if unknown."""
     chunks: Iterator[bytes]
     """The bytes, in order; raises the client's exceptions."""
-    close: Callable[[], None]
+    close: Callable[[], None] = lambda: None
     """Releases the connection; it is reused if all bytes were read."""
 
 
@@ -115,11 +122,11 @@ class FsspecReader:
                 raise
             first = b""  # an empty object has no first byte
         if len(first) < range_bytes and not tag:
-            return Body("", begin + len(first), iter((first,)), _no_op)
+            return Body("", begin + len(first), iter((first,)))
         size, current_tag = self._look_up(path, timeout)
         if tag not in {"", current_tag}:
             raise ChangedError(f"ended as another object than it began ({current_tag}, not {tag})")
-        return Body(current_tag, size, self._chunks(path, first, begin, (size, current_tag), timeout), _no_op)
+        return Body(current_tag, size, self._chunks(path, first, begin, (size, current_tag), timeout))
 
     def _chunks(
         self, path: str, first: bytes, begin: int, size_and_tag: tuple[int, str], timeout: float
@@ -168,15 +175,6 @@ class FsspecReader:
         return int(info["size"]), mark_of(info)
 
 
-def fsspec_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> FsspecReader:  # noqa: ARG001 -- the registry's signature
-    """Return the reader of stores that have no faster one."""
-    return FsspecReader(connection)
-
-
-def _no_op() -> None:
-    return None
-
-
 def call(filesystem: Any, method: str, *args: Any, timeout: float, **kwargs: Any) -> Any:
     """Call a method of an fsspec file system for at most `timeout` seconds.
 
@@ -210,20 +208,23 @@ class FsspecStore(Store):
         self.scheme = SCHEME_BY_NAME[scheme]
         settings = dict(options or {})
         check_options(self.scheme, settings)
-        if self.scheme.fill_options:
-            settings = load_function(self.scheme.fill_options)(root, settings)
+        backend = self.scheme.backend
+        if hasattr(backend, "fill_options"):
+            settings = backend.fill_options(scheme, root, settings)
         check_urls(settings)
-        self._retry = take_retry_options(settings)
+        self._attempts, self._timeout = take_limits(settings)
         self.root = root.rstrip("/")
         self.url = url or (f"dbfs:{self.root}" if scheme == "dbfs" else f"{scheme}://{self.root}")
         self.replaces_conditionally = self.scheme.has_conditional_puts
         self._options, self._secrets = HiddenOptions(settings), secret_values(settings)
         self._connection: PerProcess[Any] = PerProcess(partial(make_filesystem, scheme, settings))
-        self._reader: Reader = load_function(self.scheme.reader)(settings, self._connection, self._retry.timeout)
+        self._reader: Reader = FsspecReader(self._connection)
+        if hasattr(backend, "make_reader"):
+            self._reader = backend.make_reader(settings, self._connection, self._timeout)
 
     def get(self, key: str) -> bytes:
         """Return the whole object."""
-        return bytes(self._call("read", key, partial(self._reader.read, self._path(key), 0, None)))
+        return bytes(self._request("read", key, self._reader.read, self._path(key), 0, None))
 
     def get_range(self, key: str, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end), fewer if the object ends before."""
@@ -232,9 +233,9 @@ class FsspecStore(Store):
         if begin == end:
             self.size(key)
             return b""
-        read = partial(self._reader.read, path, begin, end)
-        data = bytes(self._call("read", key, read, num_bytes=end - begin, past_end=b""))
-        return data[: end - begin]
+        read, size = self._reader.read, end - begin
+        data = bytes(self._request("read", key, read, path, begin, end, num_bytes=size, past_end=b""))
+        return data[:size]
 
     def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
         """Write the whole object to `out` in chunks."""
@@ -248,7 +249,7 @@ class FsspecStore(Store):
 
     def _chunks(self, key: str) -> Iterator[bytes]:
         """Yield the object's bytes, all of one content; resume after a broken connection if the content is the same."""
-        path, attempts = self._path(key), Attempts(self, "read", key, self._retry.deadline())
+        path, attempts = self._path(key), Attempts(self, "read", key, Deadline(self._timeout))
         at, tag = 0, ""
         while True:
             body = None
@@ -257,7 +258,7 @@ class FsspecStore(Store):
                 if tag not in {"", body.tag}:
                     raise ChangedError
                 if not tag:
-                    whole = most_seconds(self._retry.timeout, max(0, body.num_bytes))
+                    whole = most_seconds(self._timeout, max(0, body.num_bytes))
                     tag, attempts.deadline = body.tag, Deadline(whole)
                 for chunk in body.chunks:
                     at += len(chunk)
@@ -266,32 +267,24 @@ class FsspecStore(Store):
                         yield chunk
             except Exception as error:  # noqa: BLE001 -- classified there, and raised unless it is retried
                 if at and (isinstance(error, ChangedError) or classify(error) is FaultKind.EXISTS):
-                    raise_clean(self._changed(key, at), error, self._known_secrets())
+                    self._raise(f"{self.locate(key)} changed while it was read, at byte {at}", key, error)
                 attempts.failed(error)
                 if at and not tag:
-                    raise_clean(self._unmarked(key, at), error, self._known_secrets())
+                    text = f"the connection broke at byte {at}, and without an ETag the rest may be of other content"
+                    self._raise(f"{self.locate(key)}: {text}; read it again", key, error)
             else:
                 return
             finally:
                 if body is not None:
                     body.close()
 
-    def _changed(self, key: str, at: int) -> StoreError:
-        return StoreError(f"{self.locate(key)} changed while it was read, at byte {at}", key=key, url=self.url)
-
-    def _unmarked(self, key: str, at: int) -> StoreError:
-        return StoreError(
-            f"{self.locate(key)}: the connection broke at byte {at}, and without an ETag the rest may be of other "
-            "content; read it again",
-            key=key,
-            url=self.url,
-        )
+    def _raise(self, text: str, key: str, cause: Exception) -> NoReturn:
+        raise_clean(StoreError(text, key=key, url=self.url), cause, self._known_secrets())
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Replace the object in one step."""
         path, payload = self._path_to_write(key), bytes(data)
-        write = partial(self._run, "pipe_file", path, payload, mode="overwrite")
-        self._call("write", key, write, num_bytes=len(payload))
+        self._request("write", key, "pipe_file", path, payload, mode="overwrite", num_bytes=len(payload))
 
     def put_file(self, key: str, path: Path) -> None:
         """Replace the object by the content of a local file."""
@@ -300,7 +293,7 @@ class FsspecStore(Store):
             num_bytes = path.stat().st_size
         except OSError as error:
             raise StoreNotFound(f"cannot read the local file {path}: {error.strerror}", key=key) from error
-        self._call("write", key, partial(self._run, "put_file", str(path), target), num_bytes=num_bytes)
+        self._request("write", key, "put_file", str(path), target, num_bytes=num_bytes)
 
     def can_copy_from(self, source: Store) -> bool:
         """Return whether the scheme copies, and both stores have the same options."""
@@ -316,21 +309,19 @@ class FsspecStore(Store):
             super().copy_from(source, key)
             return
         num_bytes = source.size(key)
-        run = partial(self._run, "cp_file", source._path(key), self._path_to_write(key))
-        self._call("copy", key, run, num_bytes=num_bytes)
+        self._request("copy", key, "cp_file", source._path(key), self._path_to_write(key), num_bytes=num_bytes)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Create the object, or raise `StoreExists`."""
         path, payload = self._path_to_write(key), bytes(data)
         # Not open("xb"): if refused it leaves a multipart upload, and if it fails, a partial object.
-        create = partial(self._run, "pipe_file", path, payload, mode="create")
-        self._call("create", key, create, num_bytes=len(payload))
+        self._request("create", key, "pipe_file", path, payload, mode="create", num_bytes=len(payload))
 
     def get_tagged(self, key: str) -> Tagged:
         """Return the whole object with its ETag."""
         if not self.replaces_conditionally:
             return super().get_tagged(key)
-        tagged: Tagged = self._call("read", key, partial(self._run, "get_tagged", self._path(key)))
+        tagged: Tagged = self._request("read", key, "get_tagged", self._path(key))
         return tagged
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
@@ -338,34 +329,25 @@ class FsspecStore(Store):
         path, payload = self._path_to_write(key), bytes(data)
         if not self.replaces_conditionally:
             return super().put_if_match(key, data, etag)
-        replace = partial(self._run, "put_if_match", path, payload, etag)
         try:
-            return str(self._call("replace", key, replace, num_bytes=len(payload)))
+            return str(self._request("replace", key, "put_if_match", path, payload, etag, num_bytes=len(payload)))
         except (StoreExists, StoreNotFound) as error:
-            raise StoreConflict(
-                f"{self.locate(key)} is no longer what it was when it was read; nothing was written: read it again",
-                key=key,
-                url=self.url,
-            ) from error
+            raise self._conflict(key) from error
 
     def size(self, key: str) -> int:
         """Return the size of the object, bytes."""
-        return int(self._call("look up", key, partial(self._reader.size, self._path(key))))
+        return int(self._request("look up", key, self._reader.size, self._path(key)))
 
     def delete(self, key: str) -> None:
         """Remove the object; a no-op if it does not exist."""
-        path = self._path_to_write(key)
-        try:
-            self._call("delete", key, partial(self._run, "rm_file", path))
-        except StoreNotFound:
-            return
+        with suppress(StoreNotFound):
+            self._request("delete", key, "rm_file", self._path_to_write(key))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """List all objects below the folder, sorted by key."""
         folder = self._path(folder_of(prefix), allow_root=True)
-        find = partial(self._run, "find", folder, detail=True)
         try:
-            found = self._call("list", prefix, find, deadline=Deadline(LIST_SECONDS))
+            found = self._request("list", prefix, "find", folder, detail=True, deadline=Deadline(LIST_SECONDS))
         except StoreNotFound as error:
             if error.facts.get("is_bucket"):
                 raise
@@ -377,7 +359,7 @@ class FsspecStore(Store):
         filesystem = self._connection.get()
         if not hasattr(filesystem, "_list_page"):
             return super().list_page(after=after)
-        found, last = self._call("list", after, partial(self._run, "list_page", self.root, after))
+        found, last = self._request("list", after, "list_page", self.root, after)
         return ListingPage(self._infos(found, self.root), last or after, is_last=last is None)
 
     def _infos(self, found: Mapping[str, Mapping[str, Any]], folder: str) -> Sequence[ObjectInfo]:
@@ -393,7 +375,7 @@ class FsspecStore(Store):
 
     def info(self, key: str) -> ObjectInfo:
         """Return the size and the modification mark of one object."""
-        entry = self._call("look up", key, partial(self._run, "info", self._path(key)))
+        entry = self._request("look up", key, "info", self._path(key))
         if entry.get("type") == "directory":
             raise StoreNotFound(f"cannot look up {self.locate(key)}: it is a folder", key=key, url=self.url)
         return ObjectInfo(key, int(entry["size"]), mark_of(entry), time_of(entry))
@@ -406,64 +388,54 @@ class FsspecStore(Store):
         if not bucket or self.scheme.is_read_only or self.scheme.name == "memory":
             return
         try:
-            self._call("look up the bucket of", "", partial(self._run, "info", bucket))
+            self._request("look up the bucket of", "", "info", bucket)
         except StoreNotFound as error:
             raise no_bucket(f"cannot use {self.url}", bucket, key="", url=self.url) from error
 
     def check_folder(self) -> None:
         """Look up the store's own folder; in a bucket it exists if there is an object in it."""
-        self._call("look up", "", partial(self._run, "info", self.root))
+        self._request("look up", "", "info", self.root)
 
     def endpoint(self) -> str:
         """Return the URL of the server that requests go to, without a request; "" if it is not known beforehand."""
-        reference = self.scheme.endpoint
-        return str(load_function(reference)(self.root, self._options)) if reference else ""
+        backend = self.scheme.backend
+        return str(backend.server_of(self.root, self._options)) if hasattr(backend, "server_of") else ""
 
     def login(self) -> str:
         """Return the source of the credentials, without secrets, for diagnosis; "" if none is found.
 
         Blocks for as long as the client looks for them, on a cloud's machine in its metadata service.
         """
-        return str(load_function(self.scheme.login)(self.scheme.name, self._options))
+        return str(getattr(self.scheme.backend, "login_source", named_login)(self.scheme.name, self._options))
 
     def unfinished_uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """List the uploads below the folder that were not completed; none if the store removes them itself."""
         folder = self._path(folder_of(prefix), allow_root=True)
         if not self.scheme.keeps_uploads:
             return iter(())
-        find = partial(self._run, "unfinished_uploads", folder)
-        top = f"{self.root.strip('/')}/"
         try:
-            found = self._call("list the unfinished uploads of", prefix, find, deadline=Deadline(LIST_SECONDS))
+            return self._kept("list the unfinished uploads of", prefix, "unfinished_uploads", folder)
         except StoreNotFound:
             return iter(())
-        return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Remove an upload with its parts, or a temporary file; a no-op if it no longer exists."""
-        abort = partial(self._run, "abort_upload", self._path_to_write(upload.key), upload.upload_id)
-        try:
-            self._call("abort an upload to", upload.key, abort)
-        except StoreNotFound:
-            return
+        path = self._path_to_write(upload.key)
+        with suppress(StoreNotFound):
+            self._request("abort an upload to", upload.key, "abort_upload", path, upload.upload_id)
 
     def old_versions(self, prefix: str = "") -> Iterator[OldVersion] | None:
         """List earlier contents of objects below the folder; None if this kind of store does not report them."""
         folder = self._path(folder_of(prefix), allow_root=True)
         if not self.scheme.lists_old_versions:
             return None
-        find = partial(self._run, "old_versions", folder)
-        top = f"{self.root.strip('/')}/"
-        found = self._call("list the old versions of", prefix, find, deadline=Deadline(LIST_SECONDS))
-        return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
+        return self._kept("list the old versions of", prefix, "old_versions", folder)
 
     def remove_old_version(self, version: OldVersion) -> None:
         """Remove earlier content of an object, or the mark of its removal; a no-op if it no longer exists."""
-        remove = partial(self._run, "remove_old_version", self._path_to_write(version.key), version.version_id)
-        try:
-            self._call("remove an old version of", version.key, remove)
-        except StoreNotFound:
-            return
+        path = self._path_to_write(version.key)
+        with suppress(StoreNotFound):
+            self._request("remove an old version of", version.key, "remove_old_version", path, version.version_id)
 
     def child(self, prefix: str) -> "FsspecStore":
         """Return the store of a folder of this one, on the same connection."""
@@ -486,61 +458,52 @@ class FsspecStore(Store):
             )
         return path
 
-    def _run(self, method: str, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        filesystem = self._connection.get()
-        if method == "find":
-            filesystem.invalidate_cache()
-        return call(filesystem, method, *args, timeout=timeout, **kwargs)
+    def _kept(self, action: str, prefix: str, method: str, folder: str) -> Iterator[Any]:
+        """List uploads or old versions below a folder, with keys relative to the root."""
+        found = self._request(action, prefix, method, folder, deadline=Deadline(LIST_SECONDS))
+        top = f"{self.root.strip('/')}/"
+        return iter([replace(each, key=each.key.strip("/").removeprefix(top)) for each in found])
 
-    def _call(
+    def _request(
         self,
         action: str,
         key: str,
-        run: Callable[..., Any],
-        *,
+        method: str | Callable[..., Any],
+        *args: Any,
         num_bytes: int = 0,
         past_end: Any = None,
         deadline: Deadline | None = None,
+        **kwargs: Any,
     ) -> Any:
-        """Return the result of `run`, with retries of transient faults within one deadline.
+        """Return the result of a request, with retries of transient faults within one deadline.
 
         Args:
             action: Verb for error messages, such as "read".
             key: The object.
-            run: The request; called with its time limit as `timeout`.
+            method: A method of the file system, or of the reader; called with its time limit as `timeout`.
+            args: Its arguments.
+            kwargs: More of them.
             num_bytes: Bytes to transfer, which extend the deadline.
             past_end: Result if the requested range begins after the object's end; None raises.
             deadline: Deadline of all attempts; default: by the store's options and `num_bytes`.
         """
-        attempts = Attempts(self, action, key, deadline or self._retry.deadline(num_bytes))
+        seconds = self._timeout + num_bytes / FAST_BYTES_PER_SECOND
+        attempts = Attempts(self, action, key, deadline or Deadline(seconds))
         while True:
             try:
-                return run(timeout=attempts.left())
+                if not isinstance(method, str):
+                    return method(*args, timeout=attempts.left())
+                filesystem = self._connection.get()
+                if method == "find":
+                    filesystem.invalidate_cache()
+                return call(filesystem, method, *args, timeout=attempts.left(), **kwargs)
             except Exception as error:  # noqa: BLE001, PERF203 -- classified there, and raised unless it is retried
                 if past_end is not None and classify(error) is FaultKind.PAST_END:
                     return past_end
                 attempts.failed(error)
 
-    def _renew(self, connection: Any) -> None:
-        """Discard the clients, so that the next request reads the credentials again."""
-        self._connection.renew(connection)
-        self._reader.renew()
-
     def _known_secrets(self) -> tuple[str, ...]:
         return (*self._secrets, *detect_secrets())
-
-    def _translate(self, error: BaseException, action: str, key: str, deadline: Deadline) -> StoreError:
-        text = redact(str(error) or type(error).__name__, self._known_secrets())
-        detail = " ".join(text.split())[:400]
-        if deadline.passed():
-            detail = f"gave up after {deadline.seconds:.0f} s: {detail}"
-        return translate(
-            error,
-            what=f"cannot {action} {self.locate(key)}",
-            scheme=self.scheme,
-            detail=detail,
-            facts={"key": key, "url": self.url},
-        )
 
 
 class Attempts:
@@ -575,19 +538,24 @@ class Attempts:
         if kind is FaultKind.REFUSED and is_expired(error) and not self._is_renewed:
             self._is_renewed = True
             # The very first operation creates the connection itself.
-            self._store._renew(self._connection or self._store._connection.peek())
+            self._store._connection.renew(self._connection or self._store._connection.peek())
+            self._store._reader.renew()
             self._connection = self._store._connection.peek()
             return
-        retry = self._store._retry
-        pause = retry.pause_before(self._faults)
-        attempts = retry.attempts_for(is_throttled=is_throttled(error))
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._faults - 1), MAX_PAUSE_SECONDS) * jitter(1.0, 1.5)
+        attempts = 1 + (self._store._attempts - 1) * (THROTTLED_FACTOR if is_throttled(error) else 1)
         if is_unknown_host(error):
             attempts = min(attempts, UNKNOWN_HOST_ATTEMPTS)
         if kind not in RETRYABLE or self._faults >= attempts or self.deadline.left() <= pause:
             # Not in a variable: the error's traceback holds this frame, and would be in a cycle with it.
-            raise_clean(
-                self._store._translate(error, self._action, self._key, self.deadline),
-                error,
-                self._store._known_secrets(),
-            )
+            raise_clean(self._translated(error), error, self._store._known_secrets())
         time.sleep(pause)
+
+    def _translated(self, error: BaseException) -> StoreError:
+        store = self._store
+        text = redact(str(error) or type(error).__name__, store._known_secrets())
+        detail = " ".join(text.split())[:400]
+        if self.deadline.passed():
+            detail = f"gave up after {self.deadline.seconds:.0f} s: {detail}"
+        what, facts = f"cannot {self._action} {store.locate(self._key)}", {"key": self._key, "url": store.url}
+        return translate(error, what=what, scheme=store.scheme, detail=detail, facts=facts)

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from smalti.errors import ArgumentTypeError, CatalogError, StoreError
+from smalti.redaction import has_login, redact, redact_address, redact_message
 from smalti.storage.databricks.mount import is_databricks, open_databricks
 from smalti.storage.local import LocalStore
 from smalti.storage.object_store import FsspecStore
-from smalti.storage.redact import has_login, redact, redact_address, redact_message
-from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, load_function
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, Scheme, bucket_address
 from smalti.storage.store import Store, check_key
 
 Place = Store | str | Path
@@ -112,7 +112,8 @@ def parse_address(text: str, options: Mapping[str, Any] | None = None) -> Addres
         StoreError: unknown scheme, no bucket or host, a password or a query, or a prefix that leaves the root.
     """
     scheme, host, prefix = _parts_of(text)
-    address: Address = load_function(scheme.parse_address)(scheme.name, host, prefix, dict(options or {}))
+    parse = getattr(scheme.backend, "parse_address", bucket_address)
+    address: Address = parse(scheme.name, host, prefix, dict(options or {}))
     return address
 
 
@@ -195,13 +196,9 @@ def relation_of(source: Store, target: Store) -> str | None:
         return None
     if folder == other:
         return SAME
-    if _lies_in(other, folder):
+    if other.startswith(f"{folder.rstrip('/')}/"):
         return INSIDE
-    return AROUND if _lies_in(folder, other) else None
-
-
-def _lies_in(folder: str, other: str) -> bool:
-    return folder.startswith(f"{other.rstrip('/')}/")
+    return AROUND if folder.startswith(f"{other.rstrip('/')}/") else None
 
 
 def _place_of(store: Store) -> tuple[str, str]:

@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from smalti.errors import MissingDependency, StoreError
-from smalti.storage.retry import RetryOptions
-from smalti.storage.schemes import SCHEMES, Scheme, load_function
+from smalti.storage.schemes import SCHEMES, Scheme
 
 MAX_ATTEMPTS, MAX_SECONDS = 1000, 604_800
 """Limits of the options of retries."""
@@ -42,10 +41,10 @@ def check_options(scheme: Scheme, options: Mapping[str, Any]) -> None:
             raise StoreError(
                 f"the storage option `{name}` is not one of {scheme.name}://, but of {homes[name]}://", option=name
             )
-    if not unknown or not scheme.client_options:
+    if not unknown or not hasattr(scheme.backend, "option_names"):
         return
     try:
-        known |= set(load_function(scheme.client_options)())
+        known |= scheme.backend.option_names()
     except MissingDependency:
         return  # the first use of the store raises it
     for name in unknown:
@@ -77,15 +76,13 @@ def check_urls(options: Mapping[str, Any]) -> None:
             )
 
 
-def take_retry_options(options: dict[str, Any]) -> RetryOptions:
-    """Remove the limits of operations from storage options, and return them.
+def take_limits(options: dict[str, Any]) -> tuple[int, float]:
+    """Remove the limits of operations from storage options, and return the attempts and the seconds of each.
 
     Raises:
         StoreError: one is not a number, or out of range.
     """
-    defaults = RetryOptions()
-    attempts = options.pop("request_attempts", defaults.attempts)
-    timeout = options.pop("request_timeout", defaults.timeout)
+    attempts, timeout = options.pop("request_attempts", 5), options.pop("request_timeout", 60.0)
     if not (isinstance(attempts, int) and 1 <= attempts <= MAX_ATTEMPTS):
         raise StoreError(
             f"the storage option `request_attempts` is {attempts!r:.60}, expected a whole number from 1 to "
@@ -95,7 +92,7 @@ def take_retry_options(options: dict[str, Any]) -> RetryOptions:
         raise StoreError(
             f"the storage option `request_timeout` is {timeout!r:.60}, expected seconds above 0, up to {MAX_SECONDS:,}"
         )
-    return RetryOptions(attempts=attempts, timeout=float(timeout))
+    return attempts, float(timeout)
 
 
 def parameters_of(*functions: Callable[..., Any]) -> set[str]:

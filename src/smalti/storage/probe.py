@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from smalti.errors import SmaltiError, StoreAuthError, StoreError, StoreExists
+from smalti.redaction import redact_address
 from smalti.storage.opening import Place, open_store
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import call_within
 from smalti.storage.store import Store, put_own
 
@@ -63,76 +63,63 @@ def probe_store(place: Place, options: Mapping[str, Any] | None = None, *, secon
         options: Options of the store.
         seconds: Time limit of each step.
     """
-    run = _ProbeRun(seconds)
-    limits = {"request_timeout": seconds / 2, "request_attempts": 2}
-    is_local = not isinstance(place, Store) and ":/" not in str(place) and not str(place).startswith("/Volumes/")
-    store = run.step("open", lambda: open_store(place, options if is_local else {**limits, **(options or {})}))
-    if store is None:
-        return Probe(redact_address(str(place)), tuple(run.steps), None)
-    key, first, second = f"{PROBE_FOLDER}/probe-{secrets.token_hex(8)}", b"smalti probe 1", b"smalti probe 2"
-    is_created = run.step("create", lambda: _create(store, key, first))
-    skew = None
-    if is_created:
-        run.step("read", lambda: _expect(store, key, first))
-        run.step("create only once", lambda: _refuses_a_second(store, key, second))
-        run.step("replace", lambda: _done(store.put(key, second)) and _expect(store, key, second))
-    begun = time.time()
-    listed = run.step("list", lambda: {info.key: info.changed for info in store.list(PROBE_FOLDER)})
-    if is_created and listed is not None:
-        if key not in listed:
-            run.steps.append(ProbeStep("list", "the object that was just put is not in the listing", 0.0))
-        skew = run.step("clock", lambda: _skew(listed.get(key), begun))
-        run.step("delete", lambda: _remove(store, key))
-    elif is_created:
-        run.step("delete", lambda: _remove(store, key))
-    else:
-        with suppress(SmaltiError):  # the put may have succeeded although its answer was lost
-            call_within(seconds, lambda: store.delete(key))
-    return Probe(redact_address(store.url), tuple(run.steps), skew)
+    steps: list[ProbeStep] = []
 
-
-class _ProbeRun:
-    """The steps taken so far."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.steps: list[ProbeStep] = []
-
-    def step(self, name: str, act: Callable[[], Any]) -> Any:
+    def step(name: str, act: Callable[[], Any]) -> Any:
         """Return the result of a step and record it; None if it failed."""
         begin = time.monotonic()
         result, is_refused = None, False
         try:
-            result, problem = call_within(self.seconds, act), ""
+            result, problem = call_within(seconds, act), ""
         except (SmaltiError, TypeError, ValueError) as error:
             problem, is_refused = " ".join(str(error).split()), isinstance(error, StoreAuthError)
-        self.steps.append(ProbeStep(name, problem, time.monotonic() - begin, is_refused))
+        steps.append(ProbeStep(name, problem, time.monotonic() - begin, is_refused))
         return result
 
+    limits = {"request_timeout": seconds / 2, "request_attempts": 2}
+    is_local = not isinstance(place, Store) and ":/" not in str(place) and not str(place).startswith("/Volumes/")
+    store = step("open", lambda: open_store(place, options if is_local else {**limits, **(options or {})}))
+    if store is None:
+        return Probe(redact_address(str(place)), tuple(steps), None)
+    key, first, second = f"{PROBE_FOLDER}/probe-{secrets.token_hex(8)}", b"smalti probe 1", b"smalti probe 2"
 
-def _done(_: None) -> bool:
-    return True
+    def replace() -> None:
+        store.put(key, second)
+        _expect(store, key, second)
+
+    step("create", lambda: put_own(store, key, first))
+    is_created, skew = not steps[-1].problem, None
+    if is_created:
+        step("read", lambda: _expect(store, key, first))
+        step("create only once", lambda: _refuses_a_second(store, key, second))
+        step("replace", replace)
+    begun = time.time()
+    listed = step("list", lambda: {info.key: info.changed for info in store.list(PROBE_FOLDER)})
+    if is_created and listed is not None:
+        if key not in listed:
+            steps.append(ProbeStep("list", "the object that was just put is not in the listing", 0.0))
+        skew = step("clock", lambda: _skew(listed.get(key), begun))
+    if is_created:
+        step("delete", lambda: _remove(store, key))
+    else:
+        with suppress(SmaltiError):  # the put may have succeeded although its answer was lost
+            call_within(seconds, lambda: store.delete(key))
+    return Probe(redact_address(store.url), tuple(steps), skew)
 
 
-def _create(store: Store, key: str, data: bytes) -> bool:
-    put_own(store, key, data)
-    return True
-
-
-def _expect(store: Store, key: str, data: bytes) -> bool:
+def _expect(store: Store, key: str, data: bytes) -> None:
     found = store.get(key)
     if found != data:
         raise StoreError(
             f"{store.locate(key)}: put {len(data)} bytes, and read {len(found)} others; the store is faulty"
         )
-    return True
 
 
-def _refuses_a_second(store: Store, key: str, data: bytes) -> bool:
+def _refuses_a_second(store: Store, key: str, data: bytes) -> None:
     try:
         store.put_if_absent(key, data)
     except StoreExists:
-        return True
+        return
     raise StoreError(
         f"{store.url}: this store ignores conditional puts (If-None-Match), so two writers could both publish; use a "
         "store that honours them"
@@ -150,8 +137,7 @@ def _skew(changed: float | None, begun: float) -> float | None:
     return skew
 
 
-def _remove(store: Store, key: str) -> bool:
+def _remove(store: Store, key: str) -> None:
     store.delete(key)
     if store.exists(key):
         raise StoreError(f"{store.locate(key)} is still there after it was deleted")
-    return True

@@ -1,6 +1,6 @@
 """Redaction of the secrets that stores know of: those of the environment, and those in errors and logs of libraries.
 
-The redaction of text is in `smalti.redaction`, whose functions can be imported from here too.
+The redaction of text is in `smalti.redaction`.
 """
 
 import logging
@@ -9,34 +9,8 @@ from collections.abc import Iterable
 from typing import NoReturn
 from urllib.parse import unquote
 
-from smalti.redaction import (
-    MASK,
-    address_secrets,
-    has_login,
-    inner_secrets,
-    redact,
-    redact_address,
-    redact_message,
-    secret_values,
-    unsigned_address,
-)
+from smalti.redaction import inner_secrets, redact
 from smalti.storage.schemes import secret_variables
-
-__all__ = [
-    "MASK",
-    "HideSecrets",
-    "address_secrets",
-    "detect_secrets",
-    "has_login",
-    "raise_clean",
-    "redact",
-    "redact_address",
-    "redact_message",
-    "safe_cause",
-    "secret_values",
-    "unsigned_address",
-]
-
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
 """Variables of all client libraries, also in capitals: the address of a proxy, which may have a login."""

@@ -14,10 +14,10 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from smalti.errors import ArgumentError, StoreTimeout
+from smalti.errors import StoreTimeout
 
 T = TypeVar("T")
 
@@ -37,40 +37,6 @@ MIN_BYTES_PER_SECOND = 64 << 10
 def jitter(least: float, most: float) -> float:
     """Return a random factor for a pause, from `least` to `most`, so that colliding callers do not collide again."""
     return _RANDOM.uniform(least, most)
-
-
-@dataclass(frozen=True)
-class RetryOptions:
-    """Limits on the number of attempts and the time of one operation."""
-
-    attempts: int = 5
-    """Total attempts, the first included; at least 1."""
-    throttled_factor: int = 3
-    """Factor on the further attempts when the store throttles (429, 503)."""
-    timeout: float = 60.0
-    """Seconds for one operation over all its attempts; large transfers get more, by `min_bytes_per_second`."""
-    pause: float = 0.2
-    """Seconds before the second attempt; doubles each time, with up to half as much again at random."""
-    max_pause: float = 5.0
-    """Longest pause, seconds."""
-    min_bytes_per_second: float = 1e6
-    """Lowest speed of a transfer that is not stalled: its size at this speed is added to `timeout`."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1 or self.timeout <= 0:
-            raise ArgumentError(f"expected attempts >= 1 and timeout > 0, found {self.attempts} and {self.timeout}")
-
-    def deadline(self, num_bytes: int = 0) -> "Deadline":
-        """Return the deadline of an operation that begins now and transfers so many bytes."""
-        return Deadline(self.timeout + num_bytes / self.min_bytes_per_second)
-
-    def attempts_for(self, *, is_throttled: bool) -> int:
-        """Return the total number of attempts, the first included."""
-        return 1 + (self.attempts - 1) * (self.throttled_factor if is_throttled else 1)
-
-    def pause_before(self, attempt: int) -> float:
-        """Return the seconds to wait before attempt `attempt` (1 is the second)."""
-        return min(self.pause * 2.0 ** (attempt - 1), self.max_pause) * jitter(1.0, 1.5)
 
 
 class Deadline:
@@ -100,25 +66,20 @@ def call_within(seconds: float, act: Callable[[], T]) -> T:
     Raises:
         StoreTimeout: `act` has not returned within that time.
     """
-    box: list[T] = []
-    faults: list[BaseException] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            box.append(act())
+            future.set_result(act())
         except BaseException as fault:  # noqa: BLE001 -- raised by the thread that waits
-            faults.append(fault)
+            future.set_exception(fault)
 
-    thread = threading.Thread(target=run, name="smalti-bounded-call", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, name="smalti-bounded-call", daemon=True).start()
+    if not wait([future], seconds).done:
         raise StoreTimeout(
             f"no answer within {seconds:.0f} s; check the address, the network, and the mount if it is one"
         )
-    if faults:
-        raise faults[0]
-    return box[0]
+    return future.result()
 
 
 class TransferDeadline:
@@ -172,7 +133,7 @@ class TransferDeadline:
 
     def remaining(self) -> float:
         """Return the seconds until the transfer fails if nothing more arrives, never negative: for socket timeouts."""
-        return max(0.0, min(self._stalled_at, self._ends_at) - self._clock())
+        return max(0.0, min(*self._ends()) - self._clock())
 
     def passed(self) -> bool:
         """Return whether the deadline has passed."""
@@ -182,19 +143,11 @@ class TransferDeadline:
         """Restart rule 1, such as after a wait for a lock; the total time of rule 2 is unchanged."""
         self._marked_at, self._since_mark = self._clock(), 0
 
-    @property
-    def _stalled_at(self) -> float:
-        """Time at which rule 1 ends the transfer."""
-        return self._marked_at + self.timeout
+    def _ends(self) -> tuple[float, float]:
+        """Return the times at which rule 1 and rule 2 end the transfer."""
+        return self._marked_at + self.timeout, self._begin + self._total_seconds()
 
-    @property
-    def _ends_at(self) -> float:
-        """Time at which rule 2 ends the transfer."""
-        return self._begin + self.total_seconds
-
-    @property
-    def total_seconds(self) -> float:
-        """Total time limit of the transfer, seconds."""
+    def _total_seconds(self) -> float:
         return most_seconds(self.timeout, self.received if self.size is None else self.size)
 
     def error(self) -> StoreTimeout:
@@ -205,8 +158,9 @@ class TransferDeadline:
         """
         of_all = "" if self.size is None else f" of {self.size}"
         is_small = self.size is not None and self.size < PROGRESS_BYTES
-        if is_small or self._ends_at <= self._stalled_at:
-            why = f"not complete within {self.total_seconds:.0f} s"
+        stalled_at, ends_at = self._ends()
+        if is_small or ends_at <= stalled_at:
+            why = f"not complete within {self._total_seconds():.0f} s"
         else:
             why = f"less than 64 KiB arrived within {self.timeout:.0f} s"
         return StoreTimeout(

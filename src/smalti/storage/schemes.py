@@ -1,12 +1,12 @@
 """The registry of storage schemes: one `Scheme` holds everything that Smalti knows about `s3://`, `gs://` or `dbfs:`.
 
-To add a scheme, write a module of `smalti.storage.backends` with a function `make`, and add one entry to `SCHEMES`.
+To add a scheme, write a module of `smalti.storage.backends`, and add one entry to `SCHEMES`.
 The opening of addresses, `FsspecStore`, advice in error messages, redaction, training workers and deployments read the
 registry. Two things have other places: exceptions of a new client library are named in `smalti.storage.errors`, and a
 storage resource of Dagster with its own fields is a class in `smalti_dagster/resources/storage.py`.
 
-Functions of backends are named as text and imported on first use: `import smalti` stays fast, and every module of this
-package can import this one.
+Modules of backends are named as text and imported on first use, so that every module of this package can import this
+one.
 """
 
 import functools
@@ -22,33 +22,18 @@ from smalti.redaction import declare_schemes
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """The facts of one kind of object store or server.
-
-    `maker`, `parse_address`, `fill_options`, `reader` and others name a function as "module:function".
-    """
+    """The facts of one kind of object store or server."""
 
     name: str
     """Canonical name, without "://"."""
     aliases: tuple[str, ...] = ()
     """Other names that addresses may use for the same kind of store."""
-    maker: str
-    """`(options) -> fsspec file system`; may block while its client looks for credentials."""
-    parse_address: str = "smalti.storage.schemes:bucket_address"
-    """`(scheme name, host, prefix, options) -> Address`, without a request; the host may contain a user."""
-    fill_options: str = ""
-    """`(root, options) -> options`, completed when the store is made, before it is pickled; "" changes nothing."""
-    reader: str = "smalti.storage.object_store:fsspec_reader"
-    """`(options, connection, timeout) -> Reader`, which connects on its first use."""
-    endpoint: str = ""
-    """`(root, options) -> URL of the server`, without a request, for diagnosis; "" where the address does not say."""
-    login: str = "smalti.storage.schemes:named_login"
-    """`(scheme name, options) -> text` that names the source of the credentials and no secret; "" if none is found."""
+    module: str
+    """Name of the module with the functions of its client; see `smalti.storage.backends`."""
     named_options: tuple[str, ...] = ()
     """Storage options of Smalti's own, which the library of the scheme does not know by this name."""
     usual_options: tuple[str, ...] = ()
     """Options of the library of the scheme that are accepted without importing it."""
-    client_options: str = ""
-    """`() -> names` of all options that the library of the scheme takes; imports it. "" accepts any name."""
     allows_at_sign: bool = False
     """True if "@" has a meaning before the prefix; elsewhere the text before it is refused, and masked in messages."""
     is_web: bool = False
@@ -84,6 +69,11 @@ class Scheme:
     packages: tuple[str, ...] = ()
     """Optional Python packages that the extra installs and `load_extra` imports."""
 
+    @property
+    def backend(self) -> Any:
+        """The module `module`, imported on the first use: `import smalti` stays fast."""
+        return importlib.import_module(self.module)
+
 
 _AZURE_HELP = (
     "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
@@ -95,11 +85,7 @@ _NETWORK = ("proxy", "ca_bundle")
 _S3 = Scheme(
     name="s3",
     aliases=("s3a",),
-    maker="smalti.storage.backends.s3:make",
-    fill_options="smalti.storage.backends.s3:fill_options",
-    reader="smalti.storage.backends.s3:s3_reader",
-    endpoint="smalti.storage.backends.s3:server_of",
-    login="smalti.storage.backends.s3:login_source",
+    module="smalti.storage.backends.s3",
     named_options=(
         "server_side_encryption", "kms_key_id", "bucket_key", "role_arn", "external_id", "role_session_name",
         "web_identity_token_file", "sts_endpoint_url", "region", "addressing_style", *_NETWORK,
@@ -108,7 +94,6 @@ _S3 = Scheme(
         "anon", "key", "secret", "token", "endpoint_url", "use_ssl", "client_kwargs", "config_kwargs", "requester_pays",
         "s3_additional_kwargs", "profile",
     ),
-    client_options="smalti.storage.backends.s3:option_names",
     has_conditional_puts=True,
     copies=True,
     keeps_uploads=True,
@@ -140,12 +125,8 @@ _S3 = Scheme(
 )  # fmt: skip
 _HTTPS = Scheme(
     name="https",
-    maker="smalti.storage.backends.web:make",
-    parse_address="smalti.storage.backends.web:parse_address",
-    endpoint="smalti.storage.backends.web:server_of",
-    reader="smalti.storage.backends.web:web_reader",
+    module="smalti.storage.backends.web",
     usual_options=("headers", "client_kwargs", "exact_address"),
-    client_options="smalti.storage.backends.web:option_names",
     is_web=True,
     is_read_only=True,
     credentials_help=(
@@ -160,8 +141,6 @@ SCHEMES = (
         _S3,
         name="oci",
         aliases=(),
-        parse_address="smalti.storage.backends.s3:parse_address",
-        fill_options="",
         allows_at_sign=True,  # the namespace: oci://bucket@namespace
         variables=("OCI_*",),
         credentials_help=(
@@ -172,12 +151,9 @@ SCHEMES = (
     Scheme(
         name="gs",
         aliases=("gcs",),
-        maker="smalti.storage.backends.gcs:make",
-        endpoint="smalti.storage.backends.gcs:server_of",
-        fill_options="smalti.storage.backends.gcs:fill_options",
+        module="smalti.storage.backends.gcs",
         named_options=("workload_identity", *_NETWORK),
         usual_options=("token", "project", "access", "endpoint_url", "key", "secret", "client_kwargs", "config_kwargs"),
-        client_options="smalti.storage.backends.gcs:option_names",
         has_conditional_puts=True,
         copies=True,
         variables=(
@@ -196,16 +172,12 @@ SCHEMES = (
     Scheme(
         name="abfs",
         aliases=("abfss", "az", "azure-dl"),
-        maker="smalti.storage.backends.azure:make",
-        parse_address="smalti.storage.backends.azure:container_address",
-        endpoint="smalti.storage.backends.azure:server_of",
-        fill_options="smalti.storage.backends.azure:fill_options",
+        module="smalti.storage.backends.azure",
         named_options=("managed_identity", "managed_identity_client_id", *_NETWORK),
         usual_options=(
             "anon", "account_name", "account_key", "account_host", "connection_string", "sas_token", "credential",
             "tenant_id", "client_id", "client_secret", "fallback_account",
         ),
-        client_options="smalti.storage.backends.azure:option_names",
         allows_at_sign=True,  # the container: abfs://container@account.dfs.core.windows.net
         has_conditional_puts=True,
         variables=("AZURE_*",),
@@ -221,18 +193,14 @@ SCHEMES = (
     ),
     Scheme(  # MosaicML's form of the address; the store that it opens is of the scheme "abfs"
         name="azure",
-        maker="smalti.storage.backends.azure:make",
-        parse_address="smalti.storage.backends.azure:account_address",
+        module="smalti.storage.backends.azure",
         has_conditional_puts=True,
         credentials_help=_AZURE_HELP,
     ),
     Scheme(  # `smalti.storage.databricks.mount` parses these addresses: they may be paths of mounted folders
         name="dbfs",
-        maker="smalti.storage.databricks.volumes:make",
-        fill_options="smalti.storage.databricks.workspace:fill_options",
-        endpoint="smalti.storage.databricks.workspace:server_of",
+        module="smalti.storage.databricks.volumes",
         usual_options=("host", "token", "profile", "client_id", "client_secret", "http_timeout_seconds"),
-        client_options="smalti.storage.databricks.volumes:option_names",
         allows_at_sign=True,  # in the names of folders: there is no host
         keeps_uploads=True,
         variables=("DATABRICKS_*", "ARM_*"),  # ARM_*: logins of Azure
@@ -253,11 +221,8 @@ SCHEMES = (
     Scheme(
         name="sftp",
         aliases=("ssh",),
-        maker="smalti.storage.backends.sftp:make",
-        parse_address="smalti.storage.backends.sftp:parse_address",
-        endpoint="smalti.storage.backends.sftp:server_of",
+        module="smalti.storage.backends.sftp",
         usual_options=("host", "port", "username", "password", "client_keys", "key_filename", "known_hosts"),
-        client_options="smalti.storage.backends.sftp:option_names",
         allows_at_sign=True,
         keeps_uploads=True,
         variables=("COMPOSER_SFTP_*",),
@@ -271,12 +236,9 @@ SCHEMES = (
     ),
     Scheme(
         name="hf",
+        module="smalti.storage.backends.hub",
         is_web=True,
-        maker="smalti.storage.backends.hub:make",
-        parse_address="smalti.storage.backends.hub:parse_address",
-        endpoint="smalti.storage.backends.hub:server_of",
         usual_options=("token", "endpoint"),
-        client_options="smalti.storage.backends.hub:option_names",
         variables=("HF_ENDPOINT",),
         secret_variables=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
         credentials_help="set HF_TOKEN, or run `hf auth login`, or pass the storage option `token`",
@@ -287,8 +249,7 @@ SCHEMES = (
     replace(_HTTPS, name="http"),
     Scheme(
         name="memory",
-        maker="smalti.storage.backends.memory:make",
-        client_options="smalti.storage.backends.memory:option_names",
+        module="smalti.storage.backends.memory",
         has_conditional_puts=True,
     ),
 )  # fmt: skip
@@ -309,12 +270,6 @@ _LOGIN_VARIABLES = frozenset({"GCS_KEY", "COMPOSER_SFTP_KEY_FILE"})
 _EXTRAS = {package: scheme.extra for scheme in SCHEMES for package in scheme.packages}
 
 
-def load_function(reference: str) -> Any:
-    """Import and return a function that a `Scheme` names as "module:function"."""
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 def make_filesystem(name: str, options: Mapping[str, Any]) -> Any:
     """Make an fsspec file system; other users of fsspec do not share it, so that changed credentials take effect.
 
@@ -322,7 +277,7 @@ def make_filesystem(name: str, options: Mapping[str, Any]) -> Any:
         MissingDependency: the extra for this scheme is not installed; the message has the pip command.
         StoreAuthError: the options name credentials that cannot be used.
     """
-    return load_function(SCHEME_BY_NAME[name].maker)(dict(options))
+    return SCHEME_BY_NAME[name].backend.make(dict(options))
 
 
 def load_extra(module: str) -> Any:
@@ -382,7 +337,10 @@ def store_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
     The values may be secrets: keep them out of messages, logs, files and command lines.
     """
-    return {name: value for name, value in environment.items() if _is_carried(name)}
+    names = {name for scheme in SCHEMES for name in (*scheme.variables, *scheme.secret_variables)}
+    prefixes = tuple(name.removesuffix("*") for name in names if name.endswith("*"))
+    carried = {name for name in environment if name in names or name.startswith(prefixes)} - host_variables()
+    return {name: value for name, value in environment.items() if name in carried}
 
 
 @functools.cache
@@ -395,16 +353,3 @@ def secret_variables() -> frozenset[str]:
 def host_variables() -> frozenset[str]:
     """Return the names of all environment variables that are useless on other hosts."""
     return frozenset(name for scheme in SCHEMES for name in scheme.host_variables)
-
-
-def _is_carried(name: str) -> bool:
-    names, prefixes = _carried()
-    return name not in host_variables() and (name in names or name.startswith(prefixes))
-
-
-@functools.cache
-def _carried() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names and the prefixes of the variables that processes on other hosts receive."""
-    declared = {name for scheme in SCHEMES for name in (*scheme.variables, *scheme.secret_variables)}
-    prefixes = tuple(name.removesuffix("*") for name in declared if name.endswith("*"))
-    return frozenset(declared), prefixes

@@ -476,6 +476,10 @@ class Store(ABC):
             is_unsupported=True,
         )
 
+    def _conflict(self, key: str) -> StoreConflict:
+        text = "is no longer what it was when it was read; nothing was written: read it again"
+        return StoreConflict(f"{self.locate(key)} {text}", key=key, url=self.url)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 

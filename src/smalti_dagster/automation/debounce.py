@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field, replace
 
-from smalti.sources.paged_listing import PartialListing
+from smalti.sources.image_folder import PartialListing
 
 MAX_TRIES = 3
 """Runs that are requested for one content before a person is asked to look."""

@@ -8,7 +8,8 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from smalti import errors
-from smalti.storage.redact import detect_secrets, redact
+from smalti.redaction import redact
+from smalti.storage.redact import detect_secrets
 from smalti_dagster.lineage import DATA_SET_TAG
 from smalti_dagster.resources.notifications import Message
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import dagster as dg
 
 from smalti.errors import StoreNotFound
+from smalti.sources.image_folder import PartialListing, list_further
 from smalti.sources.message_queue import MessageQueue
-from smalti.sources.paged_listing import PartialListing, list_further
 from smalti.storage import open_store
 from smalti_dagster.automation import debounce
 from smalti_dagster.automation.debounce import WatchState

@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 
 from smalti.errors import SmaltiError, StoreNotFound
+from smalti.redaction import redact
 from smalti.spark import is_archive
 from smalti.storage import open_store
 from smalti.storage.probe import probe_store
-from smalti.storage.redact import redact
 from smalti_dagster.declaration import PARTITION, Declaration
 from smalti_dagster.places import place_of, shards_of
 from smalti_dagster.reports.tables import table

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
-from smalti.storage.redact import redact_address
+from smalti.redaction import redact_address
 from smalti.torch.train.config import RunConfig, TrainConfig, place_of_option
 
 C = TypeVar("C", bound=dg.Config)

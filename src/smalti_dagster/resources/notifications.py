@@ -19,7 +19,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from smalti.storage.redact import redact
+from smalti.redaction import redact
 
 _TIMEOUT_SECONDS = 10.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}

@@ -15,8 +15,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from smalti.redaction import redact
 from smalti.spark import ImageFolder, describe_archive, fetch_archive, is_archive, list_images
-from smalti.storage.redact import redact
 from smalti_dagster.declaration import MANIFESTS, Declaration
 from smalti_dagster.declaration.configuration import with_defaults
 from smalti_dagster.places import expand

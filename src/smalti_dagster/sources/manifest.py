@@ -10,10 +10,10 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from smalti.errors import SmaltiError
+from smalti.redaction import redact
 from smalti.sources.listing import list_source
 from smalti.spark import ImageFile, ImageFolder
 from smalti.storage import open_store
-from smalti.storage.redact import redact
 
 _MAX_NAMED = 5
 
@@ -48,7 +48,7 @@ def list_manifest(
     if not paths or empty or len(set(paths)) != len(paths):
         found = f"no label for {_named(empty)}" if empty else "no rows" if not paths else "a path more than once"
         raise SmaltiError(f"{redact(source)} must have one row with a label for each image, found {found}")
-    there = {item.key: item for item in list_source(store, lambda _: False).objects}  # links are followed
+    there = {item.key: item for item in list_source(store, lambda _: False)[0]}  # links are followed
     if missing := [path for path in paths if path not in there]:
         raise SmaltiError(f"{redact(source)} names {len(missing)} files that are not there: {_named(missing)}")
     classes = tuple(sorted({str(label) for label in labels}))

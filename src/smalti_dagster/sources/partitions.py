@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import dagster as dg
 
 from smalti.errors import StoreNotFound
+from smalti.redaction import redact
 from smalti.sources.image_folder import (
     ImageFolder,
     join_folders,
@@ -22,7 +23,6 @@ from smalti.sources.image_folder import (
 )
 from smalti.spark import list_images
 from smalti.storage import open_store
-from smalti.storage.redact import redact
 from smalti_dagster.declaration import PARTITION, Declaration
 from smalti_dagster.lineage import facts_of
 from smalti_dagster.places import Place

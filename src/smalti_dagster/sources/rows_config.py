@@ -3,7 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
-from smalti.storage.redact import redact
+from smalti.redaction import redact
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.declaration.configuration import with_defaults
 from smalti_dagster.declaration.data import FORMS, forms_of

@@ -14,11 +14,10 @@ from typing import Any
 
 import dagster as dg
 
-from smalti.sources.image_folder import ImageFolder
-from smalti.sources.paged_listing import extend_digest
+from smalti.redaction import redact
+from smalti.sources.image_folder import ImageFolder, extend_digest
 from smalti.spark import is_archive
 from smalti.storage import open_store
-from smalti.storage.redact import redact
 from smalti_dagster.declaration import Declaration
 from smalti_dagster.lineage import DATA_SET_TAG, READS_TAG, facts_of, latest, made_in, reads
 from smalti_dagster.resources.binding import with_resources

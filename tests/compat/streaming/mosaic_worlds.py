@@ -37,7 +37,7 @@ def mosaic_cases(draw, batchings=BATCHINGS, partitions=PARTITIONS, most_streams=
 def partition_ids(algorithm, num_samples, shape, **options):
     """Return MosaicML's whole partition: hosts, ranks of a host, workers of a rank, batches, batch size."""
     partition = make_partition(algorithm, num_samples, shape, **options)
-    return all_ids(partition, shape, partition.start, partition.num_steps)
+    return all_ids(partition.ids_at, len(partition), shape, partition.start, partition.num_steps)
 
 
 def rank_of(shape, rank):

@@ -7,9 +7,9 @@ import pytest
 from smalti.compat.streaming.order import (
     SHUFFLES,
     MosaicOptions,
+    MosaicRun,
     WorldShape,
-    plan_mosaic_epoch,
-    sample_counts,
+    get_sampling,
     shuffled_ids,
     weigh_streams,
 )
@@ -69,7 +69,7 @@ def test_three_hosts_continue_a_run_of_four():
     ("choose", "granularity", "counts"), [(10, 1, [2, 7, 1, 0]), (30, 3, [7, 10, 7, 6]), (44, 1, [10, 14, 8, 12])]
 )
 def test_a_sampling_equals_mosaicmls(choose, granularity, counts):
-    assert sample_counts([5, 7, 4, 6], choose, granularity=granularity, seed=9176).tolist() == counts
+    assert get_sampling([5, 7, 4, 6], choose, granularity, seed=9176, epoch=0, use_epoch=True).tolist() == counts
 
 
 def test_every_golden_shuffle_equals_mosaicmls(orders):
@@ -105,7 +105,7 @@ def test_every_golden_partition_equals_mosaicmls(orders):
 
 def test_every_golden_sampling_equals_mosaicmls(orders):
     for case in orders["sampling"]:
-        counts = sample_counts(
+        counts = get_sampling(
             case["samples_per_shard"],
             case["choose"],
             granularity=case["granularity"],
@@ -129,6 +129,6 @@ def test_every_golden_epoch_equals_that_of_mosaicmls_loader(orders, shared):
             block_size=case["shuffle_block_size"],
         )
         for epoch in (0, 1):
-            plan = plan_mosaic_epoch(streams, WorldShape(batch_size=case["batch_size"]), options=options, epoch=epoch)
+            plan = MosaicRun(streams, WorldShape(batch_size=case["batch_size"]), options).plan(epoch)
             assert plan.sample_ids(0, len(plan)).tolist() == case[f"epoch{epoch}"]
     assert len(orders["epochs"]) == 8

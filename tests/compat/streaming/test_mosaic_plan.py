@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from smalti.compat.streaming.order import (
     MosaicOptions,
+    MosaicRun,
     WorldShape,
     default_mosaic_nodes,
-    plan_mosaic_epoch,
     weigh_streams,
 )
 from smalti.errors import CursorError, WorldMismatch
@@ -22,7 +22,7 @@ from tests.compat.streaming.mosaic_worlds import mosaic_cases, rank_of, shapes
 
 def plan(sizes, shape=WorldShape(), *, start=0, epoch=0, **options):  # noqa: B008 (frozen)
     options = {"canonical_nodes": 1, "seed": 1} | options
-    return plan_mosaic_epoch(weigh_streams(sizes), shape, options=MosaicOptions(**options), epoch=epoch, start=start)
+    return MosaicRun(weigh_streams(sizes), shape, MosaicOptions(**options)).plan(epoch, start)
 
 
 def read(found):
@@ -89,7 +89,7 @@ def test_device_per_stream_batches_of_a_rank_hold_one_stream():
 
 def test_an_epoch_takes_what_the_weights_say():
     streams = weigh_streams([[4], [6]], [StreamWeight(repeat=2), StreamWeight(choose=3)])
-    found = plan_mosaic_epoch(streams, WorldShape(), options=MosaicOptions(canonical_nodes=1, seed=5), epoch=0)
+    found = MosaicRun(streams, WorldShape(), MosaicOptions(canonical_nodes=1, seed=5)).plan(0)
     ids = found.sample_ids(0, len(found)).tolist()
     assert ids[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert len(ids) == 11
@@ -101,10 +101,7 @@ def test_balanced_sampling_takes_other_samples_each_epoch_and_fixed_the_same():
     streams = weigh_streams([[40]], [StreamWeight(choose=10)])
     for method, same in (("fixed", True), ("balanced", False)):
         options = MosaicOptions(canonical_nodes=1, sampling_method=method)
-        taken = [
-            plan_mosaic_epoch(streams, WorldShape(), options=options, epoch=e).sample_ids(0, 10).tolist()
-            for e in (0, 1)
-        ]
+        taken = [MosaicRun(streams, WorldShape(), options).plan(e).sample_ids(0, 10).tolist() for e in (0, 1)]
         assert (taken[0] == taken[1]) is same
 
 
@@ -112,7 +109,7 @@ def test_balanced_sampling_takes_other_samples_each_epoch_and_fixed_the_same():
 def test_division_equals_mosaicmls(fit):
     shape, options, streams = fit
     try:
-        planned = plan_mosaic_epoch(streams, shape, options=options, epoch=1)
+        planned = MosaicRun(streams, shape, options).plan(1)
     except WorldMismatch:
         assume(False)
     assert_division_equals_mosaicmls(planned)
@@ -122,7 +119,7 @@ def test_division_equals_mosaicmls(fit):
 def test_division_equals_mosaicmls_after_a_restart(fit, data):
     shape, options, streams = fit
     start = data.draw(st.integers(0, sum(stream.choose for stream in streams)))
-    planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0, start=start)
+    planned = MosaicRun(streams, shape, options).plan(0, start)
     assert planned.start == start - start % shape.hosts
     assert_division_equals_mosaicmls(planned)
 
@@ -136,17 +133,17 @@ def test_division_equals_mosaicmls_where_hosts_do_not_divide(fit, hosts, batch, 
     shape = WorldShape(hosts, first.ranks_on_host, first.workers, 4 * batch)
     options = MosaicOptions(12, seed=options.seed, shuffle=options.shuffle, shuffle_algo="py1s", initial_hosts=4)
     start = data.draw(st.integers(0, sum(stream.choose for stream in streams)))
-    planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0, start=start)
+    planned = MosaicRun(streams, shape, options).plan(0, start)
     assert_division_equals_mosaicmls(planned)
 
 
 @given(mosaic_cases(batchings=["random"]))
 def test_i1_every_planned_sample_occurs_as_often_as_it_is_taken(fit):
     shape, options, streams = fit
-    planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
+    planned = MosaicRun(streams, shape, options).plan(0)
     everywhere = np.arange(len(planned))
     found = Counter(planned.ids_at(everywhere).tolist())
-    alone = plan_mosaic_epoch(streams, WorldShape(), options=MosaicOptions(1, seed=options.seed), epoch=0)
+    alone = MosaicRun(streams, WorldShape(), MosaicOptions(1, seed=options.seed)).plan(0)
     taken = Counter(alone.sample_ids(0, sum(s.choose for s in streams)).tolist())
     assert taken <= found
     assert set(found) <= {-1, *taken}
@@ -157,7 +154,7 @@ def test_i1_batches_of_streams_read_no_other_samples_than_were_taken(fit):
     shape, options, streams = fit
     streams = weigh_streams([stream.shard_sizes for stream in streams])
     try:
-        planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
+        planned = MosaicRun(streams, shape, options).plan(0)
     except WorldMismatch:
         assume(False)
     found = planned.ids_at(np.arange(len(planned))).tolist()
@@ -169,9 +166,9 @@ def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, st
     """Up to the last 12 positions, one for each canonical node, which every world pads differently."""
     shape, options, streams = fit
     total = sum(stream.choose for stream in streams)
-    whole = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
+    whole = MosaicRun(streams, shape, options).plan(0)
     cursor = min(total, steps * shape.global_batch)
-    resumed = plan_mosaic_epoch(streams, other, options=options, epoch=0, start=cursor)
+    resumed = MosaicRun(streams, other, options).plan(0, cursor)
     same = total // 12 * 12
     assume(resumed.start <= same)
     assert resumed.sample_ids(resumed.start, same).tolist() == whole.sample_ids(resumed.start, same).tolist()
@@ -183,7 +180,7 @@ def test_i3_the_rest_after_a_restart_on_another_world_is_the_rest(fit, other, st
 def test_i4_no_position_goes_to_two_workers(fit):
     shape, options, streams = fit
     try:
-        planned = plan_mosaic_epoch(streams, shape, options=options, epoch=0)
+        planned = MosaicRun(streams, shape, options).plan(0)
     except WorldMismatch:
         assume(False)
     assert sorted(read(planned.all_ids())) == sorted(read(planned.ids_at(np.arange(planned.start, len(planned)))))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smalti.compat.streaming.order import sample_counts, weigh_streams
+from smalti.compat.streaming.order import get_sampling, weigh_streams
 from smalti.compat.streaming.order.sampling import StreamCounts, resample
 from smalti.order.mixture import StreamWeight
 
@@ -14,6 +14,10 @@ sizes = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 
 def chosen(shard_sizes, counts, first_id=0):
     return StreamCounts(np.array(shard_sizes), np.array(counts), first_id)
+
+
+def sample_counts(shard_sizes, choose, *, granularity=1, seed, epoch=0, use_epoch=True):
+    return get_sampling(shard_sizes, choose, granularity, seed, epoch, use_epoch)
 
 
 def taken(streams, **options):

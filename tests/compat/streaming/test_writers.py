@@ -11,7 +11,7 @@ import pytest
 from smalti.catalog import load_manifest
 from smalti.catalog.verify import verify
 from smalti.compat.streaming import CSVWriter, JSONWriter, MDSWriter, StreamingDataset, TSVWriter, XSVWriter
-from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer, encode_table
+from smalti.compat.streaming.base.format.base.writer import JointWriter, SplitWriter, Writer
 from smalti.errors import SmaltiError, StoreError
 from smalti.format import open_shard
 from smalti.writer import MDSWriter as NativeWriter
@@ -399,9 +399,12 @@ def test_a_cancelled_writer_leaves_nothing(tmp_path):
 
 
 def test_a_shard_beyond_uint32_is_refused():
-    assert encode_table([1, 2], b"{}", 18) == b"\x02\0\0\0" + bytes([18, 0, 0, 0, 19, 0, 0, 0, 21, 0, 0, 0]) + b"{}"
+    writer = object.__new__(MDSWriter)
+    writer.new_samples = [b"1", b"22"]
+    assert writer._encode_table(18, b"{}") == b"\x02\0\0\0" + bytes([18, 0, 0, 0, 19, 0, 0, 0, 21, 0, 0, 0]) + b"{}"
+    writer.new_samples = [range(1 << 31), range(1 << 31)]
     with pytest.raises(ValueError, match="size_limit"):
-        encode_table([1 << 31, 1 << 31], b"", 18)
+        writer._encode_table(18, b"{}")
 
 
 @pytest.fixture

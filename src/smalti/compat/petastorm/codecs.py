@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from smalti.compat.petastorm.unischema import UnischemaField
+from smalti.compat.petastorm.unischema import UnischemaField, fits_shape
 from smalti.format.npy import read_npy
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -88,12 +88,7 @@ class CompressedImageCodec(_BinaryCodec):
     """
 
     def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
-        self._image_codec, self._quality = image_codec, quality
-
-    @property
-    def image_codec(self) -> str:
-        """Name of the image format."""
-        return self._image_codec
+        self.image_codec, self._quality = image_codec, quality
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
         """Return the bytes of an image, which must have the type and shape of the field.
@@ -103,8 +98,8 @@ class CompressedImageCodec(_BinaryCodec):
         """
         image = _checked(unischema_field, value)
         _check_image_shape(unischema_field, image)
-        name = {"jpg": "jpeg"}.get(self._image_codec.lower(), self._image_codec)
-        is_jpeg = name.lower() == "jpeg"
+        is_jpeg = self.image_codec.lower() in {"jpg", "jpeg"}
+        name = "jpeg" if self.image_codec.lower() == "jpg" else self.image_codec
         if image.dtype != np.uint8 and (image.dtype != np.uint16 or image.ndim == 3 or is_jpeg):
             kind = "grey" if image.ndim == 2 else "colour"
             raise ValueError(
@@ -140,7 +135,7 @@ class CompressedImageCodec(_BinaryCodec):
         return pixels
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}({self._image_codec!r}, {self._quality})"
+        return f"{type(self).__name__}({self.image_codec!r}, {self._quality})"
 
 
 class ScalarCodec(DataframeColumnCodec):
@@ -187,9 +182,6 @@ def _checked(field: UnischemaField, value: Any) -> Any:
         raise ValueError(f"{field.name}: unexpected type {found}, expected an ndarray.")  # noqa: TRY004 -- Petastorm's
     if value.dtype != np.dtype(field.numpy_dtype):
         raise ValueError(f"{field.name}: unexpected type {value.dtype}, expected {np.dtype(field.numpy_dtype)}.")
-    fits = len(value.shape) == len(field.shape) and all(
-        expected is None or expected == found for expected, found in zip(field.shape, value.shape, strict=True)
-    )
-    if not fits:
+    if not fits_shape(value.shape, field.shape):
         raise ValueError(f"{field.name}: unexpected dimensions {value.shape}, expected {field.shape}.")
     return value

@@ -15,21 +15,12 @@ from torch.utils.data import default_collate
 
 from smalti.attributes import Replaceable, whole_number
 from smalti.compat.petastorm.reading.batch_reader import BatchReader
-from smalti.compat.petastorm.reading.columns import Columns, rows_of
+from smalti.compat.petastorm.reading.rows import Columns
 from smalti.order.keys import Purpose, keyed_permutation
 from smalti.torch.ranks import Agreement
 
 _PROMOTED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.bool_): np.uint8}
 _LISTED_TYPES = (str, bytes, Decimal)
-
-
-def _tensor_columns(columns: Columns) -> dict[str, Any]:
-    """Return numeric columns as tensors, without a copy; text, bytes and decimals as lists.
-
-    Raises:
-        TypeError: a column holds None, values of different shapes, or a type that torch lacks.
-    """
-    return {name: _column(name, values) for name, values in columns.items()}
 
 
 def _numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
@@ -38,18 +29,6 @@ def _numbers_only(columns: Columns, make: Any) -> dict[str, Any]:
         if values.dtype.kind not in "biufc":
             raise TypeError(f"column {name!r} holds {values.dtype}; this loader supports only numbers: use DataLoader.")
     return {name: make(_promoted(values)) for name, values in columns.items()}
-
-
-def _sample_dicts(columns: Columns) -> list[dict[str, Any]]:
-    """Return the rows as one dict each, for a user's `collate_fn`.
-
-    Raises:
-        TypeError: a column holds None.
-    """
-    for name, values in columns.items():
-        _refuse_none(name, values)
-    promoted = {name: _promoted(values) for name, values in columns.items()}
-    return [{name: values[row] for name, values in promoted.items()} for row in range(rows_of(columns))]
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
@@ -65,6 +44,11 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
 
 
 def _column(name: str, values: np.ndarray[Any, Any]) -> Any:
+    """Return a numeric column as a tensor, without a copy; text, bytes and decimals as a list.
+
+    Raises:
+        TypeError: the column holds None, values of different shapes, or a type that torch lacks.
+    """
     if values.dtype.kind in "biufc":
         return torch.from_numpy(_promoted(values))
     _refuse_none(name, values)
@@ -228,8 +212,13 @@ class DataLoader(LoaderBase):
 
     def _converted(self, batch: Columns) -> Any:
         collate = self._smalti_collate
-        is_default = collate is None or collate is decimal_friendly_collate
-        return _tensor_columns(batch) if is_default else collate(_sample_dicts(batch))  # type: ignore[misc]
+        if collate is None or collate is decimal_friendly_collate:
+            return {name: _column(name, values) for name, values in batch.items()}
+        for name, values in batch.items():
+            _refuse_none(name, values)
+        promoted = {name: _promoted(values) for name, values in batch.items()}
+        num_rows = len(next(iter(promoted.values())))
+        return collate([{name: values[row] for name, values in promoted.items()} for row in range(num_rows)])
 
 
 class BatchedDataLoader(LoaderBase):

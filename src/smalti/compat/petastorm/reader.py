@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,10 +17,9 @@ import pyarrow as pa
 import xxhash
 
 from smalti.attributes import check_choice, whole_number, whole_or_none
-from smalti.compat.petastorm.reading.batch_reader import BatchReader, ReaderOptions
+from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.parquet import UNISCHEMA_KEY, ParquetSet, open_set
-from smalti.compat.petastorm.reading.rows import RowOptions, RowReader, kept_rows
-from smalti.compat.petastorm.reading.sources import open_place
+from smalti.compat.petastorm.reading.rows import ReaderOptions, RowReader, kept_rows
 from smalti.compat.petastorm.transform import TransformSpec, transform_of
 from smalti.compat.petastorm.unischema import UnischemaField, chosen_columns
 from smalti.conversion.sources.parquet_files import read_footer
@@ -172,35 +172,35 @@ def make_batch_reader(  # noqa: PLR0913, PLR0917 -- Petastorm's signature
     for name, is_used in (("shard_seed", shard_seed), ("reader_pool_type='process'", reader_pool_type == "process")):
         if is_used:
             _log.info("%s is ignored: see docs/petastorm.md", name)
-    found = open_set(open_place(dataset_url_or_urls, storage_options, filesystem), wait_seconds=file_wait_seconds)
+    found = open_set(dataset_url_or_urls, storage_options, filesystem, wait_seconds=file_wait_seconds)
     _warn_about_codecs(found)
     columns = tuple(chosen_columns(found.schema.names, schema_fields))
     kept = kept_rows(found, predicate=predicate, filters=filters, num_threads=workers_count)
-    options = RowOptions(columns, transform, transform_per == "row_group", held_bytes, timeout)
-    rows = RowReader(found, kept, options, None if cache is None else _cached_load(cache, found, columns))
     threads = 0 if reader_pool_type == "dummy" else workers_count
-    order = RunOrder(
-        shuffle=shuffle_row_groups,
-        seed=DEFAULT_SEED if seed is None else seed,
-        num_canonical_nodes=num_canonical_nodes,
-        shuffle_block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
-        tail=tail or ("pad" if num_epochs is None else "short"),
-    )
-    return BatchReader(
-        rows,
-        ReaderOptions(
-            order=order,
-            world=chosen,
-            batch_size=batch_size,
-            num_epochs=num_epochs,
-            first_epoch=0 if epoch is None and seed is not None else epoch,
-            num_threads=threads,
-            num_ahead=results_queue_size or 2 * max(1, threads),
-            timeout=timeout,
-            include_ids=include_ids,
+    options = ReaderOptions(
+        columns=columns,
+        transform=transform,
+        per_row_group=transform_per == "row_group",
+        held_bytes=held_bytes,
+        order=RunOrder(
+            shuffle=shuffle_row_groups,
+            seed=DEFAULT_SEED if seed is None else seed,
+            num_canonical_nodes=num_canonical_nodes,
+            shuffle_block_size=1 if shuffle_rows is False and shuffle_row_groups else shuffle_block_size,
+            tail=tail or ("pad" if num_epochs is None else "short"),
         ),
-        cleanup=(lambda: None) if cache is None else cache.cleanup,
+        world=chosen,
+        batch_size=batch_size,
+        num_epochs=num_epochs,
+        first_epoch=0 if epoch is None and seed is not None else epoch,
+        num_threads=threads,
+        num_ahead=results_queue_size or 2 * max(1, threads),
+        timeout=timeout,
+        include_ids=include_ids,
     )
+    if cache is None:
+        return BatchReader(RowReader(found, kept, options))
+    return BatchReader(RowReader(found, kept, options, partial(cache.read, found, columns)), cleanup=cache.cleanup)
 
 
 def _chosen_world(cur_shard: int | None, shard_count: int | None) -> World:
@@ -273,36 +273,20 @@ def _check(
         )
 
 
-def _cached_load(cache: "DiskCache", found: ParquetSet, columns: tuple[str, ...]) -> Any:
-    def load(number: int) -> pa.Table:
-        group = found.row_groups[number]
-        footer = found.footers[group.file]
-        name = "\n".join([found.source.url, footer.key, footer.digest, str(group.number), *columns])
-        return cache.get(name, lambda: found.read(number, columns))
-
-    return load
-
-
 def _warn_about_codecs(found: ParquetSet) -> None:
     """Warn if Petastorm wrote the files: columns may hold encoded arrays or images."""
-    metadata = _common_metadata(found)
-    if UNISCHEMA_KEY in (metadata or {}):
+    name = "_common_metadata"
+    try:
+        footer = read_footer(found.source, name, found.source.size(name))
+    except (StoreNotFound, FormatError):
+        return
+    if UNISCHEMA_KEY in (footer.metadata.metadata or {}):
         warnings.warn(
             f"{found.source.url} was written by Petastorm's materialize_dataset. Its schema is a pickle and is not "
             "loaded: columns are returned as they are stored, arrays and images as encoded bytes; decode them in a "
             "TransformSpec (docs/petastorm.md).",
             stacklevel=3,
         )
-
-
-def _common_metadata(found: ParquetSet) -> Mapping[bytes, bytes] | None:
-    try:
-        name = "_common_metadata"
-        footer = read_footer(found.source, name, found.source.size(name))
-    except (StoreNotFound, FormatError):
-        return None
-    metadata: Mapping[bytes, bytes] | None = footer.metadata.metadata
-    return metadata
 
 
 class DiskCache:
@@ -320,29 +304,30 @@ class DiskCache:
     def get(self, name: str, fill: Callable[[], pa.Table]) -> pa.Table:
         """Return the table of this name; if it is missing or damaged, call `fill` and cache its result."""
         key = hashlib.sha256(name.encode()).hexdigest()
-        found = self._found(key)
-        if found is not None:
-            self.hits += 1
-            return found
-        table = fill()
-        self._keep(key, table)
-        return table
-
-    def cleanup(self) -> None:
-        """Remove the folder if the cache was created with `removes_folder`."""
-        if self._removes and self.folder.is_dir():
-            shutil.rmtree(self.folder)
-
-    def _found(self, key: str) -> pa.Table | None:
         for path in self.folder.glob(f"{key}-*{_SUFFIX}"):
             try:
                 data = read_regular(path)
             except FileNotFoundError:  # another process evicted it
                 continue
             if path.name == _name(key, data):
+                self.hits += 1
                 return pa.ipc.open_file(pa.BufferReader(data)).read_all()
             path.unlink(missing_ok=True)
-        return None
+        table = fill()
+        self._keep(key, table)
+        return table
+
+    def read(self, found: ParquetSet, columns: tuple[str, ...], number: int) -> pa.Table:
+        """Return columns of one row group of a data set, from the cache if they are there."""
+        file, at = found.places[number]
+        footer = found.footers[file]
+        name = "\n".join([found.source.url, footer.key, footer.digest, str(at), *columns])
+        return self.get(name, lambda: found.read(number, columns))
+
+    def cleanup(self) -> None:
+        """Remove the folder if the cache was created with `removes_folder`."""
+        if self._removes and self.folder.is_dir():
+            shutil.rmtree(self.folder)
 
     def _keep(self, key: str, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()

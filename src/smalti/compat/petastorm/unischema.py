@@ -7,6 +7,7 @@ schemas, and Spark's types.
 import re
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ import pyarrow as pa
 from smalti.compat.petastorm.errors import NoMatchingFields
 from smalti.compat.petastorm.refused import SCHEMA_INSTEAD, WRITE_INSTEAD, refused_function
 from smalti.errors import SchemaError
+
+_OBJECTS = (pa.types.is_struct, pa.types.is_map, pa.types.is_null, pa.types.is_interval, pa.types.is_time)
+"""Types whose values are Python's objects."""
 
 dict_to_spark_row = refused_function("dict_to_spark_row", WRITE_INSTEAD)
 insert_explicit_nulls = refused_function("insert_explicit_nulls", WRITE_INSTEAD)
@@ -51,22 +55,18 @@ class Unischema:
 
     def __init__(self, name: str, fields: Sequence[UnischemaField]) -> None:
         self._name = name
-        self._fields = OrderedDict((field.name, field) for field in fields)
-
-    @property
-    def fields(self) -> "OrderedDict[str, UnischemaField]":
+        self.fields = OrderedDict((field.name, field) for field in fields)
         """Columns by name."""
-        return self._fields
 
     def __getattr__(self, name: str) -> UnischemaField:
-        fields = self.__dict__.get("_fields", {})  # empty while an instance is unpickled
+        fields = self.__dict__.get("fields", {})  # empty while an instance is unpickled
         if name not in fields:
             raise AttributeError(f"the schema has no column {name!r}; its columns are {', '.join(fields)}.")
         found: UnischemaField = fields[name]
         return found
 
     def __str__(self) -> str:
-        lines = "".join(f"  {field!r},\n" for field in self._fields.values())
+        lines = "".join(f"  {field!r},\n" for field in self.fields.values())
         return f"Unischema({self._name}, [\n{lines}])"
 
     def create_schema_view(self, fields: Sequence[str | UnischemaField]) -> "Unischema":
@@ -77,10 +77,10 @@ class Unischema:
         """
         _check_patterns(fields)
         for field in fields:
-            if isinstance(field, UnischemaField) and field.name not in self._fields:
+            if isinstance(field, UnischemaField) and field.name not in self.fields:
                 raise ValueError(f"field {field.name!r} does not belong to the schema {self}.")
-        names = _matching(self._fields, fields)
-        return Unischema(f"{self._name}_view", [self._fields[name] for name in names])
+        names = _matching(self.fields, fields)
+        return Unischema(f"{self._name}_view", [self.fields[name] for name in names])
 
     @cached_property
     def namedtuple(self) -> Any:
@@ -160,9 +160,14 @@ def _matching(names: Any, patterns: Sequence[str | UnischemaField]) -> list[str]
     return [name for name in names if any(pattern.fullmatch(name) for pattern in compiled)]
 
 
-def _numpy_type(kind: pa.DataType) -> tuple[Any, tuple[None, ...]]:
-    from decimal import Decimal
+def fits_shape(shape: tuple[int, ...], declared: Sequence[int | None]) -> bool:
+    """Return whether an array has the declared shape; None stands for any size of an axis."""
+    return len(shape) == len(declared) and all(
+        side is None or side == found for side, found in zip(declared, shape, strict=True)
+    )
 
+
+def _numpy_type(kind: pa.DataType) -> tuple[Any, tuple[None, ...]]:
     if pa.types.is_dictionary(kind):
         return _numpy_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -174,10 +179,8 @@ def _numpy_type(kind: pa.DataType) -> tuple[Any, tuple[None, ...]]:
         return str, ()
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return bytes, ()
-    if pa.types.is_struct(kind) or pa.types.is_map(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
+    if any(is_of(kind) for is_of in _OBJECTS):
         return object, ()
-    return kind.to_pandas_dtype() if not pa.types.is_temporal(kind) else _temporal(kind), ()
-
-
-def _temporal(kind: pa.DataType) -> Any:
-    return object if pa.types.is_time(kind) else np.timedelta64 if pa.types.is_duration(kind) else np.datetime64
+    if pa.types.is_temporal(kind):
+        return np.timedelta64 if pa.types.is_duration(kind) else np.datetime64, ()
+    return kind.to_pandas_dtype(), ()

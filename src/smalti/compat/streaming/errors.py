@@ -114,6 +114,12 @@ def in_mosaicmls_words(error: SmaltiError, unsafe_remedy: str = _UNSAFE_REMEDY) 
     if isinstance(cause, JSONDecodeError):
         text = f"Index file at {facts.get('where')} is empty or corrupted. {error.message}"
         return DamagedIndexError(text, **(vars(cause) | facts))
+    if isinstance(error, ShardNotFound):
+        text = (
+            f"{error.message}. Check if the shard file exists in your remote location or have you deleted the shard "
+            "file from the local directory?"
+        )
+        return MissingShardError(text, **facts)
     if isinstance(error, ChecksumMismatch):
         text = f"Checksum failure: {error.message}"
     elif "format_version" in facts:

@@ -18,6 +18,7 @@ from smalti.conversion.source import CLASS_NAMES, ENCODING, OpenedSource, Source
 from smalti.errors import ArgumentError, ArgumentTypeError, BadImageError, SmaltiError
 from smalti.format.encodings.images import check_image_file
 from smalti.images.header import probe_image
+from smalti.redaction import redact_address
 from smalti.regular_files import printable
 from smalti.sources.contents import read_contents
 from smalti.sources.image_folder import (
@@ -30,7 +31,6 @@ from smalti.sources.image_folder import (
     split_named,
 )
 from smalti.storage import Store, open_store
-from smalti.storage.redact import redact_address
 
 MAX_IMAGE_BYTES = 1 << 28
 """Largest file of one image: as many bytes as the most pixels take that may be in a file."""

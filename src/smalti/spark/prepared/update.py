@@ -30,6 +30,7 @@ from smalti.catalog.sidecars import FILES as FILES_KIND
 from smalti.catalog.sidecars import entry_of
 from smalti.errors import CommitConflict, DatasetExists, SmaltiError, StoreError
 from smalti.format import ShardInfo
+from smalti.redaction import redact
 from smalti.sources.image_folder import ImageFolder
 from smalti.spark.prepare import PrepareOptions, bad_images, prepare_here, prepare_with_sizes, require_size, splits_of
 from smalti.spark.prepared.parts import (
@@ -46,7 +47,6 @@ from smalti.spark.prepared.table import FILES, PreparedTable, bad_in, counts_of,
 from smalti.spark.reshard import publish_from
 from smalti.spark.tasks import decode_errors, require_reach, run_tasks, session_of
 from smalti.storage import Store, open_store
-from smalti.storage.redact import redact
 from smalti.writer.tables.attempts import Answers, Attempt
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ for it in a thread. Requests to STS use the proxy and the certificate authority 
 import asyncio
 import functools
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,15 @@ def assumed_role(session: Any, settings: Mapping[str, Any], client: Mapping[str,
     if settings.get("external_id"):
         extra["ExternalId"] = settings["external_id"]
     role, token_file = settings["role_arn"], settings.get("web_identity_token_file")
+    refreshable = credentials.DeferredRefreshableCredentials
     if token_file:
-        fetcher = credentials.AssumeRoleWithWebIdentityCredentialFetcher(
-            create, _WebIdentity(Path(token_file)), role, extra_args=extra, cache={}
-        )
-        return _refreshable(credentials, fetcher, "assume-role-with-web-identity")
-    source = _source(session, credentials, settings)
+        load = partial(_web_identity, Path(token_file))
+        fetcher = credentials.AssumeRoleWithWebIdentityCredentialFetcher(create, load, role, extra_args=extra, cache={})
+        return refreshable(refresh_using=fetcher.fetch_credentials, method="assume-role-with-web-identity")
+    if settings.get("key"):
+        source = credentials.Credentials(settings["key"], settings.get("secret"), settings.get("token"))
+    else:
+        source = session.get_credentials()
     if source is None:
         raise StoreAuthError(
             f"the storage option `role_arn` names {role}, and there are no credentials to assume it with; set "
@@ -65,33 +69,17 @@ def assumed_role(session: Any, settings: Mapping[str, Any], client: Mapping[str,
             role_arn=role,
         )
     fetcher = credentials.AssumeRoleCredentialFetcher(create, source, role, extra_args=extra, cache={})
-    return _refreshable(credentials, fetcher, "assume-role")
+    return refreshable(refresh_using=fetcher.fetch_credentials, method="assume-role")
 
 
-def _source(session: Any, credentials: Any, settings: Mapping[str, Any]) -> Any:
-    if settings.get("key"):
-        return credentials.Credentials(settings["key"], settings.get("secret"), settings.get("token"))
-    return session.get_credentials()
-
-
-def _refreshable(credentials: Any, fetcher: Any, method: str) -> Any:
-    return credentials.DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=method)
-
-
-class _WebIdentity:
-    """The token of a web identity, read anew for each request: Kubernetes replaces the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self) -> str:
-        try:
-            return self._path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise StoreAuthError(
-                f"the storage option `web_identity_token_file` names {self._path}, which cannot be read here: "
-                f"{error.strerror}",
-            ) from error
+def _web_identity(path: Path) -> str:
+    """Return the token of a web identity, read anew for each request: Kubernetes replaces the file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StoreAuthError(
+            f"the storage option `web_identity_token_file` names {path}, which cannot be read here: {error.strerror}",
+        ) from error
 
 
 @functools.cache

@@ -41,22 +41,21 @@ _HIDE_SECRETS = HideSecrets()
 _MAX_EXPLANATION = 120  # characters per credential in an error message
 
 
-def container_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address abfs://container/prefix or abfs://container@account.dfs.core.windows.net/prefix."""
-    container, at, account = host.partition("@")
-    if at:
-        options.setdefault("account_name", account.split(".")[0])
-    return bucket_address(scheme, container, prefix, options)
+def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
+    """Return the address of a container.
 
-
-def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return MosaicML's address azure://account.blob.core.windows.net/container/prefix.
-
-    The variables AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME take precedence over the account.
+    Its forms are abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix and MosaicML's
+    azure://account.blob.core.windows.net/container/prefix, of which AZURE_STORAGE_ACCOUNT_NAME and AZURE_ACCOUNT_NAME
+    take precedence over the account.
 
     Raises:
         StoreError: the container is missing.
     """
+    if scheme != "azure":
+        container, at, account = host.partition("@")
+        if at:
+            options.setdefault("account_name", account.split(".")[0])
+        return bucket_address(scheme, container, prefix, options)
     url = f"{scheme}://{host}"
     if not prefix:
         raise StoreError(
@@ -66,7 +65,7 @@ def account_address(scheme: str, host: str, prefix: str, options: dict[str, Any]
     return Address("abfs", prefix, f"abfs://{prefix}", options)
 
 
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- of all schemes
     """Return the options; a contradiction among them is refused before they travel to other processes.
 
     Raises:
@@ -88,7 +87,8 @@ def make(options: dict[str, Any]) -> Any:
     """Make a file system for Azure Blob Storage."""
     network = {name: options.pop(name) for name in (PROXY, CA_BUNDLE) if options.get(name) is not None}
     if options.pop("managed_identity", False):
-        options["credential"] = managed_identity(options.pop("managed_identity_client_id", None), network)
+        client_id = options.pop("managed_identity_client_id", None)
+        options["credential"] = Login(_identity().ManagedIdentityCredential(client_id=client_id, **_limits(network)))
         account = detect("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_ACCOUNT_NAME")
         if account:
             options.setdefault("account_name", account)
@@ -151,7 +151,6 @@ def _class() -> Any:
         def do_connect(self) -> None:
             super().do_connect()
             _lead_through(self.service_client, self._network)
-            _bound_responses(self.service_client)
             policy = getattr(getattr(self.service_client, "_config", None), "retry_policy", None)
             if policy is not None:
                 policy.total_retries = LIBRARY_ATTEMPTS - 1
@@ -162,7 +161,8 @@ def _class() -> Any:
             return default_login(options, self._network), None
 
         def _get_credential_from_service_principal(self) -> tuple["Login", None]:
-            return service_principal(self.tenant_id, self.client_id, self.client_secret, self._network), None
+            names = "tenant_id", "client_id", "client_secret"
+            return service_principal({name: getattr(self, name) for name in names}, self._network), None
 
         async def _get_tagged(self, path: str) -> Tagged:
             container, blob, _ = self.split_path(path)
@@ -214,17 +214,15 @@ class Login:
 
 
 def _lead_through(client: Any, network: Mapping[str, Any]) -> None:
-    """Let a client, and those that it makes, use the proxy and the authorities; adlfs has no options for them."""
-    authority, proxies = ca_bundle_of(network), proxies_of(network)
+    """Let a client, and those that it makes, use the proxy and the authorities; adlfs has no options for them.
+
+    They read no more of an answer than they asked for.
+    """
+    authority, proxies, transport = ca_bundle_of(network), proxies_of(network), client._pipeline._transport
     if authority:
-        client._pipeline._transport.connection_config.verify = authority
+        transport.connection_config.verify = authority
     if proxies:
         client._config.proxy_policy.proxies = proxies
-
-
-def _bound_responses(client: Any) -> None:
-    """Let a client, and those that it makes, read no more of an answer than they asked for."""
-    transport = client._pipeline._transport
     open_session = transport.open
 
     async def open_bounded() -> None:
@@ -232,15 +230,6 @@ def _bound_responses(client: Any) -> None:
         bound_responses(transport.session)
 
     transport.open = open_bounded
-
-
-def managed_identity(client_id: str | None, network: Mapping[str, Any]) -> Login:
-    """Return the login of the managed identity of this machine, and no other.
-
-    Raises:
-        MissingDependency: azure-identity is not installed.
-    """
-    return Login(_identity().ManagedIdentityCredential(client_id=client_id, **_limits(network)))
 
 
 def default_login(options: dict[str, Any], network: Mapping[str, Any] | None = None) -> Login:
@@ -252,19 +241,13 @@ def default_login(options: dict[str, Any], network: Mapping[str, Any] | None = N
     return Login(_identity().DefaultAzureCredential(**(_limits(network) | options)))
 
 
-def service_principal(
-    tenant_id: str | None,
-    client_id: str | None,
-    client_secret: str | None,
-    network: Mapping[str, Any] | None = None,
-) -> Login:
+def service_principal(arguments: Mapping[str, str | None], network: Mapping[str, Any]) -> Login:
     """Return the login of the service principal in the storage options.
 
     Raises:
         MissingDependency: azure-identity is not installed.
         StoreAuthError: one of the three is missing.
     """
-    arguments = {"tenant_id": tenant_id, "client_id": client_id, "client_secret": client_secret}
     missing = [name for name, value in arguments.items() if not value]
     if missing:
         raise StoreAuthError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from smalti.errors import StoreError
-from smalti.storage.redact import redact_address
+from smalti.redaction import redact_address
 from smalti.storage.store import MAX_OBJECT_BYTES
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")

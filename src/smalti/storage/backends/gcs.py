@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -36,7 +37,7 @@ def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- 
     return str(options.get("endpoint_url") or emulator or HMAC_ENDPOINT)
 
 
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- of all schemes
     """Return the options; a contradiction among them is refused before they travel to other processes.
 
     Raises:
@@ -64,7 +65,10 @@ def make(options: dict[str, Any]) -> Any:
     key = options.pop("key", None) or detect("GCS_KEY")
     secret = options.pop("secret", None) or detect("GCS_SECRET")
     if key and secret and "token" not in options:
-        return _make_compatible(key, secret, options | network)
+        client = {"region_name": "auto", **options.pop("client_kwargs", {})}
+        endpoint = options.pop("endpoint_url", None) or HMAC_ENDPOINT
+        login = {"key": key, "secret": secret, "endpoint_url": endpoint, "client_kwargs": client}
+        return s3.make(options | network | login)
     token = options.setdefault("token", _DEFAULT_LOGIN)  # with None gcsfs may use anonymous access silently
     if isinstance(token, str) and ("/" in token or token.endswith(".json")) and not Path(token).expanduser().is_file():
         raise StoreAuthError(
@@ -99,17 +103,16 @@ def workload_login(path: str, access: str) -> Any:
             f"the storage option `workload_identity` names {file}, which holds {content.get('type')!r} and not "
             "'external_account'; give a key file as `token`"
         )
-    scope = f"https://www.googleapis.com/auth/devstorage.{access}"
-    kind = importlib.import_module(f"google.auth.{_pool_module(content)}")
-    return kind.Credentials.from_file(str(file), scopes=[scope])
-
-
-def _pool_module(content: Mapping[str, Any]) -> str:
-    """Return the module of google-auth for the source of a pool's tokens."""
-    source = content.get("credential_source") or {}
+    source = content.get("credential_source") or {}  # of the pool's tokens
+    module = "pluggable" if "executable" in source else "identity_pool"
     if str(source.get("environment_id", "")).startswith("aws"):
-        return "aws"
-    return "pluggable" if "executable" in source else "identity_pool"
+        module = "aws"
+    kind = importlib.import_module(f"google.auth.{module}")
+    return kind.Credentials.from_file(str(file), scopes=[_scope(access)])
+
+
+def _scope(access: str) -> str:
+    return f"https://www.googleapis.com/auth/devstorage.{access}"
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -122,7 +125,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 def _from_key_file(path: Path) -> Any:
     """Return the credentials of a service account or of a user."""
-    scopes = ["https://www.googleapis.com/auth/devstorage.full_control"]
+    scopes = [_scope("full_control")]
     if _read_json(path).get("type") == "service_account":
         account = importlib.import_module("google.oauth2.service_account").Credentials
         return account.from_service_account_file(str(path), scopes=scopes)
@@ -171,9 +174,8 @@ def default_login(access: str) -> tuple[Any, str | None]:
     """
     load_extra("gcsfs")
     auth, requests = map(importlib.import_module, ("google.auth", "requests"))
-    scope = f"https://www.googleapis.com/auth/devstorage.{access}"
     with requests.Session() as session:
-        found: tuple[Any, str | None] = auth.default(scopes=[scope], request=metadata_request(session))
+        found: tuple[Any, str | None] = auth.default(scopes=[_scope(access)], request=metadata_request(session))
         return found
 
 
@@ -193,22 +195,10 @@ def metadata_request(session: Any) -> Any:
             try:
                 return super().__call__(url, *args, **(options | {"timeout": METADATA_SECONDS}))
             except failure:
-                return _NoService()  # google-auth retries after an exception, but not after an answer
+                # The answer of a machine without it: google-auth retries after an exception, but not after an answer.
+                return SimpleNamespace(status=504, data=b"", headers={})
 
     return MetadataRequest(session)
-
-
-class _NoService:
-    """The answer on a machine without the metadata service."""
-
-    status, data = 504, b""
-    headers: Mapping[str, str] = {}
-
-
-def _make_compatible(key: str, secret: str, options: dict[str, Any]) -> Any:
-    client = {"region_name": "auto", **options.pop("client_kwargs", {})}
-    endpoint = options.pop("endpoint_url", None) or HMAC_ENDPOINT
-    return s3.make({**options, "key": key, "secret": secret, "endpoint_url": endpoint, "client_kwargs": client})
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from smalti.storage.backends.network import ca_bundle_of, proxies_of
 from smalti.storage.object_store import Body, FsspecReader, Reader
 from smalti.storage.options import parameters_of
 from smalti.storage.retry import CONNECT_SECONDS, LIBRARY_ATTEMPTS, READ_SECONDS, Deadline
-from smalti.storage.schemes import SCHEME_BY_NAME, Address, detect, load_extra, named_login
+from smalti.storage.schemes import SCHEME_BY_NAME, Address, bucket_address, detect, load_extra, named_login
 from smalti.storage.store import OldVersion, Tagged, UnfinishedUpload
 
 MAX_PUT_BYTES = 5 << 30
@@ -71,23 +71,21 @@ def detect_s3_region() -> str | None:
     return detect("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
-def detect_requester_pays(bucket: str) -> bool:
-    """Return whether the environment lists the bucket as one whose reader pays."""
-    return bucket in {name.strip() for name in (detect(REQUESTER_PAYS) or "").split(",")}
-
-
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options completed from the environment, so that workers on other hosts use the same.
 
     Raises:
         StoreError: two options contradict each other.
     """
     filled = dict(options)
+    if scheme == "oci":  # completed by its address
+        return filled
     check_options(filled)
     endpoint = None if endpoint_of(filled) else detect_s3_endpoint()
     if endpoint:
         filled["endpoint_url"] = endpoint
-    if "requester_pays" not in filled and detect_requester_pays(root.split("/", 1)[0]):
+    payers = {name.strip() for name in (detect(REQUESTER_PAYS) or "").split(",")}
+    if "requester_pays" not in filled and root.split("/", 1)[0] in payers:
         filled["requester_pays"] = True
     acl = detect("S3_CANNED_ACL")
     if acl and "ACL" not in filled.get("s3_additional_kwargs", {}):
@@ -256,7 +254,7 @@ def make(options: dict[str, Any]) -> Any:
 def _class() -> Any:
     s3fs = load_extra("s3fs")
 
-    class BoundedS3FileSystem(OldVersionRequests, s3fs.S3FileSystem):  # type: ignore[misc, name-defined]
+    class BoundedS3FileSystem(s3fs.S3FileSystem):  # type: ignore[misc, name-defined]
         """s3fs with conditional puts, and without its own retry loop, which multiplies botocore's into minutes."""
 
         retries = 1
@@ -277,41 +275,15 @@ def _class() -> Any:
             reply = await self._call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfMatch=etag)
             return str(reply["ETag"])
 
-        async def _list_page(self, path: str, after: str) -> tuple[dict[str, Any], str | None]:
-            """Return entries by whole path that come after a key below a folder, and the last key; None at the end."""
-            bucket, folder, _ = self.split_path(path)
-            prefix = f"{folder.rstrip('/')}/" if folder else ""
-            found: dict[str, Any] = {}
-            for _ in range(PAGE_REQUESTS):
-                start = {"StartAfter": prefix + after} if after else {}
-                page = await self._call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **start)
-                listed = page.get("Contents", ())
-                found |= {f"{bucket}/{item['Key']}": {**item, "size": item["Size"]} for item in listed}
-                if not page.get("IsTruncated") or not listed:
-                    return found, None
-                after = listed[-1]["Key"].removeprefix(prefix)
-            return found, after
-
-        async def _unfinished_uploads(self, path: str) -> list[UnfinishedUpload]:
-            """Return the multipart uploads below a folder, with whole paths for keys."""
-            bucket, folder, _ = self.split_path(path)
-            prefix = f"{folder.rstrip('/')}/" if folder else ""
-            found: list[UnfinishedUpload] = []
-            page_start: dict[str, str] = {}
-            while True:
-                page = await self._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix, **page_start)
-                found += [
-                    UnfinishedUpload(f"{bucket}/{up['Key']}", up["UploadId"], up["Initiated"].timestamp())
-                    for up in page.get("Uploads", ())
-                    if "Initiated" in up  # otherwise its age is unknown
-                ]
-                if not page.get("IsTruncated"):
-                    return found
-                page_start = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        _list_page, _unfinished_uploads, _old_versions = _list_page, _unfinished_uploads, _old_versions
 
         async def _abort_upload(self, path: str, upload_id: str) -> None:
             bucket, key, _ = self.split_path(path)
             await self._call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
+
+        async def _remove_old_version(self, path: str, version_id: str) -> None:
+            bucket, key, _ = self.split_path(path)
+            await self._call_s3("delete_object", Bucket=bucket, Key=key, VersionId=version_id)
 
     return BoundedS3FileSystem
 
@@ -340,7 +312,7 @@ class _NoRedirects:
         return await self._session.request(*args, allow_redirects=False, **kwargs)
 
 
-def s3_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> Reader:
+def make_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> Reader:
     """Return an `S3Reader`, or one that uses s3fs if some of the options are known to s3fs only."""
     return S3Reader(options, timeout) if set(options) <= _OPTIONS else FsspecReader(connection)
 
@@ -486,33 +458,24 @@ def _whole_size(reply: Any) -> int:
 
 
 def parse_address(scheme: str, host: str, prefix: str, options: dict[str, Any]) -> Address:
-    """Return the address oci://bucket@namespace/prefix, with the endpoint of the namespace in its options.
+    """Return the address; of oci://bucket@namespace/prefix, with the endpoint of the namespace in its options.
 
     Raises:
         StoreError: the region or the namespace is unknown.
     """
+    if scheme != "oci":
+        return bucket_address(scheme, host, prefix, options)
     bucket, _, namespace = host.partition("@")
-    root = f"{bucket}/{prefix}".strip("/")
-    return Address(scheme, root, f"{scheme}://{host}/{prefix}".rstrip("/"), _with_endpoint(namespace, options))
-
-
-def _with_endpoint(namespace: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with the S3-compatible endpoint of the namespace.
-
-    Raises:
-        StoreError: the region or the namespace is unknown.
-    """
     filled = dict(options)
-    if endpoint_of(filled):
-        return filled
-    region = filled.get("region") or filled.get("client_kwargs", {}).get("region_name") or detect_oci_region()
-    if not region:
-        raise StoreError(f"oci://: the region is not known; {_REGION_HELP}")
-    if not namespace:
-        raise StoreError("oci://: the namespace is missing; expected oci://bucket@namespace/prefix")
-    filled["endpoint_url"] = f"https://{namespace}.compat.objectstorage.{region}.oraclecloud.com"
-    filled["client_kwargs"] = {"region_name": region, **filled.get("client_kwargs", {})}
-    return filled
+    if not endpoint_of(filled):
+        region = filled.get("region") or filled.get("client_kwargs", {}).get("region_name") or detect_oci_region()
+        if not region:
+            raise StoreError(f"oci://: the region is not known; {_REGION_HELP}")
+        if not namespace:
+            raise StoreError("oci://: the namespace is missing; expected oci://bucket@namespace/prefix")
+        filled["endpoint_url"] = f"https://{namespace}.compat.objectstorage.{region}.oraclecloud.com"
+        filled["client_kwargs"] = {"region_name": region, **filled.get("client_kwargs", {})}
+    return Address(scheme, f"{bucket}/{prefix}".strip("/"), f"{scheme}://{host}/{prefix}".rstrip("/"), filled)
 
 
 def detect_oci_region() -> str | None:
@@ -530,35 +493,57 @@ def detect_oci_region() -> str | None:
     return config.get(profile, "region", fallback=None)
 
 
-class OldVersionRequests:
-    """A mixin for s3fs's file system."""
+async def _list_page(filesystem: Any, path: str, after: str) -> tuple[dict[str, Any], str | None]:
+    """Return entries by whole path that come after a key below a folder, and the last key; None at the end."""
+    bucket, prefix = _below(filesystem, path)
+    found: dict[str, Any] = {}
+    for _ in range(PAGE_REQUESTS):
+        start = {"StartAfter": prefix + after} if after else {}
+        page = await filesystem._call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, **start)
+        listed = page.get("Contents", ())
+        found |= {f"{bucket}/{item['Key']}": {**item, "size": item["Size"]} for item in listed}
+        if not page.get("IsTruncated") or not listed:
+            return found, None
+        after = listed[-1]["Key"].removeprefix(prefix)
+    return found, after
 
-    split_path: Any
-    _call_s3: Any
 
-    async def _old_versions(self, path: str) -> list[OldVersion]:
-        """Return the noncurrent versions and delete markers below a folder, with whole paths for keys."""
-        bucket, folder, _ = self.split_path(path)
-        prefix = f"{folder.rstrip('/')}/" if folder else ""
-        state = await self._call_s3("get_bucket_versioning", Bucket=bucket)
-        found: list[OldVersion] = []
-        page_start: dict[str, str] = {}
-        while "Status" in state:  # the bucket keeps versions, or did until it was suspended
-            page = await self._call_s3("list_object_versions", Bucket=bucket, Prefix=prefix, **page_start)
-            found += [
-                OldVersion(f"{bucket}/{each['Key']}", each["VersionId"], int(each["Size"]))
-                for each in page.get("Versions", ())
-                if not each["IsLatest"]
-            ]
-            found += [
-                OldVersion(f"{bucket}/{each['Key']}", each["VersionId"], 0, is_removal=True)
-                for each in page.get("DeleteMarkers", ())
-            ]
-            if not page.get("IsTruncated"):
-                break
-            page_start = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
-        return found
+async def _unfinished_uploads(filesystem: Any, path: str) -> list[UnfinishedUpload]:
+    """Return the multipart uploads below a folder, with whole paths for keys."""
+    return [
+        UnfinishedUpload(key, upload["UploadId"], upload["Initiated"].timestamp())
+        for _, key, upload in await _kept(filesystem, path, "list_multipart_uploads", "UploadId", "Uploads")
+        if "Initiated" in upload  # otherwise its age is unknown
+    ]
 
-    async def _remove_old_version(self, path: str, version_id: str) -> None:
-        bucket, key, _ = self.split_path(path)
-        await self._call_s3("delete_object", Bucket=bucket, Key=key, VersionId=version_id)
+
+async def _old_versions(filesystem: Any, path: str) -> list[OldVersion]:
+    """Return the noncurrent versions and delete markers below a folder, with whole paths for keys."""
+    state = await filesystem._call_s3("get_bucket_versioning", Bucket=_below(filesystem, path)[0])
+    if "Status" not in state:  # the bucket keeps no versions, and never did
+        return []
+    kinds = "Versions", "DeleteMarkers"
+    return [
+        OldVersion(key, entry["VersionId"], int(entry.get("Size", 0)), is_removal=kind == "DeleteMarkers")
+        for kind, key, entry in await _kept(filesystem, path, "list_object_versions", "VersionId", *kinds)
+        if kind == "DeleteMarkers" or not entry["IsLatest"]
+    ]
+
+
+def _below(filesystem: Any, path: str) -> tuple[str, str]:
+    """Return the bucket of a folder, and the prefix of the keys below it."""
+    bucket, folder, _ = filesystem.split_path(path)
+    return bucket, f"{folder.rstrip('/')}/" if folder else ""
+
+
+async def _kept(filesystem: Any, path: str, operation: str, id_name: str, *kinds: str) -> list[tuple[str, str, Any]]:
+    """Return kind, whole path and entry of all uploads or versions below a folder, all pages."""
+    bucket, prefix = _below(filesystem, path)
+    found: list[tuple[str, str, Any]] = []
+    start: dict[str, str] = {}
+    while True:
+        page = await filesystem._call_s3(operation, Bucket=bucket, Prefix=prefix, **start)
+        found += [(kind, f"{bucket}/{entry['Key']}", entry) for kind in kinds for entry in page.get(kind, ())]
+        if not page.get("IsTruncated"):
+            return found
+        start = {"KeyMarker": page["NextKeyMarker"], f"{id_name}Marker": page[f"Next{id_name}Marker"]}

@@ -17,10 +17,10 @@ from fsspec.asyn import sync
 
 from smalti.errors import StoreError
 from smalti.process import PerProcess
+from smalti.redaction import redact_address
 from smalti.storage.backends.bodies import CHUNK_BYTES, PARTIAL, bound_responses
 from smalti.storage.object_store import Body, ChangedError, FsspecReader
 from smalti.storage.options import parameters_of
-from smalti.storage.redact import redact_address
 from smalti.storage.retry import CONNECT_SECONDS, READ_SECONDS
 from smalti.storage.schemes import Address, load_extra
 
@@ -197,10 +197,6 @@ async def _open_body(filesystem: Any, url: str, begin: int, tag: str) -> Any:
     return reply
 
 
-async def _next_piece(reply: Any) -> bytes:
-    return bytes(await reply.content.read(PIECE_BYTES))
-
-
 def _check_part(url: str, reply: Any, begin: int, tag: str) -> None:
     """Return only if a response is the file from byte `begin` on, or the whole file, of which the rest is read.
 
@@ -227,11 +223,11 @@ class WebReader(FsspecReader):
         wait = partial(sync, filesystem.loop, timeout=timeout)
         reply = wait(_open_body, filesystem, path, begin, tag)
         close = partial(filesystem.loop.call_soon_threadsafe, reply.close)
-        pieces = iter(partial(wait, _next_piece, reply), b"")
+        pieces = iter(lambda: bytes(wait(reply.content.read, PIECE_BYTES)), b"")
         return Body(_mark(reply.headers), _whole_size(reply), pieces, close)
 
 
-def web_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
+def make_reader(options: Mapping[str, Any], connection: PerProcess[Any], timeout: float) -> WebReader:  # noqa: ARG001 -- the registry's signature
     """Return the reader of files on web servers."""
     return WebReader(connection)
 

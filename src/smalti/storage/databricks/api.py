@@ -46,13 +46,8 @@ class FilesApi:
             found = self._workspace.request("HEAD", _address(FILES, path), path, headers={}, response_headers=headers)
         except FileNotFoundError:
             self._workspace.request("HEAD", _address(DIRECTORIES, path), path, headers={})
-            return {"name": path, "size": 0, "type": "directory", "last_modified": ""}
-        return {
-            "name": path,
-            "size": int(found["content-length"]),
-            "type": "file",
-            "last_modified": found.get("last-modified") or "",
-        }
+            return _entry(path, 0, is_folder=True)
+        return _entry(path, found["content-length"], found.get("last-modified") or "")
 
     def entries(self, folder: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of a folder, all pages."""
@@ -62,13 +57,8 @@ class FilesApi:
                 "GET", _address(DIRECTORIES, folder), folder, query=query, headers={"Accept": "application/json"}
             )
             for entry in page.get("contents", ()):
-                is_folder = bool(entry.get("is_directory"))
-                yield {
-                    "name": entry["path"].rstrip("/"),
-                    "size": 0 if is_folder else int(entry.get("file_size", 0)),
-                    "type": "directory" if is_folder else "file",
-                    "last_modified": str(entry.get("last_modified", "")),
-                }
+                size, changed = entry.get("file_size", 0), entry.get("last_modified", "")
+                yield _entry(entry["path"], size, changed, is_folder=bool(entry.get("is_directory")))
             if not page.get("next_page_token"):
                 return
             query = {"page_token": page["next_page_token"]}
@@ -103,13 +93,26 @@ class FilesApi:
         A large file is uploaded in parts if the workspace supports that, but not with `overwrite=False`: the condition
         is only known to hold for a single request.
         """
-        if isinstance(source, Path):
-            if overwrite and source.stat().st_size >= PARTS_FROM_BYTES and self._write_in_parts(path, source):
-                return
-            with open_regular(source) as file:
-                self._write_whole(path, file, overwrite=overwrite)
-        else:
-            self._write_whole(path, io.BytesIO(source), overwrite=overwrite)
+        if overwrite and isinstance(source, Path) and self._write_in_parts(path, source):
+            return
+
+        def put(client: Client) -> None:
+            contents.seek(0)
+            client.api.do(
+                "PUT",
+                _address(FILES, path),
+                query={"overwrite": str(overwrite).lower()},
+                headers={"Content-Type": "application/octet-stream"},
+                data=contents,
+            )
+
+        with open_regular(source) if isinstance(source, Path) else io.BytesIO(source) as contents:
+            try:
+                self._workspace.run(put, path)
+            except FileNotFoundError:
+                # The folder must exist; if the volume is missing, this raises with its name.
+                self.make_folder(path.rpartition("/")[0])
+                self._workspace.run(put, path)
 
     def remove(self, path: str) -> None:
         """Delete a file."""
@@ -123,29 +126,11 @@ class FilesApi:
         """Make a folder and its parents; a no-op if it exists."""
         self._workspace.request("PUT", _address(DIRECTORIES, path), path, headers={})
 
-    def _write_whole(self, path: str, contents: BinaryIO, *, overwrite: bool) -> None:
-        def put(client: Client) -> None:
-            contents.seek(0)
-            client.api.do(
-                "PUT",
-                _address(FILES, path),
-                query={"overwrite": str(overwrite).lower()},
-                headers={"Content-Type": "application/octet-stream"},
-                data=contents,
-            )
-
-        try:
-            self._workspace.run(put, path)
-        except FileNotFoundError:
-            # The folder must exist; if the volume is missing, this raises with its name.
-            self.make_folder(path.rpartition("/")[0])
-            self._workspace.run(put, path)
-
     def _write_in_parts(self, path: str, source: Path) -> bool:
-        """Upload the file in parts; return whether the SDK and the workspace support it."""
+        """Upload the file in parts; return whether it is large enough, and the SDK and the workspace support it."""
         uploader: Any = getattr(importlib.import_module("databricks.sdk.mixins.files"), "FilesExt", None)
-        if not hasattr(uploader, "upload_from"):
-            return False  # an older SDK
+        if source.stat().st_size < PARTS_FROM_BYTES or not hasattr(uploader, "upload_from"):  # an older SDK
+            return False
         self.make_folder(path.rpartition("/")[0])
 
         def upload(client: Client) -> bool:
@@ -306,10 +291,11 @@ def _encoded(data: bytes) -> str:
 
 
 def _described(entry: dict[str, Any]) -> dict[str, Any]:
-    is_folder = bool(entry.get("is_dir"))
-    return {
-        "name": entry["path"].rstrip("/") or "/",
-        "size": 0 if is_folder else int(entry.get("file_size", 0)),
-        "type": "directory" if is_folder else "file",
-        "last_modified": str(entry.get("modification_time", "")),
-    }
+    size, changed = entry.get("file_size", 0), entry.get("modification_time", "")
+    return _entry(entry["path"], size, changed, is_folder=bool(entry.get("is_dir")))
+
+
+def _entry(path: str, size: Any, changed: Any = "", *, is_folder: bool = False) -> dict[str, Any]:
+    """Return an entry of fsspec."""
+    kind, num_bytes = ("directory", 0) if is_folder else ("file", int(size))
+    return {"name": path.rstrip("/") or "/", "size": num_bytes, "type": kind, "last_modified": str(changed)}

@@ -8,8 +8,9 @@ import io
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -20,11 +21,12 @@ from fsspec import AbstractFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import stringify_path
 
+from smalti.redaction import secret_values
 from smalti.storage.databricks.api import DbfsApi, FilesApi
 from smalti.storage.databricks.workspace import Workspace
 from smalti.storage.options import parameters_of
-from smalti.storage.redact import secret_values
-from smalti.storage.schemes import load_extra
+from smalti.storage.retry import READ_SECONDS
+from smalti.storage.schemes import detect, load_extra
 from smalti.storage.store import UnfinishedUpload, is_temporary, temporary_path, unfinished_uploads_in
 
 STORE_RETRY_SECONDS = 2
@@ -38,6 +40,18 @@ def option_names() -> set[str]:
     """Return the names of all options of the SDK."""
     config = load_extra("databricks.sdk.core").Config
     return parameters_of(config) | {each.name for each in config.attributes()} | {"instance"}
+
+
+def fill_options(scheme: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- of all schemes
+    """Return the options with a time limit on single requests, which a store cannot cancel: the client blocks."""
+    limit = min(READ_SECONDS, float(options.get("request_timeout", READ_SECONDS)))
+    return {"http_timeout_seconds": limit} | dict(options)
+
+
+def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the registry's signature
+    """Return the address of the workspace; "" if neither an option nor a variable names it."""
+    host = str(options.get("host") or detect("DATABRICKS_HOST") or "")
+    return host if "://" in host or not host else f"https://{host}"
 
 
 def make(options: dict[str, Any]) -> Any:
@@ -106,7 +120,9 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
         entries = [entry for entry in self._below(name, maxdepth) if not is_temporary(entry["name"])]
         found = {entry["name"]: entry for entry in entries if withdirs or entry["type"] == "file"}
         if not found or withdirs:
-            found |= self._own_entry(name, withdirs=withdirs)
+            with suppress(FileNotFoundError):
+                own = self.info(name)
+                found |= {name: own} if withdirs or own["type"] == "file" else {}
         names = sorted(found)
         return {name: found[name] for name in names} if options.get("detail") else names
 
@@ -263,13 +279,6 @@ class VolumesFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 if entry["type"] == "directory" and (maxdepth is None or depth < maxdepth):
                     pending.append((entry["name"], depth + 1))
                 yield entry
-
-    def _own_entry(self, name: str, *, withdirs: bool) -> dict[str, Any]:
-        try:
-            found = self.info(name)
-        except FileNotFoundError:
-            return {}
-        return {name: found} if withdirs or found["type"] == "file" else {}
 
     def _remove_below(self, top: str, maxdepth: int | None) -> None:
         found = list(self._below(top, maxdepth))

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from smalti.errors import SmaltiError, StoreAuthError
 from smalti.process import PerProcess
-from smalti.storage.redact import detect_secrets, redact, safe_cause, secret_values
+from smalti.redaction import redact, secret_values
+from smalti.storage.redact import detect_secrets, safe_cause
 from smalti.storage.retry import READ_SECONDS
 from smalti.storage.schemes import detect, load_extra
 
@@ -74,11 +75,16 @@ class Workspace:
             OSError: any other error of the SDK.
         """
         client = self._clients.get()
+        renewed: Client | None = None
         try:
             return work(client)
         except Exception as error:
-            renewed = self._renew(client) if is_login_refused(error) else None
-            if renewed is None:
+            if is_login_refused(error):
+                # Credentials other than the refused ones, if there are others.
+                before = client.config.authenticate()
+                self._clients.renew(client)
+                renewed = self._clients.get()
+            if renewed is None or renewed.config.authenticate() == before:
                 raise _builtin_error(error, path) from error
         try:
             return work(renewed)
@@ -88,25 +94,6 @@ class Workspace:
     def request(self, method: str, address: str, path: str, **arguments: Any) -> Any:
         """Return the answer to one request."""
         return self.run(lambda client: client.api.do(method, address, **arguments), path)
-
-    def _renew(self, client: Client) -> Client | None:
-        """Return a client with other credentials than this one's; None if there are no others."""
-        before = client.config.authenticate()
-        self._clients.renew(client)
-        renewed = self._clients.get()
-        return None if renewed.config.authenticate() == before else renewed
-
-
-def fill_options(root: str, options: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001 -- the registry's signature
-    """Return the options with a time limit on single requests, which a store cannot cancel: the client blocks."""
-    limit = min(READ_SECONDS, float(options.get("request_timeout", READ_SECONDS)))
-    return {"http_timeout_seconds": limit} | dict(options)
-
-
-def server_of(root: str, options: Mapping[str, Any]) -> str:  # noqa: ARG001 -- the registry's signature
-    """Return the address of the workspace; "" if neither an option nor a variable names it."""
-    host = str(options.get("host") or detect("DATABRICKS_HOST") or "")
-    return host if "://" in host or not host else f"https://{host}"
 
 
 class BoundedClock:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from smalti.errors import SchemaError, SmaltiError
+from smalti.redaction import has_login, redact_address
 from smalti.regular_files import open_regular
 from smalti.storage.opening import service_of
-from smalti.storage.redact import has_login, redact_address
 from smalti.torch.train.config import IMAGES, TASKS, TrainConfig, place_of_option
 from smalti.torch.train.values import did_you_mean
 

@@ -8,9 +8,10 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from smalti.redaction import redact
 from smalti.storage.databricks.api import FilesApi
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.redact import detect_secrets, redact
+from smalti.storage.redact import detect_secrets
 from smalti.storage.schemes import secret_variables
 from smalti_dagster.resources.databricks.code import DISTRIBUTION, ENTRY_POINT, CodeWheel, build_wheel
 from smalti_dagster.resources.databricks.jobs import Jobs, clean

@@ -29,8 +29,9 @@ from dagster_pipes import (
     open_dagster_pipes,
 )
 
+from smalti.redaction import redact
 from smalti.storage.errors import is_transient
-from smalti.storage.redact import detect_secrets, redact
+from smalti.storage.redact import detect_secrets
 from smalti_dagster.resources.databricks.code import DISTRIBUTION
 
 _REFERENCE = re.compile(r"\{\{secrets/([^/{}]+)/([^/{}]+)\}\}")

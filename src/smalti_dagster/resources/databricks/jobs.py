@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from smalti.redaction import redact
 from smalti.storage.databricks.workspace import Workspace
-from smalti.storage.redact import detect_secrets, redact
+from smalti.storage.redact import detect_secrets
 
 _RUNS = "/api/2.2/jobs/runs"
 _OVER = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})

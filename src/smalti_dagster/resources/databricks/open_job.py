@@ -20,7 +20,7 @@ from typing import Any
 import dagster as dg
 
 from smalti.errors import StoreError
-from smalti.storage.redact import redact
+from smalti.redaction import redact
 from smalti_dagster.resources.databricks.jobs import JobRun, Jobs, clean, describe_end
 from smalti_dagster.resources.databricks.messages import (
     SessionFolder,

@@ -9,24 +9,25 @@ import threading
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from smalti.compat.petastorm.errors import NoDataAvailableError
-from smalti.compat.petastorm.reading.columns import Columns, taken
-from smalti.compat.petastorm.reading.rows import RowReader
+from smalti.compat.petastorm.reading.rows import Columns, RowReader, taken
 from smalti.compat.petastorm.unischema import Unischema, UnischemaField
 from smalti.cursor import Cursor, MixedStream
 from smalti.cursor.place import mapping
 from smalti.dataset.order import Pass, Planned, Reading, RunOrder
 from smalti.dataset.resume import at_epoch, first_cursor, saved_cursor
 from smalti.errors import CursorError, SchemaError, SmaltiError, StoreTimeout
-from smalti.order import EpochPlan, default_block_size, default_canonical_nodes, plan_epoch
+from smalti.order import default_block_size, default_canonical_nodes, plan_epoch
 from smalti.storage.retry import call_within
 from smalti.world import World
 
@@ -54,9 +55,10 @@ def _default_order(rows: RowReader, options: RunOrder) -> RunOrder:
     return replace(options, num_canonical_nodes=nodes, shuffle_block_size=block)
 
 
-def _warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, nodes: int, block: int) -> None:
+def _warn_about_repeated_reads(rows: RowReader, world: World, start: Cursor) -> None:
     """Warn if the order keeps more row groups open than `held_bytes` allows, so that they are read repeatedly."""
-    plan: EpochPlan = plan_epoch(rows.sizes, seed=seed, epoch=0, canonical_nodes=nodes, shuffle_block_size=block)
+    nodes, block = start.canonical_nodes, start.block_size
+    plan = plan_epoch(rows.sizes, seed=start.seed, epoch=0, canonical_nodes=nodes, shuffle_block_size=block)
     runs = len(plan.runs_of_host(world.host, world.num_hosts))
     mean_rows = max(1, len(rows) // max(1, int(np.count_nonzero(rows.sizes))))
     needed = min(len(rows.found.row_groups), runs * (block // mean_rows + 2)) * rows.group_bytes
@@ -70,45 +72,6 @@ def _warn_about_repeated_reads(rows: RowReader, world: World, *, seed: int, node
         )
 
 
-def _map_ahead(
-    work: Iterator[Any], do: Callable[[Any], Any], pool: Executor | None, *, ahead: int, timeout: float
-) -> Iterator[Any]:
-    """Yield `do(piece)` for each piece of the work, in order; up to `ahead` further pieces run in the pool meanwhile.
-
-    An exception of a piece is raised in its turn. Without a pool, the work is done in the caller's thread.
-
-    Raises:
-        SmaltiError: a piece was not finished within `timeout` seconds.
-    """
-    if pool is None:
-        yield from map(do, work)
-        return
-    pending: deque[Future[Any]] = deque()
-    try:
-        for piece in work:
-            pending.append(pool.submit(do, piece))
-            if len(pending) > ahead:
-                yield _result(pending.popleft(), timeout)
-        while pending:
-            yield _result(pending.popleft(), timeout)
-    finally:
-        for future in pending:
-            future.cancel()
-
-
-def _result(future: "Future[Any]", timeout: float) -> Any:
-    try:
-        return future.result(timeout)
-    except FutureTimeout as error:
-        if future.done():  # a TimeoutError of the work itself
-            raise
-        raise SmaltiError(
-            f"the next batch was not ready after {timeout:g} s: reading or transforming it takes longer. Give the "
-            "reader a longer `timeout`, or check for a transform or store that hangs.",
-            timeout=timeout,
-        ) from error
-
-
 _log = logging.getLogger(__name__)
 _STATE_KEY = "petastorm"
 _ID_COLUMNS = ("_sample_id", "_position")
@@ -119,34 +82,6 @@ _GATHER_BYTES = 1 << 23
 _started_epochs: Counter[tuple[str, int, int]] = Counter()
 """Number of epochs started in this process, by data set and rank; a reader without a seed continues."""
 _started_lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class ReaderOptions:
-    """Options for ordering, dividing and reading rows."""
-
-    order: RunOrder
-    """The user's choices."""
-    world: World
-    batch_size: int
-    num_epochs: int | None
-    """None: repeat without end."""
-    first_epoch: int | None
-    """None: continue after the epochs that earlier readers of this process started."""
-    num_threads: int
-    """0: read in the consumer's thread."""
-    num_ahead: int
-    timeout: float
-    include_ids: bool = False
-    """True if batches contain the id and the position of each row."""
-
-
-@dataclass(frozen=True)
-class _StepGroup:
-    """Steps whose rows are gathered at once."""
-
-    reading: Reading
-    steps: list[Planned]
 
 
 class BatchReader:
@@ -163,7 +98,8 @@ class BatchReader:
     batched_output = True
     """The reader yields batches, not single rows."""
 
-    def __init__(self, rows: RowReader, options: ReaderOptions, cleanup: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, rows: RowReader, cleanup: Callable[[], None] = lambda: None) -> None:
+        options = rows.options
         if not len(rows):
             raise NoDataAvailableError(
                 f"{rows.found.source.url}: no rows to read in {len(rows.found.row_groups)} row groups; check files, "
@@ -177,6 +113,12 @@ class BatchReader:
                 column=clashing[0],
             )
         self._rows, self._options, self._cleanup = rows, options, cleanup
+        self.num_rows, self.num_rows_stored = len(rows), rows.found.num_rows
+        """Rows of an epoch, over all ranks; and of the files, including those that a predicate filters out."""
+        self.world = options.world
+        """The world that divides an epoch."""
+        self.where = rows.found.source.url
+        """Address of the data set, without secrets."""
         self.num_epochs = options.num_epochs
         self.stopped = False
         self.last_row_consumed = False
@@ -189,13 +131,13 @@ class BatchReader:
         )
         self._adopted: Cursor | None = None
         self._base = options.first_epoch
+        self._key = rows.digest, options.world.rank, options.world.num_ranks
         self._stream: Iterator[tuple[Reading, int, Columns]] | None = None
         self._taken: tuple[Reading, int] | None = None
         self._next: Cursor | None = None
         self._threads: ThreadPoolExecutor | None = None
         if options.order.shuffle:
-            order = {"seed": self._fresh.seed, "nodes": self._fresh.canonical_nodes, "block": self._fresh.block_size}
-            _warn_about_repeated_reads(rows, options.world, **order)
+            _warn_about_repeated_reads(rows, options.world, self._fresh)
 
     # ------------------------------------------------------------------ properties
 
@@ -206,24 +148,9 @@ class BatchReader:
         return Unischema("batch", [*self._rows.schema.fields.values(), *ids])
 
     @property
-    def num_rows(self) -> int:
-        """Rows of an epoch, over all ranks."""
-        return len(self._rows)
-
-    @property
-    def num_rows_stored(self) -> int:
-        """Rows of the files, including those that a predicate filters out."""
-        return self._rows.found.num_rows
-
-    @property
     def batch_size(self) -> int:
         """Rows per rank and step."""
         return self._options.batch_size
-
-    @property
-    def world(self) -> World:
-        """The world that divides an epoch."""
-        return self._options.world
 
     @property
     def steps_per_epoch(self) -> int:
@@ -235,11 +162,6 @@ class BatchReader:
         """Row groups read so far, and their bytes in memory now and at most."""
         held = self._rows.held
         return {"row_groups_read": held.loads, "bytes_held": held.bytes_held, "most_bytes_held": held.most_held}
-
-    @property
-    def where(self) -> str:
-        """Address of the data set, without secrets."""
-        return self._rows.found.source.url
 
     def configure(self, *, batch_size: int | None = None, shuffle_rows_within: int = 0) -> None:
         """Set the options of a loader, before the first batch; at least `shuffle_rows_within` rows are mixed.
@@ -281,12 +203,9 @@ class BatchReader:
 
     def batches(self) -> Iterator[Columns]:
         """Yield the same batches as dicts of column name to array."""
-        while True:
-            try:
-                batch = self.next_batch()
-            except StopIteration:
-                return
-            yield batch
+        with suppress(StopIteration):
+            while True:
+                yield self.next_batch()
 
     def next_batch(self) -> Columns:
         """Return the next batch as a dict; raise StopIteration after the last epoch."""
@@ -300,7 +219,8 @@ class BatchReader:
             self.last_row_consumed = True
             raise
         self._taken = (reading, step)
-        self._record_epoch(reading.this_pass.start.epoch)
+        with _started_lock:
+            _started_epochs[self._key] = max(_started_epochs[self._key], reading.this_pass.start.epoch + 1)
         return batch
 
     @property
@@ -375,27 +295,22 @@ class BatchReader:
                 self._base = _started_epochs[self._key]
         return at_epoch(self._adopted or self._fresh, self._base, [self._rows.sizes])
 
-    def _record_epoch(self, epoch: int) -> None:
-        with _started_lock:
-            _started_epochs[self._key] = max(_started_epochs[self._key], epoch + 1)
-
-    @property
-    def _key(self) -> tuple[str, int, int]:
-        return self._rows.digest, self.world.rank, self.world.num_ranks
-
     # ------------------------------------------------------------------ reading
 
     def _reading(self, start: Cursor) -> Reading:
         return Reading(Pass(start, self.world), [self._rows.sizes], self.batch_size, self._options.order)
 
-    def _planned(self) -> Iterator[_StepGroup]:
+    def _planned(self) -> Iterator[tuple[Reading, list[Planned]]]:
+        """Yield the steps of all epochs, as many together as are gathered at once."""
         start = self._start()
         base = start.epoch if self._base is None else self._base
-        each = self._steps_per_gather()
+        each, row_bytes = 1, max(1, sum(group.num_bytes for group in self._rows.found.row_groups) // self.num_rows)
+        if self._options.transform is None or self._options.per_row_group:
+            each = max(1, min(_GATHER_ROWS, _GATHER_BYTES // row_bytes) // self.batch_size)
         while self.num_epochs is None or start.epoch < base + self.num_epochs:
             reading = self._reading(start)
             for first in range(0, reading.division.num_steps, each):
-                yield _StepGroup(reading, reading.steps(first, first + each))
+                yield reading, reading.steps(first, first + each)
             start = start.next_epoch()
             if not reading.division.num_steps and self.num_epochs is None and not reading.division.start:
                 raise NoDataAvailableError(
@@ -404,32 +319,56 @@ class BatchReader:
                     "rest: the reader would never yield a batch."
                 )
 
-    def _steps_per_gather(self) -> int:
-        if self._rows.options.transform is not None and not self._rows.options.per_row_group:
-            return 1
-        row_bytes = max(1, sum(group.num_bytes for group in self._rows.found.row_groups) // max(1, self.num_rows))
-        return max(1, min(_GATHER_ROWS, _GATHER_BYTES // row_bytes) // self.batch_size)
-
     def _read(self) -> Iterator[tuple[Reading, int, Columns]]:
-        options = self._options
-        if options.num_threads and self._threads is None:
-            self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
-        work = self._planned()
-        timing = {"ahead": options.num_ahead, "timeout": options.timeout}
-        for batches in _map_ahead(work, self._gather, self._threads, **timing):  # type: ignore[arg-type]
-            yield from batches
+        """Yield the batches in order; up to `num_ahead` further pieces of work run in threads meanwhile.
 
-    def _gather(self, work: _StepGroup) -> list[tuple[Reading, int, Columns]]:
-        ids = [ids for _, ids in work.steps]
+        An exception of a piece is raised in its turn. Without threads, the work is done in the caller's thread.
+
+        Raises:
+            SmaltiError: a piece was not finished within the timeout.
+        """
+        work, options = self._planned(), self._options
+        if not options.num_threads:
+            for piece in work:
+                yield from self._gather(piece)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(options.num_threads, "smalti-parquet")
+        pending: deque[Future[list[tuple[Reading, int, Columns]]]] = deque()
+        try:
+            while True:
+                for piece in islice(work, options.num_ahead + 1 - len(pending)):
+                    pending.append(self._threads.submit(self._gather, piece))
+                if not pending:
+                    return
+                future = pending.popleft()
+                try:
+                    batches = future.result(options.timeout)
+                except FutureTimeout as error:
+                    if future.done():  # a TimeoutError of the work itself
+                        raise
+                    raise SmaltiError(
+                        f"the next batch was not ready after {options.timeout:g} s: reading or transforming it takes "
+                        "longer. Give the reader a longer `timeout`, or check for a transform or store that hangs.",
+                        timeout=options.timeout,
+                    ) from error
+                yield from batches
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _gather(self, work: tuple[Reading, list[Planned]]) -> list[tuple[Reading, int, Columns]]:
+        reading, steps = work
+        ids = [ids for _, ids in steps]
         columns = self._rows.rows(np.concatenate(ids))
         if self._options.include_ids:
-            positions = np.concatenate([step.positions for step, _ in work.steps])
+            positions = np.concatenate([step.positions for step, _ in steps])
             columns |= dict(zip(_ID_COLUMNS, (np.concatenate(ids), positions), strict=True))
         ends = np.cumsum([each.size for each in ids])
         begins = ends - [each.size for each in ids]
         return [
-            (work.reading, step.step, taken(columns, slice(begin, end)))
-            for (step, _), begin, end in zip(work.steps, begins.tolist(), ends.tolist(), strict=True)
+            (reading, step.step, taken(columns, slice(begin, end)))
+            for (step, _), begin, end in zip(steps, begins.tolist(), ends.tolist(), strict=True)
         ]
 
     # ------------------------------------------------------------------ end

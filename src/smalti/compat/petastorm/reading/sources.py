@@ -1,21 +1,41 @@
-"""Sources of files: a folder of one of Smalti's stores, or of a file system of pyarrow (HDFS, or a given one).
+"""The files of a data set: places of Smalti's stores, or of a file system of pyarrow (HDFS, or a given one).
 
 Addresses of local files are read as Spark writes to them: the rest of `file:///a%20b#1` is the name of a folder.
+
+The files of a Delta table are those of its newest version, from its log, which `deltalake` reads. The log is copied
+into a temporary folder through the source of the data files: credentials and file systems are those of the reader, and
+`deltalake` never opens a data file. Not here: what is in the files (`parquet`).
 """
 
+import json
 import posixpath
 import re
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from smalti.errors import StoreError, StoreNotFound
+import pyarrow as pa
+
+from smalti.compat.petastorm.errors import FilesNotAvailable
+from smalti.conversion.files import is_hidden
+from smalti.conversion.sources.parquet_files import table_format
+from smalti.errors import FormatError, MissingDependency, StoreError, StoreNotFound
 from smalti.storage import LocalStore, ObjectInfo, Store, open_store
 
 _URL = re.compile(r"(?P<root>(?:[A-Za-z][\w+.-]*:(?://[^/]*)?)?)(?P<path>.*)", re.DOTALL)
 _LOCAL = ("file:", "file://", "file://localhost")
+_THREADS = 32
+_POLL_SECONDS = 0.1
+_LOG = "_delta_log/"
+_CHECKPOINT = f"{_LOG}_last_checkpoint"
+_VERSION = re.compile(r"(\d{20})\.")
+_CONVERT = 'Read it with Spark (spark.read.format("delta").load(...)) and give the DataFrame to make_spark_converter.'
+_PURGE = f"Run REORG TABLE ... APPLY (PURGE) on the table. Or: {_CONVERT}"
 
 
 class ArrowSource:
@@ -76,54 +96,122 @@ class ArrowSource:
 
 FileSource: TypeAlias = Store | ArrowSource
 """Files by key below one folder; thread-safe."""
+FoundFiles = dict[str, ObjectInfo | None]
+"""Facts of each file by its key; None if it was not listed."""
 
 
-@dataclass(frozen=True)
-class ListedSource:
-    """A source of files, and the files that were listed one by one."""
+def open_folder(url: str, options: Mapping[str, Any] | None = None, filesystem: Any = None) -> FileSource:
+    """Return the folder at a URL, which need not exist.
 
-    source: FileSource
-    keys: tuple[str, ...] | None
-    """None for every data file of the folder."""
-    as_file: "ListedSource | None" = None
-    """The same address as that of one file; None if it cannot be one."""
+    Raises:
+        StoreError: the address cannot be used.
+    """
+    return _source(*_split(url), options, filesystem)
 
 
-def open_place(
-    url_or_urls: str | Sequence[str], options: Mapping[str, Any] | None = None, filesystem: Any = None
-) -> ListedSource:
-    """Return the folder or file at a URL, or the files of several URLs of one scheme; of local files, looks for them.
+def find_files(
+    url_or_urls: str | Sequence[str],
+    options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+    *,
+    wait_seconds: float = 0.0,
+) -> tuple[FileSource, FoundFiles]:
+    """Return the data files of the folder at a URL, or its file, or the files of several URLs of one scheme.
+
+    Waits for listed files to appear.
 
     Raises:
         ValueError: no URL, one that is not text, several schemes, or a file twice.
+        StoreNotFound: there are no files.
+        FilesNotAvailable: listed files did not appear in time.
         StoreError: an address that cannot be used.
+        FormatError: the folder is a table of another kind.
     """
     if isinstance(url_or_urls, str):
-        root, path = _split(url_or_urls)
+        path = _split(url_or_urls)[1]
         is_name = "/" in path.rstrip("/") and bool(posixpath.basename(path))
-        as_file = _files([url_or_urls], options, filesystem) if is_name else None
-        local = as_file.source.local_path((as_file.keys or ("",))[0]) if as_file is not None else None
-        if as_file is not None and local is not None and local.is_file():
-            return as_file
-        return ListedSource(_source(root, path, options, filesystem), None, as_file)
-    urls = list(url_or_urls)
-    if not urls or not all(isinstance(url, str) for url in urls):
-        raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
-    if len(set(urls)) != len(urls):
-        twice = next(url for url in urls if urls.count(url) > 1)
-        raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
-    return _files(urls, options, filesystem)
+        source, keys = _listed([url_or_urls], options, filesystem) if is_name else (None, [])
+        local = None if source is None else source.local_path(keys[0])
+        if source is None or local is None or not local.is_file():
+            folder = open_folder(url_or_urls, options, filesystem)
+            infos = _data_files(folder)
+            if infos:
+                return folder, infos
+            if source is None or not (wait_seconds or _exists(source, keys[0])):
+                raise StoreNotFound(f"{folder.url}: no Parquet files found; check the address.", url=folder.url)
+    else:
+        urls = list(url_or_urls)
+        if not urls or not all(isinstance(url, str) for url in urls):
+            raise ValueError(f"`dataset_url_or_urls` must be a URL or a list of URLs, found {url_or_urls!r}.")
+        if len(set(urls)) != len(urls):
+            twice = next(url for url in urls if urls.count(url) > 1)
+            raise ValueError(f"`dataset_url_or_urls` contains {twice} twice; remove one.")
+        source, keys = _listed(urls, options, filesystem)
+    _await(source, keys, wait_seconds)
+    return source, dict.fromkeys(keys)
 
 
-def _files(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: Any) -> ListedSource:
+def _listed(urls: Sequence[str], options: Mapping[str, Any] | None, filesystem: Any) -> tuple[FileSource, list[str]]:
+    """Return the folder above these files, and their keys in it."""
     parts = [_split(url.rstrip("/")) for url in urls]
     roots = sorted({root for root, _ in parts})
     if len(roots) > 1:
         raise ValueError(f"all URLs must be of one scheme and bucket, found {' and '.join(roots)}.")
     paths = [_existing(path) if roots[0] in _LOCAL and filesystem is None else path for _, path in parts]
     folder = posixpath.commonpath([posixpath.dirname(path) or "." for path in paths])
-    keys = tuple(posixpath.relpath(path, folder) for path in paths)
-    return ListedSource(_source(roots[0], folder, options, filesystem), keys)
+    return _source(roots[0], folder, options, filesystem), [posixpath.relpath(path, folder) for path in paths]
+
+
+def _data_files(source: FileSource) -> FoundFiles:
+    """Return the data files of a folder: those of a Delta table's newest version, else those that Spark would read.
+
+    Raises:
+        MissingDependency: the folder is a Delta table, and `deltalake` is not installed.
+        FormatError: the folder is an Iceberg or Hudi table, which also contains files that are no longer part of it, or
+            a Delta table of a kind that is not supported.
+    """
+    infos = {info.key: info for info in source.list()}
+    kind = table_format(infos)
+    if kind == "Delta":
+        return {key: infos.get(key) for key in live_files(source, list(infos.values()))}
+    if kind is not None:
+        article = "an" if kind == "Iceberg" else "a"
+        raise FormatError(
+            f"{source.url} is {article} {kind} table: its folder also contains files or rows that are no longer part "
+            f"of it. "
+            f'Read it with Spark (spark.read.format("{kind.lower()}").load(...)) and give the DataFrame to '
+            "make_spark_converter, or give the list of its live files.",
+            where=source.url,
+        )
+    return {key: info for key, info in infos.items() if not is_hidden(key)}
+
+
+def _await(source: FileSource, keys: list[str], seconds: float) -> None:
+    """Wait until all files exist."""
+    end, missing = time.monotonic() + seconds, list(keys)
+    with ThreadPoolExecutor(min(_THREADS, len(keys)), "smalti-files") as pool:
+        while True:
+            there = list(pool.map(lambda key: _exists(source, key), missing))
+            missing = [key for key, found in zip(missing, there, strict=True) if not found]
+            if not missing:
+                return
+            if time.monotonic() >= end:
+                break
+            time.sleep(_POLL_SECONDS)
+    shown = ", ".join(source.locate(key) for key in missing[:5])
+    raise FilesNotAvailable(
+        f"{len(missing)} of {len(keys)} files did not appear within {seconds:g} s: {shown}"
+        f"{', ...' if len(missing) > 5 else ''}. Were they deleted, or written to a disk of another machine?",
+        missing=tuple(missing),
+    )
+
+
+def _exists(source: FileSource, key: str) -> bool:
+    try:
+        source.size(key)
+    except StoreNotFound:
+        return False
+    return True
 
 
 def _existing(path: str) -> str:
@@ -149,3 +237,93 @@ def _source(root: str, path: str, options: Mapping[str, Any] | None, filesystem:
     if root in _LOCAL and path:
         return LocalStore(path)
     return open_store(f"{root}{path}", options)
+
+
+# ------------------------------------------------------------------ Delta tables
+
+
+def live_files(source: FileSource, infos: Sequence[ObjectInfo]) -> list[str]:
+    """Return the keys of the files that belong to the newest version of a Delta table, in order of their names.
+
+    Raises:
+        MissingDependency: `deltalake` is not installed.
+        FormatError: the log is damaged, or the table has a feature that is not in the files themselves: deletion
+            vectors of live files, column mapping, files of another table, partition columns without folders.
+    """
+    where = source.url
+    try:
+        deltalake = import_module("deltalake")
+    except ImportError as error:
+        raise MissingDependency(
+            f"{where} is a Delta table: its folder also contains files that are no longer part of it, and the package "
+            "that reads its log is not installed: pip install 'smalti[delta]' (or deltalake). Or give the list of its "
+            "live files, such as spark.read.format('delta').load(...).inputFiles().",
+            extra="delta",
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="smalti-delta-") as folder:
+        _copy_log(source, infos, Path(folder))
+        try:
+            table = deltalake.DeltaTable(folder)
+            paths = sorted(pa.table(table.get_add_actions())["path"].to_pylist())
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise FormatError(f"{where} is a Delta table whose log cannot be read: {reason} {_CONVERT}") from error
+        if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise FormatError(f"{where}: this Delta table maps names of columns, which is not supported. {_CONVERT}")
+        if "deletionVectors" in (table.protocol().reader_features or ()) and _has_deletion_vectors(deltalake, table):
+            raise FormatError(
+                f"{where}: rows of this Delta table are deleted by deletion vectors, which is not supported. {_PURGE}"
+            )
+    keys = [unquote(path) for path in paths]
+    _check_places(paths, keys, list(table.metadata().partition_columns), where)
+    return keys
+
+
+def _copy_log(source: FileSource, infos: Sequence[ObjectInfo], folder: Path) -> None:
+    """Copy the log into a folder, without what is older than its newest checkpoint."""
+    sizes = {info.key: info.num_bytes for info in infos if info.key.startswith(_LOG) and not _leaves(info.key)}
+    oldest = 0
+    if _CHECKPOINT in sizes:
+        try:
+            oldest = int(json.loads(source.get_range(_CHECKPOINT, 0, sizes[_CHECKPOINT]))["version"])
+        except (StoreNotFound, ValueError, TypeError, KeyError) as error:
+            raise FormatError(f"{source.locate(_CHECKPOINT)} is damaged: {error}. Remove it, or restore it.") from error
+
+    def copy(key: str) -> None:
+        target = folder / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.get_range(key, 0, sizes[key]))
+
+    versions = {key: _VERSION.match(key.removeprefix(_LOG)) for key in sizes}
+    newer = [key for key, version in versions.items() if version is None or int(version[1]) >= oldest]
+    with ThreadPoolExecutor(_THREADS, "smalti-delta") as pool:
+        list(pool.map(copy, newer))
+
+
+def _leaves(key: str) -> bool:
+    """Return whether a key is an address, or leads out of the folder."""
+    return key.startswith("/") or ".." in key.split("/") or re.match(r"[A-Za-z][\w+.-]*:", key) is not None
+
+
+def _has_deletion_vectors(deltalake: Any, table: Any) -> bool:
+    """Return whether a live file has one. Those in files of their own are not copied: deltalake fails to open them."""
+    try:
+        return int(pa.table(table.deletion_vectors()).num_rows) > 0
+    except deltalake.exceptions.DeltaError:
+        return True
+
+
+def _check_places(paths: Sequence[str], keys: Sequence[str], columns: list[str], where: str) -> None:
+    """Check that all files are in the table's folder, below folders of its partition columns."""
+    outside = [path for path, key in zip(paths, keys, strict=True) if _leaves(path) or _leaves(key)]
+    if outside:
+        raise FormatError(
+            f"{where}: {outside[0]} of this Delta table (a shallow clone) is not in its folder, which is not "
+            f"supported. {_CONVERT}"
+        )
+    for key in keys:
+        if [part.partition("=")[0] for part in key.split("/")[:-1] if "=" in part] != columns:
+            raise FormatError(
+                f"{where}: {key} is not in folders of the partition columns {', '.join(columns) or '(none)'} of this "
+                f"Delta table, which is not supported. {_CONVERT}"
+            )

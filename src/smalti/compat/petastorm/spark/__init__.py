@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from smalti.attributes import whole_number
@@ -18,7 +19,7 @@ from smalti.compat.paths import serve
 from smalti.compat.petastorm.reader import make_batch_reader
 from smalti.compat.petastorm.reading.batch_reader import BatchReader
 from smalti.compat.petastorm.reading.parquet import ParquetSet, open_set
-from smalti.compat.petastorm.reading.sources import open_place
+from smalti.compat.petastorm.reading.sources import open_folder
 from smalti.compat.petastorm.spark.converted_folders import (
     PARENT_CACHE_DIR_URL_CONF,
     ConversionOptions,
@@ -26,9 +27,6 @@ from smalti.compat.petastorm.spark.converted_folders import (
     databricks_path,
     delete_at_exit,
     delete_folder,
-    find_kept_folder,
-    forget_folder,
-    keep_folder,
     parent_folder,
     register_delete_dir_handler,
     reuse_or_write,
@@ -59,13 +57,6 @@ def _checked_codec(codec: str | None) -> str:
     raise RuntimeError(f"`compression_codec` must be None or one of {', '.join(_CODECS)}, found {codec!r}.{hint}")
 
 
-def _checked_precision(dtype: str | None) -> str | None:
-    """Return the precision if it is known."""
-    if dtype is None or dtype in _PRECISIONS:
-        return dtype
-    raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
-
-
 def converted(df: Any, dtype: str | None) -> Any:
     """Return the DataFrame with ML and MLlib vectors as arrays, and with its floating-point columns cast to `dtype`."""
     from pyspark.sql.types import ArrayType, DoubleType, FloatType
@@ -81,7 +72,11 @@ def converted(df: Any, dtype: str | None) -> Any:
             column = vector_to_array(column, dtype or "float64")
         elif dtype is not None and isinstance(field.dataType, source):
             column, changed = column.cast(target), [*changed, field.name]
-        elif dtype is not None and _is_array_of(field.dataType, source):
+        elif (
+            dtype is not None
+            and isinstance(field.dataType, ArrayType)
+            and isinstance(field.dataType.elementType, source)
+        ):
             column, changed = column.cast(ArrayType(target, field.dataType.containsNull)), [*changed, field.name]
         columns.append(column.alias(field.name))
     if changed:
@@ -92,12 +87,6 @@ def converted(df: Any, dtype: str | None) -> Any:
 def _is_vector(kind: Any) -> bool:
     """Return whether a type is a vector of ML or MLlib, without importing either."""
     return type(kind).__name__ == "VectorUDT" and type(kind).__module__.startswith("pyspark.ml")
-
-
-def _is_array_of(kind: Any, element: type) -> bool:
-    from pyspark.sql.types import ArrayType
-
-    return isinstance(kind, ArrayType) and isinstance(kind.elementType, element)
 
 
 def _driver_session(df: Any) -> Any:
@@ -208,7 +197,6 @@ class SparkDatasetConverter:
         if not self._is_owned:
             _log.warning("%s was not written by a converter, and is not deleted.", self.cache_dir_url)
             return
-        forget_folder(self.cache_dir_url)
         delete_folder(self.cache_dir_url)
         self._is_deleted = True
 
@@ -253,15 +241,13 @@ class _ReaderContext:
     ) -> None:
         self.parquet_file_url_list, self.batch_size = list(parquet_file_url_list), batch_size
         self.petastorm_reader_kwargs = dict(petastorm_reader_kwargs)
-        self._open_reader = open_reader
+        self._open_reader = open_reader or partial(
+            make_batch_reader, self.parquet_file_url_list, file_wait_seconds=_FILE_WAIT_SECONDS
+        )
         self.reader: BatchReader | None = None
 
     def _open(self, make: Callable[[BatchReader], Any], **options: Any) -> Any:
-        options |= {"file_wait_seconds": _FILE_WAIT_SECONDS} | self.petastorm_reader_kwargs
-        if self._open_reader is None:
-            reader = make_batch_reader(self.parquet_file_url_list, **options)
-        else:
-            reader = self._open_reader(**options)
+        reader = self._open_reader(**options | self.petastorm_reader_kwargs)
         try:
             made = make(reader)
         except BaseException:
@@ -300,11 +286,8 @@ class TorchDatasetContextManager(_ReaderContext):
         from smalti.compat.petastorm.pytorch import DataLoader
 
         make: Callable[..., Any] = self.data_loader_fn or DataLoader
-        options = {
-            "batch_size": self.batch_size or _BATCH,
-            "shuffling_queue_capacity": self.shuffling_queue_capacity,
-        }
-        self.loader = self._open(lambda reader: make(reader=reader, **options))
+        size, capacity = self.batch_size or _BATCH, self.shuffling_queue_capacity
+        self.loader = self._open(lambda reader: make(reader=reader, batch_size=size, shuffling_queue_capacity=capacity))
         return self.loader
 
 
@@ -379,42 +362,26 @@ def make_spark_converter(
     group_bytes = whole_number("parquet_row_group_size_bytes", parquet_row_group_size_bytes, 1, (1 << 31) - 1)
     if isinstance(df, str):
         url = databricks_path(df)
-        return _converter(url, open_set(open_place(url, storage_options)), is_owned=False)
+        return _converter(url, open_set(url, storage_options), is_owned=False)
     session = _driver_session(df)
     parent = parent_folder(session)
-    codec, precision = _checked_codec(compression_codec), _checked_precision(dtype)
-    conversion = ConversionOptions(parent, group_bytes, codec, precision, keep)
-    open_place(parent, storage_options)  # fail before writing if the address cannot be read
-    application = _application(df)
+    codec = _checked_codec(compression_codec)
+    if dtype not in {None, *_PRECISIONS}:
+        raise ValueError(f"`dtype` must be 'float32', 'float64' or None, found {dtype!r}.")
+    conversion = ConversionOptions(parent, group_bytes, codec, dtype, keep)
+    open_folder(parent, storage_options)  # fail before writing if the address cannot be read
     from smalti.spark.lineage import source_of, write_id_of
 
     source = source_of(df)
-    plan = DataFramePlan.of(df, application, source)
-    identity = {"converter": 1, "row_group_bytes": conversion.row_group_bytes, "codec": codec, "dtype": precision}
+    plan = DataFramePlan.of(df, source)
+    identity = {"converter": 1, "row_group_bytes": group_bytes, "codec": codec, "dtype": dtype}
     key = write_id_of(source, identity) if keep else None
     url = reuse_or_write(
-        conversion,
-        plan,
-        lambda: _found_or_written(df, conversion, key, application, storage_options),
-        lambda folder: _files_of(folder, storage_options),
+        conversion, plan, key, lambda: _write(df, conversion, plan.application, storage_options), storage_options
     )
-    found = open_set(open_place(url, storage_options))
+    found = open_set(url, storage_options)
     _warn_of_small_files(found)
     return _converter(url, found, is_owned=True)
-
-
-def _found_or_written(
-    df: Any, conversion: ConversionOptions, key: str | None, application: str, options: Mapping[str, Any] | None
-) -> str:
-    """Return the complete folder that an earlier program kept of an equal DataFrame, or write one."""
-    if key is not None:
-        found = find_kept_folder(conversion.parent, key, options)
-        if found is not None and frozenset(_files_of(found[0], options)) == found[1]:
-            return found[0]
-    url = _write(df, conversion, application, options)
-    if key is not None:
-        keep_folder(conversion.parent, key, url, _files_of(url, options), options)
-    return url
 
 
 def _write(df: Any, conversion: ConversionOptions, application: str, options: Mapping[str, Any] | None) -> str:
@@ -437,24 +404,10 @@ def _write(df: Any, conversion: ConversionOptions, application: str, options: Ma
     return url
 
 
-def _application(df: Any) -> str:
-    session = df.sparkSession
-    if hasattr(df, "_jdf"):
-        return str(session.sparkContext.applicationId)
-    return str(session.conf.get("spark.app.id", None) or session.session_id)
-
-
-def _files_of(url: str, options: Mapping[str, Any] | None) -> list[tuple[str, int]]:
-    return [(info.key, info.num_bytes) for info in open_place(url, options).source.list()]
-
-
 def _converter(url: str, found: ParquetSet, *, is_owned: bool) -> SparkDatasetConverter:
-    urls = [_file_url(found.source.locate(footer.key)) for footer in found.footers]
+    places = [found.source.locate(footer.key) for footer in found.footers]
+    urls = [place if ":" in place.split("/", maxsplit=1)[0] else f"file://{place}" for place in places]
     return SparkDatasetConverter(url, urls, found.num_rows, is_owned=is_owned)
-
-
-def _file_url(address: str) -> str:
-    return address if ":" in address.split("/", maxsplit=1)[0] else f"file://{address}"
 
 
 def _warn_of_small_files(found: ParquetSet) -> None:

@@ -10,13 +10,13 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from smalti.compat.petastorm.reading.sources import ArrowSource, open_place
+from smalti.compat.petastorm.reading.sources import ArrowSource, open_folder
 from smalti.errors import StoreError, StoreNotFound
 from smalti.storage import LocalStore
 from smalti.storage.store import delete_own
@@ -34,9 +34,22 @@ def parent_folder(session: Any) -> str:
         ValueError: neither setting is set, or the address has no scheme.
     """
     for name in (OUR_CONF, PARENT_CACHE_DIR_URL_CONF):
-        url = session.conf.get(name, None)
-        if url:
-            return _checked(str(url).rstrip("/"), name, session)
+        url = str(session.conf.get(name, None) or "").rstrip("/")
+        if not url:
+            continue
+        parts = urlsplit(url)
+        if not parts.scheme:
+            raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
+        is_shared = parts.scheme != "file" or parts.path.startswith(("/dbfs/", "/Volumes/"))
+        is_local = str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
+        if _on_databricks() and not is_shared and not is_local:
+            _log.warning(
+                "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or "
+                "'/Volumes/...', unless a shared disk is mounted there on all of them.",
+                name,
+                url,
+            )
+        return url
     raise ValueError(
         f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} or {OUR_CONF} to a folder for converted DataFrames that "
         f'the driver, the executors and the trainers can read: spark.conf.set("{PARENT_CACHE_DIR_URL_CONF}", '
@@ -65,30 +78,11 @@ def databricks_path(url: str) -> str:
     )
 
 
-def _checked(url: str, name: str, session: Any) -> str:
-    parts = urlsplit(url)
-    if not parts.scheme:
-        raise ValueError(f"{name} is {url!r}, an address without a scheme: prepend file:// for a local folder.")
-    shared = parts.path.startswith(("/dbfs/", "/Volumes/"))
-    if _on_databricks() and parts.scheme == "file" and not shared and not _is_local(session):
-        _log.warning(
-            "%s is %s, a folder of one machine, and this cluster has several: give 'file:/dbfs/...' or '/Volumes/...', "
-            "unless a shared disk is mounted there on all of them.",
-            name,
-            url,
-        )
-    return url
-
-
 def _on_databricks() -> bool:
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
-def _is_local(session: Any) -> bool:
-    return str(session.conf.get("spark.master", "")).strip().lower().startswith("local")
-
-
-Files = Iterable[tuple[str, int]]
+Files = frozenset[tuple[str, int]]
 """Names and sizes in bytes."""
 
 
@@ -107,7 +101,7 @@ class ConversionOptions:
 class DataFramePlan:
     """A DataFrame's plan, kept without the DataFrame so that cached input can be freed."""
 
-    session: str
+    application: str
     """Identifier of the Spark application; plans of different applications cannot be compared."""
     plan: Any
     """The analysed plan on a classic session; with Spark Connect, where a plan is only a message, the DataFrame."""
@@ -116,67 +110,69 @@ class DataFramePlan:
     """Identity of the source files: equal plans over changed files are not equal."""
 
     @classmethod
-    def of(cls, df: Any, session: str, source: Any) -> "DataFramePlan":
+    def of(cls, df: Any, source: Any) -> "DataFramePlan":
         """Return the plan of a DataFrame."""
-        is_connect = not hasattr(df, "_jdf")
-        plan = df if is_connect else df._jdf.queryExecution().analyzed()
-        return cls(session, plan, is_connect, source)
+        session = df.sparkSession
+        if hasattr(df, "_jdf"):
+            plan = df._jdf.queryExecution().analyzed()
+            return cls(str(session.sparkContext.applicationId), plan, is_connect=False, source=source)
+        application = session.conf.get("spark.app.id", None) or session.session_id
+        return cls(str(application), df, is_connect=True, source=source)
 
     def equals(self, other: "DataFramePlan") -> bool:
         """Return whether Spark finds that both plans give the same rows."""
-        if (self.session, self.is_connect) != (other.session, other.is_connect) or self.source != other.source:
+        if (self.application, self.is_connect, self.source) != (other.application, other.is_connect, other.source):
             return False
         same = self.plan.sameSemantics(other.plan) if self.is_connect else self.plan.sameResult(other.plan)
         return bool(same)
 
 
-@dataclass(frozen=True)
-class _WrittenFolder:
-    options: ConversionOptions
-    plan: DataFramePlan
-    url: str
-    files: frozenset[tuple[str, int]]
-    """Names and sizes in bytes of the written files."""
-
-
-_written_folders: list[_WrittenFolder] = []
+_written_folders: dict[str, tuple[ConversionOptions, DataFramePlan, Files]] = {}
+"""Options, plan and files of each folder that this process wrote or found."""
 _lock = threading.RLock()
-
-
-def reuse_or_write(
-    options: ConversionOptions, plan: DataFramePlan, write: Callable[[], str], files_of: Callable[[str], Files]
-) -> str:
-    """Return the folder of an equal DataFrame whose files are unchanged, or else the result of `write()`.
-
-    Thread-safe: of several threads that convert equal DataFrames, one writes.
-    """
-    with _lock:
-        for each in list(_written_folders):
-            if each.options == options and each.plan.equals(plan):
-                if frozenset(files_of(each.url)) == each.files:
-                    return each.url
-                _written_folders.remove(each)  # removed or changed since
-        url = write()
-        _written_folders.append(_WrittenFolder(options, plan, url, frozenset(files_of(url))))
-        return url
-
-
-def forget_folder(url: str) -> None:
-    """Forget a folder, so that an equal DataFrame is written again."""
-    with _lock:
-        _written_folders[:] = [each for each in _written_folders if each.url != url]
-
-
 _NOTES_FOLDER = "_kept"
 
 
-def keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[str, Any] | None) -> None:
-    """Write a note beside the folders that this folder holds the DataFrame of `key`.
+def reuse_or_write(
+    conversion: ConversionOptions,
+    plan: DataFramePlan,
+    key: str | None,
+    write: Callable[[], str],
+    options: Mapping[str, Any] | None,
+) -> str:
+    """Return the folder of an equal DataFrame whose files are unchanged, or else the result of `write()`.
+
+    With a key, an earlier program may have kept the folder, and a note about this one is written. Thread-safe: of
+    several threads that convert equal DataFrames, one writes.
 
     Raises:
         StoreError: the note could not be written.
     """
-    source = open_place(parent, options).source
+    with _lock:
+        for url, (its_conversion, its_plan, files) in list(_written_folders.items()):
+            if its_conversion == conversion and its_plan.equals(plan):
+                if _files_of(url, options) == files:
+                    return url
+                del _written_folders[url]  # removed or changed since
+        kept = None if key is None else find_kept_folder(conversion.parent, key, options)
+        if kept is not None and _files_of(kept[0], options) == kept[1]:
+            url, files = kept
+        else:
+            url = write()
+            files = _files_of(url, options)
+            if key is not None:
+                _keep_folder(conversion.parent, key, url, files, options)
+        _written_folders[url] = (conversion, plan, files)
+        return url
+
+
+def _files_of(url: str, options: Mapping[str, Any] | None) -> Files:
+    return frozenset((info.key, info.num_bytes) for info in open_folder(url, options).list())
+
+
+def _keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[str, Any] | None) -> None:
+    """Write a note beside the folders that this folder holds the DataFrame of `key`."""
+    source = open_folder(parent, options)
     if isinstance(source, ArrowSource):
         raise StoreError(
             f"{parent}: `keep=True` needs a folder that Smalti's stores can write; HDFS is not supported.", url=parent
@@ -185,11 +181,9 @@ def keep_folder(parent: str, key: str, url: str, files: Files, options: Mapping[
     source.put(f"{_NOTES_FOLDER}/{key}.json", json.dumps(note).encode())
 
 
-def find_kept_folder(
-    parent: str, key: str, options: Mapping[str, Any] | None
-) -> tuple[str, frozenset[tuple[str, int]]] | None:
+def find_kept_folder(parent: str, key: str, options: Mapping[str, Any] | None) -> tuple[str, Files] | None:
     """Return the noted folder of this DataFrame and its files; None without a readable note."""
-    source = open_place(parent, options).source
+    source = open_folder(parent, options)
     name = f"{_NOTES_FOLDER}/{key}.json"
     try:
         data = source.get_range(name, 0, source.size(name))
@@ -225,11 +219,13 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
 
 
 def delete_folder(url: str, options: Mapping[str, Any] | None = None) -> None:
-    """Remove a folder and its contents; a no-op if it does not exist.
+    """Remove a folder and its contents, so that an equal DataFrame is written again; a no-op if it does not exist.
 
     Raises:
         StoreError: the folder could not be removed.
     """
+    with _lock:
+        _written_folders.pop(url, None)
     with _delete_lock:
         _at_exit.pop(url, None)
     _remove(url, options)
@@ -251,7 +247,7 @@ def _remove(url: str, options: Mapping[str, Any] | None) -> None:
     if _handlers:
         _handlers[0](url)
         return
-    source = open_place(url, options).source
+    source = open_folder(url, options)
     if isinstance(source, ArrowSource):
         source.filesystem.delete_dir(source.root)
     elif isinstance(source, LocalStore):

@@ -47,14 +47,11 @@ class _AliasLoader(InspectLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:  # noqa: ARG002
         """Return the module's code, for `python -m streaming...`."""
-        return self._loader().get_code(self._target.name)
+        return cast(InspectLoader, self._target.loader).get_code(self._target.name)
 
     def get_source(self, fullname: str) -> str | None:  # noqa: ARG002
         """Return the module's source."""
-        return self._loader().get_source(self._target.name)
-
-    def _loader(self) -> InspectLoader:
-        return cast(InspectLoader, self._target.loader)
+        return cast(InspectLoader, self._target.loader).get_source(self._target.name)
 
 
 class _AliasFinder(MetaPathFinder):
@@ -103,7 +100,9 @@ def install() -> None:
 def uninstall() -> None:
     """Undo `install`; modules that imported `streaming` keep what they have."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _AliasFinder | _SparkFinder)]
-    _untell_spark()
+    for context in _spark_contexts():
+        if isinstance(vars(context).get("environment"), _WorkersEnvironment):
+            del context.environment  # type: ignore[attr-defined]
     sys.path[:] = [folder for folder in sys.path if folder != FOLDER]
     for name in [name for name in sys.modules if name == _NAME or name.startswith(f"{_NAME}.")]:
         del sys.modules[name]
@@ -179,12 +178,6 @@ def _tell_spark() -> None:
     for context in _spark_contexts():
         if "environment" not in vars(context):
             context.environment = _WorkersEnvironment()  # type: ignore[attr-defined]
-
-
-def _untell_spark() -> None:
-    for context in _spark_contexts():
-        if isinstance(vars(context).get("environment"), _WorkersEnvironment):
-            del context.environment  # type: ignore[attr-defined]
 
 
 def python_path(present: str | None) -> str:

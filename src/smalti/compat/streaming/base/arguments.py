@@ -3,10 +3,11 @@
 These defaults are older than those of `StreamingDataset`: `py1s` and `orig`, with blocks of 2^18 samples.
 """
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
+from smalti.compat.paths import with_parameters
 from smalti.compat.streaming.base.dataset import StreamingDataset
 
 _LATER = {
@@ -34,9 +35,5 @@ def with_defaults(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments.get(name, parameter.default) for name, parameter in _TAKEN.items()}
 
 
-def with_signature(init: Callable[..., None]) -> Callable[..., None]:
-    """Give an `__init__` that takes `**arguments` the signature with every argument, which tools read."""
-    first, *own = signature(init).parameters.values()
-    named = {parameter.name: parameter for parameter in own if parameter.kind is Parameter.KEYWORD_ONLY}
-    vars(init)["__signature__"] = Signature([first, *(_TAKEN | named).values()], return_annotation=None)
-    return init
+with_signature = with_parameters(_TAKEN.values())
+"""Decorator of an `__init__` that takes these arguments as `**arguments`."""

@@ -17,11 +17,15 @@ class Compression(ABC):
     """A family of algorithms: one for each level."""
 
     extension: str = ""
+    levels: ClassVar[list[Any]] = []
+    """Empty for an algorithm without levels."""
 
     @classmethod
     def each(cls) -> Iterator[tuple[str, Self]]:
         """Yield the name and the algorithm of every level, the default first."""
         yield cls.extension, cls()
+        for level in cls.levels:
+            yield f"{cls.extension}:{level}", cls(level)  # type: ignore[call-arg]
 
     @abstractmethod
     def compress(self, data: bytes) -> bytes:
@@ -36,24 +40,10 @@ class Compression(ABC):
         """
 
 
-class LevelledCompression(Compression):
-    """A family of algorithms with levels.
+class _EngineCompression(Compression):
+    """A family of the engine's."""
 
-    Args:
-        level: one of `levels`.
-    """
-
-    levels: ClassVar[list[Any]] = []
-
-    def __init__(self, level: int | None = None) -> None:
-        raise NotImplementedError
-
-    @classmethod
-    def each(cls) -> Iterator[tuple[str, Self]]:
-        """Yield the name and the algorithm of every level, the default first."""
-        yield cls.extension, cls()
-        for level in cls.levels:
-            yield f"{cls.extension}:{level}", cls(level)
+    level: int | None = None
 
     def _at(self, level: int) -> None:
         if level not in self.levels:
@@ -62,11 +52,22 @@ class LevelledCompression(Compression):
 
     def compress(self, data: bytes) -> bytes:
         """Return the compressed bytes."""
-        return _algorithm(f"{self.extension}:{self.level}").compress(data)
+        return compress(self.extension if self.level is None else f"{self.extension}:{self.level}", data)
 
     def decompress(self, data: bytes) -> bytes:
         """Return what was compressed; see `Compression`."""
-        return _algorithm(self.extension).decompress(data, MAX_FILE_BYTES)
+        return decompress(self.extension, data)
+
+
+class LevelledCompression(_EngineCompression):
+    """A family of algorithms with levels.
+
+    Args:
+        level: one of `levels`.
+    """
+
+    def __init__(self, level: int | None = None) -> None:
+        raise NotImplementedError
 
 
 class Brotli(LevelledCompression):
@@ -99,18 +100,10 @@ class Gzip(LevelledCompression):
         self._at(level)
 
 
-class Snappy(Compression):
+class Snappy(_EngineCompression):
     """Snappy, which has no levels."""
 
     extension = "snappy"
-
-    def compress(self, data: bytes) -> bytes:
-        """Return the compressed bytes."""
-        return _algorithm(self.extension).compress(data)
-
-    def decompress(self, data: bytes) -> bytes:
-        """Return what was compressed; see `Compression`."""
-        return _algorithm(self.extension).decompress(data, MAX_FILE_BYTES)
 
 
 class Zstandard(LevelledCompression):

@@ -1,7 +1,7 @@
 """StreamingDataset with MosaicML Streaming's arguments, defaults, attributes and orders.
 
-The attributes are plain: their values at the beginning of an epoch determine its order. Samples and their shards
-come from `opening`, the order from `planning`, the place in an epoch from `progress`.
+The attributes are plain: their values at the beginning of an epoch determine its order. The streams are opened by
+`opening`, the order from `planning`, the place in an epoch from `progress`.
 """
 
 import logging
@@ -16,17 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
+from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.array import Array
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
-from smalti.compat.streaming.base.engine import planning, progress
-from smalti.compat.streaming.base.engine.opening import open_samples
+from smalti.compat.streaming.base.engine import opening, planning, progress
 from smalti.compat.streaming.base.format.base.reader import Reader
 from smalti.compat.streaming.base.registry_utils import construct_from_registry
 from smalti.compat.streaming.base.spanner import Spanner, check_sample_id
-from smalti.compat.streaming.base.stream import Stream, streams_registry
+from smalti.compat.streaming.base.stream import Stream, readers_of, streams_registry
 from smalti.compat.streaming.base.util import bytes_to_int, number_abbrev_to_int
 from smalti.compat.streaming.base.world import World
+from smalti.compat.streaming.errors import in_mosaicmls_words, mosaicmls_words
 from smalti.compat.streaming.order import PARTITIONS, SHUFFLES, default_mosaic_nodes
+from smalti.dataset.lookahead import planned_ahead
+from smalti.errors import ChecksumMismatch, ShardNotFound
 from smalti.order.mixture import BATCHINGS, SAMPLINGS
 from smalti.torch.worker_processes import end_with_program
 
@@ -127,7 +130,10 @@ class StreamingDataset(Array, IterableDataset[Any]):
         size = None if not epoch_size else number_abbrev_to_int(epoch_size)
         if size is not None and size < 0:
             raise ValueError(f"Epoch size cannot be negative. Received {size}.")
-        self._smalti_detect_worlds()
+        # The worlds in which this process is a rank: as it is, and with replica groups as ranks.
+        world = self._unique_rank_world = self._unique_worker_world = World.detect()
+        self._parallel_rank_world = world.copy() if replication is None else world.replicate(replication)
+        self._parallel_worker_world = self._parallel_rank_world
         default = {
             "remote": remote,
             "local": local,
@@ -171,21 +177,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
         if self.shuffle:
             _check_name("shuffle algorithm", self.shuffle_algo, SHUFFLES)
 
-    def _smalti_detect_worlds(self) -> None:
-        """Set the worlds in which this process is a rank: as it is, and with replica groups as ranks."""
-        world = World.detect()
-        self._unique_rank_world = world
-        self._parallel_rank_world = world.copy() if self.replication is None else world.replicate(self.replication)
-        self._unique_worker_world, self._parallel_worker_world = world, self._parallel_rank_world
-
     def _smalti_open(self, limit: int | None) -> None:
         """Open the streams, and set all attributes that follow from their indexes.
 
         Raises:
             ValueError: the cache limit is too low, or two streams have one local folder.
         """
-        self._smalti_samples = open_samples(self.streams, limit or None, unsafe=self.allow_unsafe_types)
-        sizes = self._smalti_samples.shard_sizes
+        self._smalti_opened = opening.open_streams_of(self.streams, limit or None, unsafe=self.allow_unsafe_types)
+        sizes = [np.asarray(each.shard_sizes, np.int64) for each in self._smalti_opened.sets]
         self.samples_per_shard = np.concatenate(sizes)
         self.sample_offset_per_shard = self.samples_per_shard.cumsum() - self.samples_per_shard
         self.shards_per_stream = np.array([each.size for each in sizes], np.int64)
@@ -197,7 +196,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         self.num_samples = int(self.samples_per_shard.sum())
         self.spanner = Spanner(self.samples_per_shard)
         if limit:
-            self.max_shard_size_across_all_streams = np.int64(self._smalti_samples.max_shard_bytes)
+            self.max_shard_size_across_all_streams = np.int64(opening.max_shard_bytes(self._smalti_opened.sets))
 
     # ------------------------------------------------------------------ samples and shards
 
@@ -233,17 +232,31 @@ class StreamingDataset(Array, IterableDataset[Any]):
             RuntimeError: its shard is gone.
         """
         check_sample_id(sample_id, self.num_samples)
-        return self._smalti_samples.sample(int(sample_id))
+        try:
+            return self._smalti_opened.sample(int(sample_id))
+        except (ChecksumMismatch, ShardNotFound) as error:
+            raise in_mosaicmls_words(error) from error
 
     @cached_property
     def shards(self) -> list[Reader]:
         """The shards of all streams; made when they are first asked for, as iteration does not need them."""
-        return self._smalti_samples.readers(self._unique_rank_world, unsafe=self.allow_unsafe_types)
+        readers: list[Reader] = []
+        for stream, each in zip(self.streams, self._smalti_opened.sets, strict=True):
+            if stream._overrides("get_shards"):
+                readers += stream.get_shards(self._unique_rank_world, self.allow_unsafe_types)
+            else:
+                readers += readers_of(each, stream.local, stream.split)
+        return readers
 
     @property
     def cache_usage(self) -> int:
         """Bytes of the shards and index files that are local, whichever process fetched them."""
-        return self._smalti_samples.kept_bytes()
+        total = self._smalti_opened.cache.kept_bytes()
+        for stream, each in zip(self.streams, self._smalti_opened.sets, strict=True):
+            total += stream.get_index_size()
+            if not stream._is_fetched:
+                total += int(bytes_of(each.shards).raw.sum())
+        return total
 
     def prepare_shard(self, shard_id: int, blocking: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - MosaicML's
         """Fetch a shard.
@@ -252,11 +265,14 @@ class StreamingDataset(Array, IterableDataset[Any]):
             shard_id: number of the shard over all streams.
             blocking: has no effect: a shard that another process is fetching is waited for in any case.
         """
-        self._smalti_samples.prepare(int(shard_id))
+        with mosaicmls_words():
+            self._smalti_opened.cache.shard(int(shard_id))
 
     def evict_shard(self, shard_id: int) -> None:
         """Remove the local copies of a shard; a shard of a set that is read where it lies stays."""
-        self._smalti_samples.evict(int(shard_id))
+        stream = self.streams[self.stream_per_shard[shard_id]]
+        if not self._smalti_opened.cache.evict(int(shard_id)) and not stream._is_fetched:
+            opening.log_that_nothing_was_evicted()
 
     def evict_coldest_shard(self) -> None:
         """Remove the local copies of the shard that is needed last.
@@ -264,7 +280,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Raises:
             ValueError: no shard is local.
         """
-        if not self._smalti_samples.opened.cache.evict_last_needed():
+        if not self._smalti_opened.cache.evict_last_needed():
             raise ValueError(
                 "Attempted shard eviction, but there are no shards present locally to evict. Your cache limit may be "
                 "too low."
@@ -310,7 +326,8 @@ class StreamingDataset(Array, IterableDataset[Any]):
             CursorError: `obj` is no such state, or was saved in another order.
             TypeError: `obj` has a value that JSON cannot hold.
         """
-        loaded, place = progress.loaded_position(obj), self._smalti_progress.get()
+        loaded: Any = progress.loaded_position(obj)
+        place = self._smalti_progress.get()
         progress.check_engine_state(obj, vars(self))
         if loaded.epoch < place.next_epoch and loaded.epoch >= 0:
             logger.warning(
@@ -319,7 +336,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 loaded.epoch,
                 place.next_epoch,
             )
-        self._smalti_progress.load(loaded)
+        self._smalti_progress.set(replace(place, adopted=loaded))
 
     def _resume(self, world: World, epoch: int) -> tuple[int, int]:
         """Return epoch and sample at which to be, `epoch` or that of the loaded state, whose options are taken over.
@@ -342,10 +359,6 @@ class StreamingDataset(Array, IterableDataset[Any]):
                     self.shuffle_algo,
                 )
             self.num_canonical_nodes = default_mosaic_nodes(self.shuffle_algo, world.num_nodes)
-        self._set_shuffle_block_size(world)
-        return start.epoch, start.samples
-
-    def _set_shuffle_block_size(self, world: World) -> None:
         if self.shuffle_block_size is None:
             if not world.worker_of_rank:
                 logger.info(
@@ -354,6 +367,7 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 )
             nodes = self.num_canonical_nodes
             self.shuffle_block_size = 1 << 18 if nodes is None else max(4_000_000 // nodes, 1 << 18)
+        return start.epoch, start.samples
 
     def resample_streams(self, epoch: int, stream_id: int | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what an epoch takes of the streams; an override does not change what the dataset reads.
@@ -365,7 +379,9 @@ class StreamingDataset(Array, IterableDataset[Any]):
         Returns:
             Sizes of the shards and parts of shards, and the sample id of each sample; both int64.
         """
-        taken = planning.sampling_of(self).resampled(epoch, stream_id)
+        run = planning.sampling_of(self)
+        counts = run.counts(epoch)
+        taken = run.resampled(counts if stream_id is None else [counts[stream_id]], epoch)
         ids = taken.sample_ids(np.arange(len(taken), dtype=np.int64))
         return taken.units.astype(np.int64), ids.astype(np.int64)
 
@@ -389,30 +405,36 @@ class StreamingDataset(Array, IterableDataset[Any]):
                 "number of samples per batch, for each device."
             )
         world = self._parallel_worker_world
-        work = planning.work_of(self, world)
+        run = planning.run_of(self, world)
         if self._unique_worker_world.is_local_leader:
-            self._smalti_warn(work, epoch, sample_in_epoch)
-        reading = planning.reading_of(work, world, epoch, sample_in_epoch)
+            if self.replication is not None and self.replication > 1:
+                logger.warning(
+                    "The `replication` arg has been set to %d and training is resuming from sample %d. Make sure you "
+                    "are accounting for sample replication when using StreamingDataset's `state_dict` method for "
+                    "deterministic resumption: each replica group counts as one rank.",
+                    self.replication,
+                    sample_in_epoch,
+                )
+            planning.warn_of(run, epoch, sample_in_epoch)
+        reading = planning.reading_of(run, world, epoch, sample_in_epoch)
         ahead = None if self._smalti_chooses_lookahead else self.predownload
-        for ids in self._smalti_samples.planned(reading, world.worker_of_rank, world.workers_per_rank, ahead):
-            for sample_id in ids:
+        steps = planned_ahead(
+            reading,
+            self._smalti_opened,
+            worker=world.worker_of_rank,
+            num_workers=world.workers_per_rank,
+            num_readers=1,
+            predownload=ahead,
+        )
+        for _, ids in steps:
+            for sample_id in ids.tolist():
                 yield self[sample_id]
 
     def _resume_incr_epoch(self, iteration: int | None) -> tuple[int, int]:
         """Begin an iteration, of this worker's number, and return its epoch and the sample at which it starts."""
-        start = self._smalti_progress.begin_epoch(iteration)
+        settle: Any = progress.start_of
+        start, _ = self._smalti_progress.begin(settle, iteration)
         return self._resume(self._parallel_worker_world, start.epoch)
-
-    def _smalti_warn(self, work: planning.Work, epoch: int, sample_in_epoch: int) -> None:
-        if self.replication is not None and self.replication > 1:
-            logger.warning(
-                "The `replication` arg has been set to %d and training is resuming from sample %d. Make sure you are "
-                "accounting for sample replication when using StreamingDataset's `state_dict` method for "
-                "deterministic resumption: each replica group counts as one rank.",
-                self.replication,
-                sample_in_epoch,
-            )
-        work.warn(epoch, sample_in_epoch)
 
 
 def _check_name(what: str, name: str, allowed: Any) -> None:

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
+from smalti.compat.streaming.base import distributed as dist
 from smalti.compat.streaming.base.constant import LOCALS, TICK
 from smalti.compat.streaming.base.world import World
 
@@ -178,17 +179,12 @@ def remove_left_over(name: str) -> None:
 
 
 def _hold(memory: BuiltinSharedMemory) -> None:
-    """Hold the block until this process, and those that it forks, end or close it."""
-    end = time.monotonic() + _LOCK_SECONDS
-    while time.monotonic() < end:
-        try:
-            fcntl.flock(_descriptor(memory), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:  # noqa: PERF203 -- another process is just looking whether it is held
-            time.sleep(TICK)
-        except OSError:  # a system without locks on memory
-            return
-        else:
-            return
+    """Hold the block until this process, and those that it forks, end or close it.
+
+    Another process may be just looking whether it is held. A system without locks on memory raises an OSError.
+    """
+    with suppress(OSError):
+        _wait(lambda: _try_lock(_descriptor(memory), fcntl.LOCK_SH), _LOCK_SECONDS, f"the lock of {memory.name}")
 
 
 def _descriptor(memory: BuiltinSharedMemory) -> int:
@@ -288,6 +284,18 @@ BARRIER_SECONDS = 3600.0
 """Longest wait for the other processes."""
 
 
+def _element(place: int, kind: type, doc: str) -> Any:
+    """Return an attribute of a barrier that is an element of its array."""
+
+    def get(barrier: "SharedBarrier") -> Any:
+        return kind(barrier._arr[place])
+
+    def set_to(barrier: "SharedBarrier", value: Any) -> None:
+        barrier._arr[place] = value
+
+    return property(get, set_to, doc=doc)
+
+
 class SharedBarrier:
     """A barrier of processes of one machine.
 
@@ -303,32 +311,9 @@ class SharedBarrier:
             if self._arr.shm.created_shms:
                 self.num_enter, self.num_exit, self.flag = 0, -1, True
 
-    @property
-    def num_enter(self) -> int:
-        """Number of processes that wait in this round."""
-        return int(self._arr[0])
-
-    @num_enter.setter
-    def num_enter(self, num_enter: int) -> None:
-        self._arr[0] = num_enter
-
-    @property
-    def num_exit(self) -> int:
-        """Number of processes that have left the last round; -1 if there was none, or all have left it."""
-        return int(self._arr[1])
-
-    @num_exit.setter
-    def num_exit(self, num_exit: int) -> None:
-        self._arr[1] = num_exit
-
-    @property
-    def flag(self) -> bool:
-        """State that each round inverts."""
-        return bool(self._arr[2])
-
-    @flag.setter
-    def flag(self, flag: bool) -> None:
-        self._arr[2] = bool(flag)
+    num_enter = _element(0, int, "Number of processes that wait in this round.")
+    num_exit = _element(1, int, "Number that have left the last round; -1 if there was none, or all have left it.")
+    flag = _element(2, bool, "State that each round inverts.")
 
     def __call__(self, num_procs: int) -> None:
         """Wait until `num_procs` processes have called this.
@@ -349,13 +334,13 @@ class SharedBarrier:
     def _locked(self) -> Iterator[None]:
         """Hold the lock, which the kernel releases if the process dies."""
         with Path(self.filelock_path).open("ab") as file:
-            _wait(lambda: _try_lock(file.fileno()), TIMEOUT, f"the lock of {self.filelock_path}")
+            _wait(lambda: _try_lock(file.fileno(), fcntl.LOCK_EX), TIMEOUT, f"the lock of {self.filelock_path}")
             yield
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -371,11 +356,6 @@ def _wait(is_done: Callable[[], bool], seconds: float, what: str) -> None:
 
 _SIZE_BYTES = 4
 _OURS = b"smalti"
-
-
-def _each_prefix_int() -> Iterator[int]:
-    """Return the numbers of entries, in the order of the search."""
-    return count()
 
 
 def _get_path(prefix_int: int, name: str) -> str:
@@ -419,9 +399,9 @@ def get_shm_prefix(
     if world.is_local_leader:
         downloads = {local for local, remote in zip(streams_local, streams_remote, strict=True) if remote is not None}
         found = _register(streams_local, downloads, retry)
-        _meet()
+        dist.barrier()
         return found
-    _meet()
+    dist.barrier()
     for number, memory, folders in _entries():
         if folders == streams_local:
             return number, memory
@@ -446,18 +426,16 @@ def _register(folders: list[str], downloads: set[str], retry: int) -> tuple[int,
     number = 0
     while True:
         data = _pack_locals(folders, number) + _OURS
-        try:
+        with suppress(FileExistsError, PermissionError):
             memory = SharedMemory(_get_path(number, LOCALS), create=True, size=len(data))
-        except (FileExistsError, PermissionError):
-            number += 1
-            continue
-        memory.buf[: len(data)] = data
-        return number, memory
+            memory.buf[: len(data)] = data
+            return number, memory
+        number += 1
 
 
 def _entries() -> Iterator[tuple[int, SharedMemory, list[str]]]:
     """Yield number, memory and folders of all entries, up to the first free number."""
-    for number in _each_prefix_int():
+    for number in count():
         try:
             if _is_left_over(_get_path(number, LOCALS)):
                 remove_left_over(_get_path(number, LOCALS))
@@ -479,13 +457,6 @@ def _is_left_over(name: str) -> bool:
         return entry[size : size + len(_OURS)] == _OURS and not is_held(memory)
     finally:
         memory.close()
-
-
-def _meet() -> None:
-    """Wait for all ranks, if they are a group of torch's."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.barrier()
 
 
 serve(__name__, "array", "barrier", "memory", "prefix", "scalar")

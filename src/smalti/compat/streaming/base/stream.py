@@ -1,17 +1,19 @@
 """Stream: one of the shard sets that a StreamingDataset mixes, with MosaicML Streaming's mutable attributes.
 
 `Stream.to_smalti` returns the declaration that the engine reads. The other methods do by themselves what MosaicML's
-do: load the index, fetch and unpack single shards to `local`, compute weights.
+do: load the index, fetch and unpack single shards to `local`, compute weights. `PreparedShards` is for classes that
+have their own way to do so.
 """
 
 import hashlib
 import json
 import os
 import tempfile
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -19,26 +21,27 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from smalti.cache import CacheOptions
+from smalti.catalog.header import INDEX
 from smalti.compat.streaming.base.distributed import barrier, get_local_rank
-from smalti.compat.streaming.base.format import get_index_basename, reader_from_json
+from smalti.compat.streaming.base.format import reader_from_json
 from smalti.compat.streaming.base.format.base.reader import FileInfo, Reader
-from smalti.compat.streaming.base.prepared_shards import PreparedShards
 from smalti.compat.streaming.base.registry_utils import create_registry
 from smalti.compat.streaming.base.storage.download import DOWNLOADER_MAPPINGS, CloudDownloader, LocalDownloader
-from smalti.compat.streaming.base.util import retry
+from smalti.compat.streaming.base.util import retry, wait_for_file_to_exist
 from smalti.compat.streaming.base.world import World
 from smalti.compat.streaming.order import weigh_streams
 from smalti.cursor import WEIGHT_NAMES
-from smalti.errors import ChecksumMismatch, StoreError
-from smalti.format import MAX_FILE_BYTES, parse_compression, verify_file
+from smalti.errors import ChecksumMismatch, StoreError, StoreNotFound
+from smalti.format import MAX_FILE_BYTES, emit_index, parse_compression, verify_file
 from smalti.format import FileInfo as EngineFileInfo
 from smalti.format.sizes import VERSION
 from smalti.order.mixture import StreamWeight
+from smalti.process import PerProcess
+from smalti.redaction import redact_address
 from smalti.regular_files import read_regular
-from smalti.storage import Store
+from smalti.storage import LocalStore, Store
 from smalti.storage.opening import check_address
-from smalti.storage.retry import Deadline
-from smalti.storage.store import join_key, temporary_name
+from smalti.storage.store import ObjectInfo, check_key, join_key, temporary_name
 from smalti.stream import ShardSet
 from smalti.stream import Stream as EngineStream
 
@@ -231,12 +234,18 @@ class Stream:
             RuntimeError: there is no `remote`, and `local` has no index; or it was not fetched in time.
             ValueError: the index is damaged, of another version, or has a `pkl` column.
         """
-        path = self._path_of(get_index_basename())
+        path = self._path_of(INDEX)
         if not path.exists():
             if not world.is_local_leader:
-                self._wait_for(path)
+                wait_for_file_to_exist(
+                    str(path),
+                    _POLL_SECONDS,
+                    getattr(self, "download_timeout", CacheOptions.download_timeout),
+                    f"Index file {self.remote or ''} -> {path} took too long to download or failed to download. Either "
+                    "increase the `download_timeout` value or check the local rank 0 traceback. ",
+                )
             elif self.remote:
-                self._download_file(get_index_basename())
+                self._download_file(INDEX)
             else:
                 raise RuntimeError(f"No `remote` provided, but local file {path} does not exist either")
         try:
@@ -269,7 +278,7 @@ class Stream:
 
     def get_index_size(self) -> int:
         """Return the bytes of the index file in `local`."""
-        return self._path_of(get_index_basename()).stat().st_size
+        return self._path_of(INDEX).stat().st_size
 
     def _download_file(self, from_basename: str, to_basename: str | None = None) -> str:
         """Fetch one file to `local` unless it is there, and return its path."""
@@ -337,28 +346,17 @@ class Stream:
         try:
             verify_file(path, EngineFileInfo(info.basename, info.bytes, info.hashes), what=f"Checksum failure: {path}")
         except ChecksumMismatch:
-            if self.remote not in {None, "", self.local}:
+            if self._is_fetched:
                 path.unlink()
             raise
 
     def _path_of(self, basename: str) -> Path:
         return Path(self.local, self.split, basename)
 
-    def _wait_for(self, path: Path) -> None:
-        """Wait until another process has fetched a file.
-
-        Raises:
-            RuntimeError: it has not within the time limit.
-        """
-        deadline = Deadline(getattr(self, "download_timeout", CacheOptions.download_timeout))
-        while not path.exists():
-            if deadline.passed():
-                raise RuntimeError(
-                    f"Index file {self.remote or ''} -> {path} took too long to download or failed to download: it was "
-                    f"not there after {deadline.seconds:.0f} s. Either increase the `download_timeout` value or check "
-                    "the local rank 0 traceback."
-                )
-            time.sleep(_POLL_SECONDS)
+    @property
+    def _is_fetched(self) -> bool:
+        """Whether `local` has copies, which can be fetched again."""
+        return bool(self.remote) and self.remote != self.local
 
     def _overrides_fetching(self) -> bool:
         """Return whether the class overrides how shards are found or fetched, or the engine cannot open `remote`."""
@@ -408,6 +406,90 @@ class Stream:
 
 
 _ORIGINALS = {name: getattr(Stream, name) for name in _OVERRIDABLE}
+
+
+class PreparedShards(Store):
+    """The uncompressed shards that a stream prepares, with an index file of them, as a store for the engine; read-only.
+
+    The engine copies each shard to its cache, and removes it from `local` again. Calls of the stream's methods are
+    serialised, because a user's class need not be thread-safe.
+
+    Args:
+        stream: prepares a shard when the engine reads it.
+        shards: the stream's shards.
+    """
+
+    def __init__(self, stream: Stream, shards: list[Reader]) -> None:
+        self.url = redact_address(f"{stream.remote or stream.local}/{stream.split}".rstrip("/"))
+        self._stream = stream
+        entries = (replace(shard.to_smalti(), zip=None, zip_meta=None, compression=None) for shard in shards)
+        self._index = emit_index(list(entries))
+        self._shard_of = {file.basename: shard for shard in shards for file, _ in shard.file_pairs}
+        self._lock = PerProcess(threading.Lock)
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object."""
+        return self.get_range(key, 0, self.size(key))
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end), fewer if the object ends before."""
+        if key == INDEX:
+            return self._index[begin:end]
+        with self._lock.get():
+            return self._prepared(key).get_range(key, begin, end)
+
+    def fetch(self, key: str, out: BinaryIO, *, on_chunk: Callable[[bytes], None] | None = None) -> int:
+        """Write the whole object to `out` in chunks; the stream's own copy is removed if it can be fetched again."""
+        with self._lock.get():
+            num_bytes = self._prepared(key).fetch(key, out, on_chunk=on_chunk)
+            if self._stream._is_fetched:
+                self._shard_of[key].evict()
+            return num_bytes
+
+    def size(self, key: str) -> int:
+        """Return the size of the object, bytes."""
+        if key == INDEX:
+            return len(self._index)
+        return next(file.bytes for file, _ in self._shard(key).file_pairs if file.basename == key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List the index file and the files of all shards."""
+        names = sorted([INDEX, *self._shard_of])
+        return iter([ObjectInfo(name, self.size(name), "") for name in names if name.startswith(prefix)])
+
+    def child(self, prefix: str) -> Store:
+        """Raise an error: there are no sets below."""
+        raise StoreNotFound(f"{self.url} has no folder {prefix!r}: its shards are those of one Stream", key=prefix)
+
+    def put(self, key: str, *_: Any, **__: Any) -> NoReturn:
+        """Raise an error: nothing can be written or removed."""
+        raise StoreError(f"{self.locate(key)}: the shards of a Stream can only be read", key=key, url=self.url)
+
+    put_file = put_if_absent = delete = put
+
+    def _shard(self, key: str) -> Reader:
+        shard = self._shard_of.get(check_key(key))
+        if shard is None:
+            raise StoreNotFound(f"{self.url}: no shard of the stream has a file {key!r}", key=key, url=self.url)
+        return shard
+
+    def _prepared(self, key: str) -> LocalStore:
+        """Have the stream prepare the shard of a file, and return the store that then has the file.
+
+        Raises:
+            StoreNotFound: the stream finds no such file.
+            StoreError: the stream raised another OSError.
+        """
+        shard = self._shard(key)
+        try:
+            self._stream.prepare_shard(shard)
+        except StoreError:
+            raise
+        except FileNotFoundError as error:
+            raise StoreNotFound(f"{self.locate(key)}: {error}", key=key, url=self.url) from error
+        except OSError as error:
+            raise StoreError(f"{self.locate(key)}: {error}", key=key, url=self.url) from error
+        return LocalStore(Path(shard.dirname, shard.split))
 
 
 def readers_of(found: ShardSet, local: str, split: str) -> list[Reader]:

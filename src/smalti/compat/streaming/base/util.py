@@ -175,14 +175,10 @@ def merge_index(*args: Any, **kwargs: Any) -> None:
                 "(index_file_urls, out, keep_local, download_timeout), with a list of addresses."
             )
     except (CatalogError, StoreError) as error:
-        begin = f"Failed to download {INDEX}: " if _is_about_a_part(error) else ""
+        key = str(error.facts.get("key", ""))
+        is_of_a_part = key.endswith(f"/{INDEX}") or (isinstance(error, StoreNotFound) and key == INDEX)
+        begin = f"Failed to download {INDEX}: " if is_of_a_part else ""
         raise MergeError(f"{begin}{error.message}", **error.facts) from error
-
-
-def _is_about_a_part(error: CatalogError | StoreError) -> bool:
-    """Return whether the index file of a part is missing or cannot be read."""
-    key = str(error.facts.get("key", ""))
-    return key.endswith(f"/{INDEX}") or (isinstance(error, StoreNotFound) and key == INDEX)
 
 
 def _merge_index_from_root(
@@ -266,12 +262,10 @@ def _merge_below(
     """Merge index files below the root with `smalti.catalog.merge_index`, which checks all shards."""
     out = root if local is None else (local, root)
     merge.merge_index([*urls], out, bool(keep_local), download_timeout=download_timeout)
-    if local is not None and not keep_local and local.root.is_dir() and not _is_inside(root, local):
+    if local is None or keep_local or not local.root.is_dir():
+        return
+    if not (isinstance(root, LocalStore) and root.root.resolve().is_relative_to(local.root.resolve())):
         shutil.rmtree(local.root)
-
-
-def _is_inside(root: Store, local: LocalStore) -> bool:
-    return isinstance(root, LocalStore) and root.root.resolve().is_relative_to(local.root.resolve())
 
 
 def _merge_from_elsewhere(urls: Sequence[str], roots: Sequence[Store], download_timeout: float) -> None:
@@ -321,41 +315,29 @@ def retry(
     """
     if num_attempts < 1:
         raise ValueError(f"num_attempts must be at-least 1, found {num_attempts}.")
-    if not isinstance(exc_class, Sequence) and not _is_error(exc_class):
-        return _retrying(cast("CallableT", exc_class), (Exception,), None, num_attempts, initial_backoff, max_jitter)
-    kinds = tuple(exc_class) if isinstance(exc_class, Sequence) else (exc_class,)
+    if isinstance(exc_class, Sequence):
+        kinds = tuple(exc_class)
+    elif isinstance(exc_class, type) and issubclass(exc_class, Exception):
+        kinds = (exc_class,)
+    else:  # the function itself: the decorator is used without parentheses
+        return retry()(cast("CallableT", exc_class))
 
     def decorate(func: CallableT) -> CallableT:
-        return _retrying(func, kinds, clean_up_fn, num_attempts, initial_backoff, max_jitter)
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            attempt = 0
+            while True:
+                try:
+                    return func(*args, **kwargs)
+                except kinds as error:
+                    attempt += 1
+                    logger.debug("Attempt %d/%d failed with: %s", attempt, num_attempts, error)
+                    if clean_up_fn is not None:
+                        clean_up_fn()
+                    if attempt == num_attempts:
+                        raise
+                time.sleep(initial_backoff * 2 ** (attempt - 1) + jitter(0.0, max_jitter))
+
+        return cast("CallableT", call)
 
     return decorate
-
-
-def _is_error(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Exception)
-
-
-def _retrying(
-    func: CallableT,
-    kinds: tuple[Any, ...],
-    clean_up: Callable[[], None] | None,
-    num_attempts: int,
-    initial_backoff: float,
-    max_jitter: float,
-) -> CallableT:
-    @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        attempt = 0
-        while True:
-            try:
-                return func(*args, **kwargs)
-            except kinds as error:
-                attempt += 1
-                logger.debug("Attempt %d/%d failed with: %s", attempt, num_attempts, error)
-                if clean_up is not None:
-                    clean_up()
-                if attempt == num_attempts:
-                    raise
-            time.sleep(initial_backoff * 2 ** (attempt - 1) + jitter(0.0, max_jitter))
-
-    return cast("CallableT", call)

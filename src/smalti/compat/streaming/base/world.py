@@ -1,11 +1,11 @@
 """World: the numbers of nodes, ranks and workers, and the place of this process among them."""
 
+from copy import copy
 from typing import Any
 
 from typing_extensions import Self
 
 from smalti.compat.streaming.base import distributed as dist
-from smalti.world import World as EngineWorld
 
 __all__ = ["World"]
 
@@ -51,7 +51,7 @@ class World:
 
     def copy(self) -> Self:
         """Return an equal world."""
-        return self._with(self.num_nodes, self.ranks_per_node, self.workers_per_rank, self.worker)
+        return copy(self)
 
     def replicate(self, replication: int) -> Self:
         """Return the world in which each `replication` consecutive ranks, which read the same samples, are one.
@@ -71,12 +71,12 @@ class World:
         num_ranks = self.num_ranks // replication
         num_nodes = 1 if num_ranks % self.ranks_per_node else num_ranks // self.ranks_per_node
         worker = self.rank // replication * self.workers_per_rank + self.worker_of_rank
-        return self._with(num_nodes, num_ranks // num_nodes, self.workers_per_rank, worker)
+        return type(self)(num_nodes, num_ranks // num_nodes, self.workers_per_rank, worker)
 
     def detect_workers(self) -> Self:
         """Return this rank's world with the loader worker that this process is."""
         number, count = self._get_worker_info()
-        return self._with(self.num_nodes, self.ranks_per_node, count, self.rank * count + number)
+        return type(self)(self.num_nodes, self.ranks_per_node, count, self.rank * count + number)
 
     @classmethod
     def _get_worker_info(cls) -> tuple[int, int]:
@@ -85,11 +85,3 @@ class World:
 
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
-
-    def _with(self, num_nodes: int, ranks_per_node: int, workers_per_rank: int, worker: int) -> Self:
-        return type(self)(num_nodes, ranks_per_node, workers_per_rank, worker)
-
-
-def engine_world(world: World) -> EngineWorld:
-    """Return the ranks of a world, as the engine counts them."""
-    return EngineWorld.of_blocks(world.rank, world.num_ranks, world.num_nodes)

@@ -1,7 +1,7 @@
 """MosaicML Streaming's own orders, bit for bit, to continue runs that were begun with it.
 
-`plan_mosaic_epoch` (in `planning`, the file to read first) returns one epoch as a `MosaicPlan`, which
-`smalti.order.Division` divides over ranks as MosaicML does. Its steps (`weigh_streams`, `sample_counts`,
+`MosaicRun` (in `planning`, the file to read first) plans one epoch as a `MosaicPlan`, which
+`smalti.order.Division` divides over ranks as MosaicML does. Its steps (`weigh_streams`, `get_sampling`,
 `shuffled_ids`, and those of `partition`) can be compared with MosaicML's functions. Everything is pure: numpy arrays
 in, numpy arrays out, no warnings, no logging, no global state.
 
@@ -10,8 +10,8 @@ runs should use `smalti.order.plan_epoch`, which has neither limit.
 """
 
 from smalti.compat.streaming.order.partition import PARTITIONS, WorldShape
-from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan, default_mosaic_nodes, plan_mosaic_epoch
-from smalti.compat.streaming.order.sampling import MosaicStream, sample_counts, weigh_streams
+from smalti.compat.streaming.order.planning import MosaicOptions, MosaicPlan, MosaicRun, default_mosaic_nodes
+from smalti.compat.streaming.order.sampling import MosaicStream, get_sampling, weigh_streams
 from smalti.compat.streaming.order.shuffles import SHUFFLES, shuffled_ids
 
 __all__ = [
@@ -19,11 +19,11 @@ __all__ = [
     "SHUFFLES",
     "MosaicOptions",
     "MosaicPlan",
+    "MosaicRun",
     "MosaicStream",
     "WorldShape",
     "default_mosaic_nodes",
-    "plan_mosaic_epoch",
-    "sample_counts",
+    "get_sampling",
     "shuffled_ids",
     "weigh_streams",
 ]

@@ -33,9 +33,10 @@ ranks, two workers each, batches of 3; positions from the start:
                step         0          1         2           3
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,14 +143,11 @@ class CanonicalOrder:
         row, node = np.divmod(places, self.canonical_nodes)
         if self.is_tiny:
             return (node * self.rows + row) % self.num_samples
-        begin, size = self._node(node)
+        begin: Ints = node * self.num_samples // self.canonical_nodes
+        size = (node + 1) * self.num_samples // self.canonical_nodes - begin
         if self.added_rows:
             row = np.where(row < self.longest, row, self._source(row))
         return begin + np.minimum(row, size - 1)
-
-    def _node(self, node: Ints) -> tuple[Ints, Ints]:
-        begin = node * self.num_samples // self.canonical_nodes
-        return begin, (node + 1) * self.num_samples // self.canonical_nodes - begin
 
     def _source(self, row: RowT) -> RowT:
         """Return the row that an added row repeats."""
@@ -304,39 +302,35 @@ def _first_world(shape: WorldShape, initial_hosts: int) -> WorldShape:
     return WorldShape(initial_hosts, shape.ranks_on_host, shape.workers, shape.global_batch // ranks)
 
 
-class Positioned(Protocol):
-    """Ids by position."""
+def all_ids(lookup: Callable[[Ints], Ids], size: int, shape: WorldShape, start: int, num_steps: int) -> Ints:
+    """Return the ids of all workers; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
 
-    def __len__(self) -> int: ...
+    Padding is -1.
 
-    def ids_at(self, positions: Ints) -> Ids:
-        """Return the ids at positions in [0, len); -1 for empty positions."""
-
-
-def rank_positions(shape: WorldShape, start: int, steps: Ints, host: Ints | int, rank: Ints | int) -> Ints:
-    """Return the positions that ranks read at the given steps; int64, shape (..., batch_size), by broadcasting."""
-    sample = np.arange(shape.batch_size, dtype=np.int64)
-    turn = (np.asarray(steps, dtype=np.int64)[..., None] * shape.batch_size + sample) * shape.ranks_on_host
-    host_first = start + (np.asarray(host) - start) % shape.hosts
-    positions: Ints = host_first[..., None] + (turn + np.asarray(rank)[..., None]) * shape.hosts
-    return positions
-
-
-def all_ids(source: Positioned, shape: WorldShape, start: int, num_steps: int) -> Ints:
-    """Return all ids; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size); -1 is padding."""
+    Args:
+        lookup: returns the ids at positions in [0, size); -1 for empty positions.
+        size: positions of the epoch.
+        shape: the world that reads.
+        start: the first position that is read.
+        num_steps: steps from there.
+    """
     host, rank, worker, batch = np.ix_(
         np.arange(shape.hosts),
         np.arange(shape.ranks_on_host),
         np.arange(shape.workers),
         np.arange(-(-num_steps // shape.workers)),
     )
-    return _ids_or_padding(source, rank_positions(shape, start, worker + shape.workers * batch, host, rank))
+    sample = np.arange(shape.batch_size, dtype=np.int64)
+    turn = ((worker + shape.workers * batch)[..., None] * shape.batch_size + sample) * shape.ranks_on_host
+    host_first = start + (host - start) % shape.hosts
+    return ids_or_padding(lookup, size, host_first[..., None] + (turn + rank[..., None]) * shape.hosts)
 
 
-def _ids_or_padding(source: Positioned, positions: Ints) -> Ints:
-    inside: NDArray[np.bool_] = positions < len(source)
+def ids_or_padding(lookup: Callable[[Ints], Ids], size: int, positions: Ints) -> Ints:
+    """Return the ids at positions from 0; int64, the shape of `positions`; -1 from `size` on."""
+    inside: NDArray[np.bool_] = positions < size
     if inside.all():
-        return source.ids_at(positions).astype(np.int64, copy=False)
+        return lookup(positions).astype(np.int64, copy=False)
     ids = np.full(positions.shape, -1, dtype=np.int64)
-    ids[inside] = source.ids_at(positions[inside])
+    ids[inside] = lookup(positions[inside])
     return ids

@@ -1,11 +1,11 @@
-"""`plan_mosaic_epoch`: from the samples that an epoch takes of each stream to MosaicML's order of them, a `MosaicPlan`.
+"""`MosaicRun`: from the samples that an epoch takes of each stream to MosaicML's order of them, a `MosaicPlan`.
 
 Planning is O(N) in time and memory, as the shuffles are: 4 bytes per sample, 8 from 2^31 samples on (none without a
 shuffle if every sample is taken once). The ids of one rank or worker are then arithmetic and one gather; no array of
 the whole cluster is made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,13 +16,8 @@ from smalti.compat.streaming.order.batching import (
     per_stream_places,
     stratified_rows,
 )
-from smalti.compat.streaming.order.partition import (
-    Partition,
-    WorldShape,
-    all_ids,
-    make_partition,
-)
-from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, resample, sample_counts
+from smalti.compat.streaming.order.partition import Partition, WorldShape, all_ids, ids_or_padding, make_partition
+from smalti.compat.streaming.order.sampling import MosaicStream, Resampled, StreamCounts, get_sampling, resample
 from smalti.compat.streaming.order.shuffles import MIN_BLOCK_SIZES, Ids, Ints, shuffled_ids
 from smalti.errors import ArgumentError, CursorError, WorldMismatch
 from smalti.order.mixture import BATCHINGS
@@ -85,46 +80,6 @@ def default_mosaic_nodes(shuffle_algo: str, hosts: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedIds:
-    """Sample ids of a partition, resampled and shuffled: a table of at most N ids."""
-
-    partition: Partition
-    """The id of the partition at each position."""
-    taken: Resampled
-    """The samples that the epoch takes."""
-    order: Ids | None
-    """The sample id of every id of the partition; None without a shuffle."""
-
-    def __len__(self) -> int:
-        return len(self.partition)
-
-    def ids_at(self, positions: Ints) -> Ids:
-        """Return the sample ids at the given positions; -1 for empty positions."""
-        ids = self.partition.ids_at(positions)
-        held = ids >= 0
-        if held.all():
-            return self._sample_ids(ids)
-        return np.where(held, self._sample_ids(np.maximum(ids, 0)), -1)
-
-    def _sample_ids(self, ids: Ints) -> Ids:
-        return self.taken.sample_ids(ids) if self.order is None else self.order[ids]
-
-
-@dataclass(frozen=True, eq=False)
-class ListedIds:
-    """Sample ids in a table, position by position."""
-
-    ids: Ids
-    """The sample id of every position; -1 for empty positions."""
-
-    def __len__(self) -> int:
-        return int(self.ids.size)
-
-    def ids_at(self, positions: Ints) -> Ids:
-        """Return the sample ids at the given positions; -1 for empty positions."""
-        return self.ids[positions]
-
-
 class MosaicPlan(GlobalOrder):
     """The order of one epoch for one world, from `start` on; any part of its positions can be looked up alone.
 
@@ -147,14 +102,18 @@ class MosaicPlan(GlobalOrder):
     For replica groups, give the shape of the groups (`World.replicate`). Pure and thread-safe.
     """
 
-    def __init__(self, source: PartitionedIds | ListedIds, shape: WorldShape, start: int, num_steps: int) -> None:
-        self._source = source
-        self._all_steps = num_steps  # including steps without any sample
-        self.shape = shape
-        self.start = start
+    lookup: Callable[[Ints], Ids]
+    """Returns the sample ids at positions in [0, size); -1 for empty positions."""
+    size: int
+    """Positions of the epoch."""
+    shape: WorldShape
+    start: int
+    """The first position that is read."""
+    all_steps: int
+    """Steps from the start, with those that hold no sample."""
 
     def __len__(self) -> int:
-        return max(self.start, len(self._source))
+        return max(self.start, self.size)
 
     @property
     def num_steps(self) -> int:
@@ -163,150 +122,146 @@ class MosaicPlan(GlobalOrder):
 
     def ids_at(self, positions: Ints) -> Ints:
         """Return sample ids at positions in [0, len(plan)); int64, the shape of `positions`; -1 for empty positions."""
-        if int(positions.max(initial=-1)) < len(self._source):
-            return self._source.ids_at(positions).astype(np.int64, copy=False)
-        ids = np.full(positions.shape, -1, dtype=np.int64)
-        inside = positions < len(self._source)
-        ids[inside] = self._source.ids_at(positions[inside])
-        return ids
+        return ids_or_padding(self.lookup, self.size, positions)
 
     def all_ids(self) -> Ints:
         """Return MosaicML's whole array; int64, shape (hosts, ranks of a host, workers of a rank, batches, batch_size).
 
         Takes more than 8 bytes per sample while it is computed; -1 is padding.
         """
-        return all_ids(self._source, self.shape, self.start, self._all_steps)
-
-
-def plan_mosaic_epoch(
-    streams: Sequence[MosaicStream],
-    shape: WorldShape,
-    *,
-    options: MosaicOptions,
-    epoch: int,
-    start: int = 0,
-) -> MosaicPlan:
-    """Return one epoch in MosaicML's order, bit for bit, for one world. Pure; O(N).
-
-    `epoch` counts from 0; `start` samples of the epoch were consumed before (`sample_in_epoch`).
-
-    Raises:
-        ValueError: an argument is out of range.
-        CursorError: the epoch ends before `start`.
-        WorldMismatch: hosts, canonical nodes, batches and samples do not divide as MosaicML requires.
-    """
-    if epoch < 0:
-        raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
-    counts = stream_counts(streams, options, epoch)
-    if options.batching_method == "random":
-        return _plan_random(counts, shape, options, epoch, start)
-    total = sum(stream.choose for stream in streams)
-    # Each stream is partitioned and padded by itself, and the last step may be padded with empty positions.
-    padding = len(streams) * (options.canonical_nodes + 1) * (shape.num_ranks + 1)
-    if not 0 <= start <= total + padding + shape.global_batch:
-        raise CursorError(
-            f"Resuming further into the dataset ({start}) than it has samples ({total}): the state was saved with "
-            "another data set, weights or epoch size. Open those again, or begin a new epoch.",
-            start=start,
-            num_samples=total,
-        )
-    listed, num_steps = _Batches(streams, counts, shape, options, epoch).listed()
-    first_step = start // shape.global_batch
-    return MosaicPlan(listed, shape, first_step * shape.global_batch, max(0, num_steps - first_step))
-
-
-def stream_counts(streams: Sequence[MosaicStream], options: MosaicOptions, epoch: int) -> list[StreamCounts]:
-    """Return how many samples of each shard an epoch takes, for every stream."""
-    found, first_id = [], 0
-    for stream in streams:
-        counts = sample_counts(
-            stream.shard_sizes,
-            stream.choose,
-            granularity=options.sampling_granularity,
-            seed=options.seed,
-            epoch=epoch,
-            use_epoch=options.changes_with_epoch,
-        )
-        found.append(StreamCounts(stream.shard_sizes, counts, first_id))
-        first_id += int(stream.shard_sizes.sum())
-    return found
-
-
-def _plan_random(
-    counts: list[StreamCounts], shape: WorldShape, options: MosaicOptions, epoch: int, start: int
-) -> MosaicPlan:
-    taken = resample(counts, seed=options.seed, epoch=epoch, sampling=options.sampling_method)
-    partition = make_partition(
-        options.partition_algo,
-        len(taken),
-        shape,
-        canonical_nodes=options.canonical_nodes,
-        start=start,
-        initial_hosts=options.initial_hosts,
-    )
-    source = PartitionedIds(partition, taken, shuffled_order(taken, options, epoch, options.shuffle_block))
-    return MosaicPlan(source, shape, partition.start, partition.num_steps)
-
-
-def shuffled_order(taken: Resampled, options: MosaicOptions, epoch: int, block_size: int) -> Ids | None:
-    """Return the sample id of every id of the partition; None without a shuffle."""
-    if not options.shuffle:
-        return None
-    order = shuffled_ids(
-        options.shuffle_algo,
-        taken.units,
-        canonical_nodes=options.canonical_nodes,
-        seed=options.seed,
-        epoch=epoch,
-        block_size=block_size,
-    )
-    return taken.sample_ids(order)
-
-
-def stream_shape(shape: WorldShape, options: MosaicOptions) -> WorldShape:
-    """Return the world that every stream is partitioned for, from which steps of `shape` are assembled."""
-    if options.batching_method == "stratified":
-        return replace(shape, hosts=1, batch_size=1)
-    if options.batching_method == "device_per_stream":
-        return replace(shape, hosts=options.canonical_nodes, batch_size=1)
-    return shape
+        return all_ids(self.lookup, self.size, self.shape, self.start, self.all_steps)
 
 
 @dataclass(frozen=True, eq=False)
-class _Batches:
-    """Steps of the three batching methods by stream: each stream is resampled, partitioned and shuffled alone."""
+class _Shuffled:
+    """Ids of a partition, resampled and shuffled."""
+
+    partition: Partition
+    taken: Resampled
+    order: Ids | None
+    """The sample id of every id of the partition; None without a shuffle."""
+
+    def ids_at(self, positions: Ints) -> Ids:
+        """Return the sample ids at the given positions; -1 for empty positions."""
+        ids = self.partition.ids_at(positions)
+        lookup = self.taken.sample_ids if self.order is None else self.order.__getitem__
+        held = ids >= 0
+        return lookup(ids) if held.all() else np.where(held, lookup(np.maximum(ids, 0)), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class MosaicRun:
+    """A run in MosaicML's order, bit for bit, in one world. Pure."""
 
     streams: Sequence[MosaicStream]
-    counts: list[StreamCounts]
     shape: WorldShape
     options: MosaicOptions
-    epoch: int
 
-    def listed(self) -> tuple[ListedIds, int]:
-        """Return the epoch position by position, and the number of steps, including steps without any sample."""
-        sources = [self._partitioned(stream) for stream in range(len(self.streams))]
-        places = self._places(sources)
-        ids = np.concatenate([source.ids_at(np.arange(len(source), dtype=np.int64)) for source in sources])
-        steps = places.reshape(-1, self.shape.global_batch)
+    def plan(self, epoch: int, start: int = 0) -> MosaicPlan:
+        """Return one epoch, counted from 0, from sample `start` on (`sample_in_epoch`). O(N).
+
+        Raises:
+            ValueError: an argument is out of range.
+            CursorError: the epoch ends before `start`.
+            WorldMismatch: hosts, canonical nodes, batches and samples do not divide as MosaicML requires.
+        """
+        if epoch < 0:
+            raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
+        options, batch, counts = self.options, self.shape.global_batch, self.counts(epoch)
+        if options.batching_method == "random":
+            found = self._shuffled(counts, epoch, start=start)
+            partition = found.partition
+            return MosaicPlan(found.ids_at, len(partition), self.shape, partition.start, partition.num_steps)
+        self._check_start(start)
+        sources = [self._shuffled([count], epoch, self._checked_block(stream)) for stream, count in enumerate(counts)]
+        steps = self._places([each.partition for each in sources], epoch).reshape(-1, batch)
         read = steps[: int(np.count_nonzero((steps >= 0).any(axis=1)))].reshape(-1)
-        return ListedIds(np.where(read < 0, -1, ids[read])), len(steps)
+        ids = np.concatenate([each.ids_at(np.arange(len(each.partition), dtype=np.int64)) for each in sources])
+        listed = np.where(read < 0, -1, ids[read])
+        first = start // batch
+        return MosaicPlan(listed.__getitem__, listed.size, self.shape, first * batch, max(0, len(steps) - first))
 
-    def _partitioned(self, stream: int) -> PartitionedIds:
-        options = self.options
-        block = int(options.shuffle_block * self.streams[stream].proportion)
-        self._check(stream, block)
-        taken = resample([self.counts[stream]], seed=options.seed, epoch=self.epoch, sampling=options.sampling_method)
-        partition = make_partition(
+    def counts(self, epoch: int) -> list[StreamCounts]:
+        """Return how many samples of each shard an epoch takes, for every stream."""
+        options, found, first_id = self.options, [], 0
+        for stream in self.streams:
+            counts = get_sampling(
+                stream.shard_sizes,
+                stream.choose,
+                options.sampling_granularity,
+                options.seed,
+                epoch,
+                options.changes_with_epoch,
+            )
+            found.append(StreamCounts(stream.shard_sizes, counts, first_id))
+            first_id += int(stream.shard_sizes.sum())
+        return found
+
+    def resampled(self, counts: Sequence[StreamCounts], epoch: int) -> Resampled:
+        """Return the samples that an epoch takes of these streams."""
+        return resample(counts, seed=self.options.seed, epoch=epoch, sampling=self.options.sampling_method)
+
+    def partition(self, num_samples: int, start: int = 0) -> Partition:
+        """Return the partition of the samples of all streams with batches of all, else of those of one stream.
+
+        Batches by stream are assembled from steps of worlds of their own.
+        """
+        options, shape = self.options, self.shape
+        if options.batching_method == "stratified":
+            shape = replace(shape, hosts=1, batch_size=1)
+        elif options.batching_method == "device_per_stream":
+            shape = replace(shape, hosts=options.canonical_nodes, batch_size=1)
+        return make_partition(
             options.partition_algo,
-            len(taken),
-            stream_shape(self.shape, self.options),
+            num_samples,
+            shape,
             canonical_nodes=options.canonical_nodes,
+            start=start,
             initial_hosts=options.initial_hosts,
         )
-        return PartitionedIds(partition, taken, shuffled_order(taken, options, self.epoch, block))
 
-    def _check(self, stream: int, block: int) -> None:
+    def _shuffled(
+        self, counts: Sequence[StreamCounts], epoch: int, block: int | None = None, start: int = 0
+    ) -> _Shuffled:
+        options, taken = self.options, self.resampled(counts, epoch)
+        partition = self.partition(len(taken), start)
+        if not options.shuffle:
+            return _Shuffled(partition, taken, None)
+        order = shuffled_ids(
+            options.shuffle_algo,
+            taken.units,
+            canonical_nodes=options.canonical_nodes,
+            seed=options.seed,
+            epoch=epoch,
+            block_size=options.shuffle_block if block is None else block,
+        )
+        return _Shuffled(partition, taken, taken.sample_ids(order))
+
+    def _check_start(self, start: int) -> None:
+        """Check that batches by stream can begin at a sample.
+
+        Raises:
+            CursorError: the epoch ends before.
+        """
+        total = sum(stream.choose for stream in self.streams)
+        # Each stream is partitioned and padded by itself, and the last step may be padded with empty positions.
+        padding = len(self.streams) * (self.options.canonical_nodes + 1) * (self.shape.num_ranks + 1)
+        if not 0 <= start <= total + padding + self.shape.global_batch:
+            raise CursorError(
+                f"Resuming further into the dataset ({start}) than it has samples ({total}): the state was saved with "
+                "another data set, weights or epoch size. Open those again, or begin a new epoch.",
+                start=start,
+                num_samples=total,
+            )
+
+    def _checked_block(self, stream: int) -> int:
+        """Return a stream's share of the shuffle block.
+
+        Raises:
+            WorldMismatch: the stream gives no samples, or its share is too small.
+        """
         options, taken = self.options, self.streams[stream].choose
+        block = int(options.shuffle_block * self.streams[stream].proportion)
         least = MIN_BLOCK_SIZES.get(options.shuffle_algo, 0) if options.shuffle else 0
         if not taken or block < least:
             raise WorldMismatch(
@@ -317,16 +272,16 @@ class _Batches:
                 choose=taken,
                 block_size=block,
             )
+        return block
 
-    def _places(self, sources: Sequence[PartitionedIds]) -> Ints:
+    def _places(self, partitions: Sequence[Partition], epoch: int) -> Ints:
         """Return, position by position, places in the streams' sequences, laid end to end; -1 for empty positions."""
-        lengths = [len(source) for source in sources]
-        options, shape = self.options, self.shape
-        rng = np.random.default_rng(options.seed + self.epoch if options.changes_with_epoch else options.seed)
+        options, shape, lengths = self.options, self.shape, list(map(len, partitions))
+        rng = np.random.default_rng(options.seed + epoch if options.changes_with_epoch else options.seed)
         if options.batching_method == "per_stream":
-            full_steps = [source.partition.full_steps for source in sources]
-            return per_stream_places(lengths, full_steps, shape.global_batch, rng)
+            return per_stream_places(lengths, [each.full_steps for each in partitions], shape.global_batch, rng)
         if options.batching_method == "stratified":
-            proportions = [stream.proportion for stream in self.streams]
-            return in_position_order(stratified_rows(lengths, proportions, shape.global_batch), shape)
-        return in_position_order(device_per_stream_rows(lengths, options.canonical_nodes, shape, rng), shape)
+            rows = stratified_rows(lengths, [stream.proportion for stream in self.streams], shape.global_batch)
+        else:
+            rows = device_per_stream_rows(lengths, options.canonical_nodes, shape, rng)
+        return in_position_order(rows, shape)

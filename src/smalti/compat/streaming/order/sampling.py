@@ -94,34 +94,36 @@ def _shared_out(epoch_size: int, parts: NDArray[np.float64], seed: int) -> tuple
     return choose, proportions
 
 
-def sample_counts(
-    shard_sizes: Sequence[int] | NDArray[Any],
+def get_sampling(
+    samples_per_shard: Sequence[int] | NDArray[Any],
     choose: int,
-    *,
-    granularity: int = 1,
+    granularity: int,
     seed: int,
-    epoch: int = 0,
-    use_epoch: bool = True,
+    epoch: int,
+    use_epoch: bool,  # noqa: FBT001 - MosaicML's signature
 ) -> Ints:
     """Return the number of samples to take of each shard, `choose` in all; int64, shape (shards,).
 
     Args:
-        shard_sizes: Samples in each shard of one stream.
+        samples_per_shard: Samples in each shard of one stream.
         choose: Samples to take of all of them together, from 0.
         granularity: Samples taken at a time from the same shard, from 1.
         seed: Base seed of the run, from 0.
         epoch: Epoch, from 0.
-        use_epoch: Draw anew in each epoch.
+        use_epoch: Whether each epoch draws anew.
 
     Raises:
         ValueError: an argument is out of range, or samples are to be taken of a stream that has none.
     """
-    for name, value, low in (("choose", choose, 0), ("granularity", granularity, 1), ("seed", seed, 0)):
+    for name, value, low in (
+        ("choose", choose, 0),
+        ("granularity", granularity, 1),
+        ("seed", seed, 0),
+        ("epoch", epoch, 0),
+    ):
         if value < low:
             raise ArgumentError(f"`{name}` must be at least {low}, found {value}.")
-    if epoch < 0:
-        raise ArgumentError(f"`epoch` must be at least 0, found {epoch}.")
-    sizes = np.asarray(shard_sizes, dtype=np.int64)
+    sizes = np.asarray(samples_per_shard, dtype=np.int64)
     total = int(sizes.sum())
     if not total:
         if choose:
@@ -201,30 +203,20 @@ def resample(streams: Sequence[StreamCounts], *, seed: int, epoch: int, sampling
     sizes = np.concatenate([stream.shard_sizes for stream in streams])
     counts = np.concatenate([stream.counts for stream in streams])
     first_ids = np.concatenate([np.cumsum(s.shard_sizes) - s.shard_sizes + s.first_id for s in streams])
-    if np.array_equal(counts, sizes) and _are_consecutive(streams):
+    ends = [stream.first_id + int(stream.shard_sizes.sum()) for stream in streams]
+    if np.array_equal(counts, sizes) and ends[:-1] == [stream.first_id for stream in streams[1:]]:
         return Resampled(sizes[sizes > 0], None, streams[0].first_id)
     copies, parts = np.divmod(counts, np.maximum(sizes, 1))
     entries = copies + (parts > 0)
     units = np.repeat(sizes, entries)
     last_entries = np.cumsum(entries) - 1
     units[last_entries[parts > 0]] = parts[parts > 0]
-    last_id = max(stream.first_id + int(stream.shard_sizes.sum()) for stream in streams)
-    ids = expand(np.repeat(first_ids, entries), units, narrow_dtype(last_id))
+    ids = expand(np.repeat(first_ids, entries), units, narrow_dtype(max(ends)))
     rng = np.random.default_rng(seed + epoch if sampling == "balanced" else seed)
-    _draw_parts(ids, (sizes, first_ids, parts), np.cumsum(counts), rng)
-    return Resampled(units, ids, streams[0].first_id)
-
-
-def _are_consecutive(streams: Sequence[StreamCounts]) -> bool:
-    ends = [stream.first_id + int(stream.shard_sizes.sum()) for stream in streams]
-    return all(end == stream.first_id for end, stream in zip(ends, streams[1:], strict=False))
-
-
-def _draw_parts(ids: Ids, shards: tuple[Ints, Ints, Ints], ends: Ints, rng: np.random.Generator) -> None:
-    """Draw the samples of every part of a shard, in stored order, into the places of `ids` that end at `ends`."""
-    for shard in np.flatnonzero(shards[2]).tolist():
-        size, first, part = (int(column[shard]) for column in shards)
+    part_ends = np.cumsum(counts)
+    for shard in np.flatnonzero(parts).tolist():  # the samples of every part of a shard, in stored order
+        size, first, part, end = (int(column[shard]) for column in (sizes, first_ids, parts, part_ends))
         chosen = rng.choice(size, part, replace=False)
         chosen.sort()
-        end = int(ends[shard])
         ids[end - part : end] = first + chosen
+    return Resampled(units, ids, streams[0].first_id)

@@ -20,9 +20,9 @@ from typing import Any
 from smalti.catalog import load_manifest
 from smalti.errors import SmaltiError, StoreError, TrainingError
 from smalti.process import is_connect
+from smalti.redaction import redact_address
 from smalti.storage import open_store
 from smalti.storage.errors import is_transient
-from smalti.storage.redact import redact_address
 from smalti.storage.schemes import store_variables
 from smalti.storage.store import put_own
 from smalti.torch.train.config import LAUNCHERS, RunConfig

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.engine.planning import work_of
+from smalti.compat.streaming.base.engine.planning import run_of, warn_of
 from smalti.compat.streaming.base.world import World
 
 
@@ -18,9 +18,9 @@ def _method(name: str, batches: str) -> Callable[[Any, World, int, int], NDArray
     """Return MosaicML's function of one batching method."""
 
     def generate(dataset: Any, world: World, epoch: int, sample_in_epoch: int) -> NDArray[np.int64]:
-        work = work_of(dataset, world, name)
-        work.warn(epoch, sample_in_epoch)
-        return work.plan(epoch, sample_in_epoch).all_ids()
+        run = run_of(dataset, world, name)
+        warn_of(run, epoch, sample_in_epoch)
+        return run.plan(epoch, sample_in_epoch).all_ids()
 
     generate.__name__ = generate.__qualname__ = f"generate_work_{name}_batching"
     generate.__doc__ = f"Return ids as `generate_work`, in {batches}."

@@ -82,27 +82,6 @@ _KWARGS = (
 """The arguments of MosaicML's writer; `mode` of Smalti's writer is accepted too."""
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A call by MosaicML's arguments, parsed."""
-
-    local: str
-    """Local path that the call returns."""
-    remote: str
-    """Remote path that the call returns; "" if there is none."""
-    options: WriteOptions
-    uploads: UploadOptions
-    samples: SampleFunction | None
-    """`udf_iterable`, if it is given."""
-    keeps_local: bool
-    """True if the local path is to have a copy of a remote set."""
-
-    @property
-    def copy_to(self) -> str | None:
-        """The place of a local copy; None if none is made."""
-        return self.local if self.remote and self.keeps_local else None
-
-
 def is_json_compatible(data_type: Any) -> bool:
     """Return whether a Spark type can be stored as `json`: strings, ints, floats, booleans, nulls, and nests of them.
 
@@ -209,36 +188,26 @@ def dataframe_to_mds(
     kwargs = dict(mds_kwargs or {})
     if "out" not in kwargs:
         raise ValueError("`out` and `columns` need to be specified in `mds_kwargs`: `out` is missing")
-    places = _places(kwargs["out"])
-    if udf_iterable is None:
-        kwargs["columns"] = _columns_of(dataframe, kwargs.get("columns"))
-        if not set(_BY_SAMPLE).isdisjoint(kwargs["columns"].values()):
-            udf_iterable, udf_kwargs = _records, None
-    elif "columns" not in kwargs:
-        raise ValueError("If udf_iterable is specified, user must provide correct `columns` in the mds_kwargs")
-    else:
-        logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
-        udf_iterable = _NarrowedSamples(udf_iterable, _float_types(kwargs["columns"]))
-    samples = None if udf_iterable is None else SampleFunction(udf_iterable, dict(udf_kwargs or {}))
-    call = _parsed(kwargs, places, samples)
+    local, remote = _places(kwargs["out"])
+    samples = _samples_of(dataframe, kwargs, udf_iterable, udf_kwargs)
+    options, uploads, keeps_local = _parsed(kwargs, local, remote, samples), _uploads(kwargs), kwargs.get("keep_local")
+    if not local:
+        local = tempfile.mkdtemp(prefix="smalti-")
+        if not keeps_local:
+            Path(local).rmdir()  # only the name is returned
+    store = open_store(remote or local)
     try:
-        _do(dataframe, call, merges=merge_index)
+        if not merge_index:
+            _put_folder_indexes(store, write_folders(dataframe, store, options, samples, uploads))
+        else:
+            manifest = write_frame(dataframe, store, options, samples, uploads)
+            if remote and keeps_local:
+                _copy_set(store, manifest, open_store(local))
     except SchemaError as error:
         if not dataframe.isEmpty():
             raise
         raise SchemaError(f"{_EMPTY} It has no rows; nothing was written.", **error.facts) from error
-    return call.local, call.remote
-
-
-def _do(dataframe: "DataFrame", call: _Call, *, merges: bool) -> None:
-    """Write the set, or a folder with an index of its own for each Spark partition."""
-    store = open_store(call.remote or call.local)
-    if not merges:
-        _put_folder_indexes(store, write_folders(dataframe, store, call.options, call.samples, call.uploads))
-        return
-    manifest = write_frame(dataframe, store, call.options, call.samples, call.uploads)
-    if call.copy_to is not None:
-        _copy_set(store, manifest, open_store(call.copy_to))
+    return local, remote
 
 
 def _places(out: Any) -> tuple[str, str]:
@@ -266,19 +235,29 @@ def _places(out: Any) -> tuple[str, str]:
     return ("", str(out)) if "://" in str(out) or str(out).startswith("dbfs:/") else (str(out), "")
 
 
-def _columns_of(dataframe: "DataFrame", given: dict[str, str] | None) -> dict[str, str]:
-    """Return the encodings of the columns, which are the given ones if they fit the DataFrame."""
-    if given is not None:
+def _samples_of(
+    dataframe: "DataFrame", kwargs: dict[str, Any], function: Callable[..., Any] | None, arguments: Any
+) -> SampleFunction | None:
+    """Return the function that makes the samples, if the rows are not stored by column; `kwargs` gets the columns."""
+    given = kwargs.get("columns")
+    if function is not None:
+        if "columns" not in kwargs:
+            raise ValueError("If udf_iterable is specified, user must provide correct `columns` in the mds_kwargs")
+        logger.warning("With udf_iterable defined, it's up to the user's discretion to provide mds_kwargs[columns]'")
+        floats = {name: np.dtype(encoding).type for name, encoding in (given or {}).items() if encoding in _FLOATS}
+        return SampleFunction(_NarrowedSamples(function, floats), dict(arguments or {}))
+    if given is None:
+        logger.warning("User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred")
+        kwargs["columns"] = infer_dataframe_schema(dataframe) or {}
+        logger.warning("Auto inferred schema: %s", kwargs["columns"])
+    else:
         infer_dataframe_schema(dataframe, given)
-        return given
-    logger.warning("User's discretion required: columns arg is missing from mds_kwargs. Will be auto-inferred")
-    inferred = infer_dataframe_schema(dataframe) or {}
-    logger.warning("Auto inferred schema: %s", inferred)
-    return inferred
+    is_by_sample = not set(_BY_SAMPLE).isdisjoint(kwargs["columns"].values())
+    return SampleFunction(_records, {}) if is_by_sample else None
 
 
-def _parsed(kwargs: dict[str, Any], places: tuple[str, str], samples: SampleFunction | None) -> _Call:
-    """Return the call by the arguments of MosaicML's writer, with a local folder.
+def _parsed(kwargs: dict[str, Any], local: str, remote: str, samples: SampleFunction | None) -> WriteOptions:
+    """Return the options of the write by the arguments of MosaicML's writer, and check its local folder.
 
     Raises:
         ValueError: MosaicML's writer has no such argument, or one has an unusable value.
@@ -289,10 +268,15 @@ def _parsed(kwargs: dict[str, Any], places: tuple[str, str], samples: SampleFunc
         raise ValueError(f"`mds_kwargs` has {', '.join(unknown)}; its writer takes {', '.join(_KWARGS)}")
     if samples is not None and not kwargs["columns"]:
         raise ValueError("`udf_iterable` makes columns of its own: name them, with their encodings, in `columns`")
-    local, remote = places
+    if local and not kwargs.get("exist_ok") and _has_files(local):
+        raise DatasetExists(
+            f"Directory is not empty: {local}; choose another folder, or give exist_ok=True to replace the set "
+            "there by a new version",
+            url=local,
+        )
     hashes = tuple(kwargs.get("hashes") or ())
     mode = WriterOptions("", exist_ok=bool(kwargs.get("exist_ok")), mode=kwargs.get("mode")).chosen_mode()
-    options = WriteOptions(
+    return WriteOptions(
         columns=kwargs["columns"],
         compression=kwargs.get("compression", "zstd") or None,
         hashes=hashes,
@@ -304,14 +288,6 @@ def _parsed(kwargs: dict[str, Any], places: tuple[str, str], samples: SampleFunc
         joins_shards=False,
         allow_unsafe_types=True,
     )
-    uploads, keeps_local = _uploads(kwargs), bool(kwargs.get("keep_local"))
-    if local and not kwargs.get("exist_ok") and _has_files(local):
-        raise DatasetExists(
-            f"Directory is not empty: {local}; choose another folder, or give exist_ok=True to replace the set "
-            "there by a new version",
-            url=local,
-        )
-    return _Call(local or _new_folder(keep=keeps_local), remote, options, uploads, samples, keeps_local)
 
 
 def _has_files(folder: str) -> bool:
@@ -320,20 +296,8 @@ def _has_files(folder: str) -> bool:
     return any(path.is_file() and FOLDER not in path.relative_to(root).parts for path in root.rglob("*"))
 
 
-def _new_folder(*, keep: bool) -> str:
-    """Return a new temporary folder; its name alone, which nothing has, unless it is kept."""
-    folder = tempfile.mkdtemp(prefix="smalti-")
-    if not keep:
-        Path(folder).rmdir()
-    return folder
-
-
 def _records(frame: "pd.DataFrame") -> list[dict[Any, Any]]:
     return frame.to_dict("records")
-
-
-def _float_types(columns: Mapping[str, str]) -> dict[str, Any]:
-    return {name: np.dtype(encoding).type for name, encoding in columns.items() if encoding in _FLOATS}
 
 
 @dataclass(frozen=True)

@@ -9,122 +9,37 @@ import gc
 import logging
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from smalti.cache import CacheOptions
 from smalti.catalog.header import INDEX
 from smalti.catalog.table.shard_table import bytes_of
 from smalti.compat.streaming.base.constant import TICK
 from smalti.compat.streaming.base.distributed import get_local_rank
-from smalti.compat.streaming.base.engine.planning import WorkReading
-from smalti.compat.streaming.base.format.base.reader import Reader
-from smalti.compat.streaming.base.prepared_shards import PreparedShards
-from smalti.compat.streaming.base.stream import Stream, readers_of
-from smalti.compat.streaming.base.world import World
-from smalti.compat.streaming.errors import (
-    EmptyStreamError,
-    MissingIndexError,
-    MissingShardError,
-    in_mosaicmls_words,
-    mosaicmls_words,
-)
-from smalti.dataset.lookahead import planned_ahead
-from smalti.errors import ChecksumMismatch, IndexFileError, ShardNotFound, StoreNotFound, VersionNotFound
+from smalti.compat.streaming.base.stream import PreparedShards, Stream
+from smalti.compat.streaming.errors import EmptyStreamError, MissingIndexError, mosaicmls_words
+from smalti.errors import IndexFileError, StoreNotFound, VersionNotFound
 from smalti.storage.retry import Deadline
 from smalti.stream import OpenStreams, ShardSet, options_of
 from smalti.stream.shard_set import find_shard_set
 
 logger = logging.getLogger(__name__)
-Ints = NDArray[np.int64]
 _CACHED_SHARDS = 4  # the fewest of the largest shards that a cache must hold
-_in_use: "weakref.WeakValueDictionary[Path, Samples]" = weakref.WeakValueDictionary()
-"""The samples whose copies lie in a folder, of all datasets of this process."""
+_in_use: "weakref.WeakKeyDictionary[OpenStreams, tuple[list[Path], set[Path]]]" = weakref.WeakKeyDictionary()
+"""The folders of the streams of all datasets of this process, and those of them that are fetched into."""
 
 
-@dataclass
-class Samples:
-    """The samples of all streams, and the local copies of their shards."""
-
-    streams: Sequence[Stream]
-    opened: OpenStreams
-
-    @property
-    def shard_sizes(self) -> list[Ints]:
-        """The samples of each shard, by stream."""
-        return [np.asarray(each.shard_sizes, np.int64) for each in self.opened.sets]
-
-    @property
-    def max_shard_bytes(self) -> int:
-        """Bytes of the largest shard, unpacked and compressed together."""
-        return _max_shard_bytes(self.opened.sets)
-
-    def readers(self, world: World, *, unsafe: bool) -> list[Reader]:
-        """Return a reader of each shard."""
-        found: list[Reader] = []
-        for stream, each in zip(self.streams, self.opened.sets, strict=True):
-            if not stream._overrides("get_shards"):
-                found += readers_of(each, stream.local, stream.split)
-            else:
-                found += stream.get_shards(world, unsafe)
-        return found
-
-    def sample(self, sample_id: int) -> dict[str, Any]:
-        """Return one sample.
-
-        Raises:
-            ChecksumMismatch: its shard is damaged.
-            MissingShardError: its shard is gone.
-        """
-        try:
-            return self.opened.sample(sample_id)
-        except ChecksumMismatch as error:
-            raise in_mosaicmls_words(error) from error
-        except ShardNotFound as error:
-            raise MissingShardError(
-                f"{error.message}. Check if the shard file exists in your remote location or have you deleted the "
-                "shard file from the local directory?",
-                **error.facts,
-            ) from error
-
-    def planned(
-        self, reading: WorkReading, worker: int, num_workers: int, predownload: int | None
-    ) -> Iterator[list[int]]:
-        """Yield the sample ids of one worker, step by step, while shards of later steps are fetched."""
-        steps = planned_ahead(
-            reading, self.opened, worker=worker, num_workers=num_workers, num_readers=1, predownload=predownload
-        )
-        for _, ids in steps:
-            yield ids.tolist()
-
-    def prepare(self, shard_id: int) -> None:
-        """Fetch a shard."""
-        with mosaicmls_words():
-            self.opened.cache.shard(shard_id)
-
-    def evict(self, shard_id: int) -> None:
-        """Remove the copies of a shard; log once where there are none because the set is read where it lies."""
-        ends = np.cumsum([len(each.shards) for each in self.opened.sets])
-        stream = self.streams[int(np.searchsorted(ends, shard_id, side="right"))]
-        if not self.opened.cache.evict(shard_id) and not _is_fetched(stream):
-            _log_that_nothing_was_evicted()
-
-    def kept_bytes(self) -> int:
-        """Return the bytes of all shards and index files that are local, whichever process fetched them."""
-        total = self.opened.cache.kept_bytes()
-        for stream, each in zip(self.streams, self.opened.sets, strict=True):
-            total += stream.get_index_size()
-            if not _is_fetched(stream):
-                total += int(bytes_of(each.shards).raw.sum())
-        return total
+@functools.cache
+def log_that_nothing_was_evicted() -> None:
+    """Log once that a set is read where it lies."""
+    logger.warning(
+        "Nothing was evicted: the set has no `remote`, and its files are the only copy of it. This is logged once."
+    )
 
 
-def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: bool) -> Samples:
+def open_streams_of(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: bool) -> OpenStreams:
     """Open the streams.
 
     Raises:
@@ -133,63 +48,51 @@ def open_samples(streams: Sequence[Stream], cache_limit: int | None, *, unsafe: 
         ValueError: two streams have one folder; an index file cannot be trusted; a column has an unsafe type; or the
             limit is less than a shard needs.
     """
-    _check_folders(streams)
+    folders, fetched = _folders_of(streams)
     sets = []
     for stream in streams:
         _await_first_rank(stream)
         with mosaicmls_words():
             found = _find(stream, unsafe=unsafe)
         if not found.num_samples:
-            raise EmptyStreamError(f"Stream contains no samples: {_index_path(stream)}.", url=found.store.url)
-        if _is_fetched(stream):
+            raise EmptyStreamError(f"Stream contains no samples: {stream._path_of(INDEX)}.", url=found.store.url)
+        if stream._is_fetched:
             _place_index(stream, found)
         sets.append(found)
-    if cache_limit is not None:
-        _check_cache_limit(streams, sets, cache_limit)
-    samples = Samples(streams, OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit)))
-    _in_use.update(dict.fromkeys(map(_folder_of, filter(_is_fetched, streams)), samples))
-    return samples
+    opened = OpenStreams.of_sets(sets, _limit_of_copies(streams, sets, cache_limit))
+    _in_use[opened] = folders, fetched
+    return opened
 
 
-@functools.cache
-def _log_that_nothing_was_evicted() -> None:
-    logger.warning(
-        "Nothing was evicted: the set has no `remote`, and its files are the only copy of it. This is logged once."
-    )
+def max_shard_bytes(sets: Sequence[ShardSet]) -> int:
+    """Return the bytes of the largest shard, unpacked and compressed together."""
+    sizes = [bytes_of(each.shards) for each in sets]
+    return max(int((each.raw + each.zipped).max()) for each in sizes)
 
 
-def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], cache_limit: int | None) -> int | None:
-    """Return the bytes that copies of shards may take, beside the index files, which count as in MosaicML Streaming."""
-    # A set that is read where it lies is no copy, and nothing of it is evicted.
-    if cache_limit is None or not any(map(_is_fetched, streams)):
-        return None
-    left = cache_limit - sum(stream.get_index_size() for stream in streams)
-    return left if left >= _max_shard_bytes(sets) else cache_limit  # the dataset refuses most limits that are too low
-
-
-def _check_cache_limit(streams: Sequence[Stream], sets: Sequence[ShardSet], limit: int) -> None:
-    """Check that the cache can hold the index files and a few shards.
+def _limit_of_copies(streams: Sequence[Stream], sets: Sequence[ShardSet], limit: int | None) -> int | None:
+    """Return the bytes that copies of shards may take, beside the index files, which count as in MosaicML Streaming.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the limit is too low for the index files and a few shards.
     """
-    index_bytes = sum(stream.get_index_size() for stream in streams)
+    if limit is None:
+        return None
+    index_bytes, largest = sum(stream.get_index_size() for stream in streams), max_shard_bytes(sets)
     if limit <= index_bytes:
         raise ValueError(
             f"Minimum cache usage ({index_bytes} bytes) is larger than the cache limit ({limit} bytes). Please raise "
             "`cache_limit`."
         )
-    largest = _max_shard_bytes(sets)
     if limit < _CACHED_SHARDS * largest:
         raise ValueError(
             f"Cache limit ({limit} bytes) is too low. Increase the `cache_limit` to at-least four times the largest "
             f"shard size ({largest} bytes) which includes raw (decompressed) and zip (compressed) file size."
         )
-
-
-def _max_shard_bytes(sets: Sequence[ShardSet]) -> int:
-    sizes = [bytes_of(each.shards) for each in sets]
-    return max(int((each.raw + each.zipped).max()) for each in sizes)
+    # A set that is read where it lies is no copy, and nothing of it is evicted.
+    if not any(stream._is_fetched for stream in streams):
+        return None
+    return limit - index_bytes if limit - index_bytes >= largest else limit
 
 
 def _await_first_rank(stream: Stream) -> None:
@@ -207,8 +110,8 @@ def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
     try:
         found = _find_declared(stream, unsafe=unsafe)
     except (StoreNotFound, VersionNotFound) as missing:
-        path = _index_path(stream)
-        if not _is_fetched(stream):
+        path = stream._path_of(INDEX)
+        if not stream._is_fetched:
             raise MissingIndexError(
                 f"No `remote` provided, but local file {path} does not exist either", path=str(path)
             ) from missing
@@ -219,9 +122,9 @@ def _find(stream: Stream, *, unsafe: bool) -> ShardSet:
         found = _find_declared(complete, unsafe=unsafe)
     # The index at the root of a set with splits names files from there, one in a split's folder from that folder.
     is_below = bool(stream.split) and not any(found.manifest.partitions)
-    folder = str(_index_path(stream).parent if is_below else Path(stream.local))
+    folder = str(stream._path_of(INDEX).parent if is_below else Path(stream.local))
     cache = replace(found.options.cache, local=folder, mirror=True)
-    if not _is_fetched(stream):
+    if not stream._is_fetched:
         cache = replace(cache, keep_zip=CacheOptions.keep_zip)
     return replace(found, options=replace(found.options, cache=cache))
 
@@ -237,27 +140,28 @@ def _find_declared(stream: Stream, *, unsafe: bool) -> ShardSet:
         raise EmptyStreamError(f"Stream contains no samples: {error.message}", **error.facts) from error
 
 
-def _check_folders(streams: Sequence[Stream]) -> None:
-    """Return if no two streams have one folder, and none fetches into that of another dataset of this process.
+def _folders_of(streams: Sequence[Stream]) -> tuple[list[Path], set[Path]]:
+    """Return the folder of each stream, and those that are fetched into.
 
     Raises:
-        ValueError: two have, or one does: each would take the other's shards for its own.
+        ValueError: two streams have one folder, or another dataset of this process fetches into one of these: each
+            would take the other's shards for its own.
     """
-    folders = list(map(_folder_of, streams))
+    folders = [stream._path_of("").absolute() for stream in streams]
     twice = sorted({str(folder) for folder in folders if folders.count(folder) > 1})
     if twice:
         raise ValueError(f"Reused local directory: {twice}. Provide a different one for each stream.")
-    fetched = set(map(_folder_of, filter(_is_fetched, streams)))
-    if not fetched.isdisjoint(_in_use):
+    fetched = {folder for folder, stream in zip(folders, streams, strict=True) if stream._is_fetched}
+    if any(not fetched.isdisjoint(theirs) for _, theirs in _in_use.values()):
         gc.collect()  # a dataset that nothing refers to may still be waiting for it
-    used = sorted(fetched.intersection(_in_use))
-    if used:
-        theirs = list(map(str, map(_folder_of, _in_use[used[0]].streams)))
-        raise ValueError(
-            f"Reused local directory: {list(map(str, folders))} vs {theirs}. Provide a different one: {used[0]} is "
-            "that of another dataset of this process. If that is not needed any more, delete it, or call "
-            "`streaming.base.util.clean_stale_shared_memory()`."
-        )
+    for used, theirs in list(_in_use.values()):
+        if both := sorted(fetched & theirs):
+            raise ValueError(
+                f"Reused local directory: {list(map(str, folders))} vs {list(map(str, used))}. Provide a different "
+                f"one: {both[0]} is that of another dataset of this process. If that is not needed any more, delete "
+                "it, or call `streaming.base.util.clean_stale_shared_memory()`."
+            )
+    return folders, fetched
 
 
 def forget_folders() -> None:
@@ -265,21 +169,9 @@ def forget_folders() -> None:
     _in_use.clear()
 
 
-def _is_fetched(stream: Stream) -> bool:
-    return bool(stream.remote) and stream.remote != stream.local
-
-
-def _folder_of(stream: Stream) -> Path:
-    return Path(stream.local, stream.split).absolute()
-
-
-def _index_path(stream: Stream) -> Path:
-    return Path(stream.local, stream.split, INDEX)
-
-
 def _place_index(stream: Stream, found: ShardSet) -> None:
     """Copy the index file beside the copies of the shards, where other programs expect it."""
-    target = _index_path(stream)
+    target = stream._path_of(INDEX)
     is_its_own = found.store.local_path(INDEX) == target  # a set that is read from its copies
     is_listed = stream.split and any(found.manifest.partitions)
     if isinstance(found.store, PreparedShards):

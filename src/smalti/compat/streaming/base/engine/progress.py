@@ -5,7 +5,7 @@ An epoch that was read to its end is not the next one yet: a state that was save
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from smalti.cursor import WINDOW
@@ -45,15 +45,6 @@ class EpochProgress(SharedProgress):
     """
 
     cursor_type = Position
-
-    def load(self, loaded: Position) -> None:
-        """Make the next iteration continue from a loaded state, unless that is of an earlier epoch."""
-        self.set(replace(self.get(), adopted=cast("Any", loaded)))
-
-    def begin_epoch(self, iteration: int | None) -> Position:
-        """Begin an iteration, and return its start; `iteration` is what `enter` returned."""
-        start, _ = self.begin(cast("Any", start_of), iteration)
-        return cast("Position", start)
 
     def _begin_alone(self, settle: Callable[[RunPlace], Position]) -> tuple[Position, bool]:  # type: ignore[override]
         """Begin an iteration of a dataset that was made in a loader worker, which counts its epochs alone."""

@@ -11,7 +11,6 @@ from smalti.compat.streaming.base.format.json import JSONReader, JSONWriter
 from smalti.compat.streaming.base.format.mds import MDSReader, MDSWriter
 from smalti.compat.streaming.base.format.xsv import CSVReader, CSVWriter, TSVReader, TSVWriter, XSVReader, XSVWriter
 from smalti.compat.streaming.errors import EntryError
-from smalti.format.sizes import VERSION
 
 __all__ = [
     "CSVWriter",
@@ -52,8 +51,6 @@ def reader_from_json(dirname: str, split: str | None, obj: dict[str, Any]) -> Re
         EntryError: the entry is of another version, or of an unknown format.
         ValueError: a file's name is unsafe.
     """
-    if obj["version"] != VERSION:
-        raise EntryError(f"Unsupported streaming data version: {obj['version']}. Expected version {VERSION}.")
     kind = obj["format"]
     if kind not in _readers:
         raise EntryError(f"Unsupported data format: {kind!r:.80}. Expected one of {', '.join(_readers)}.")

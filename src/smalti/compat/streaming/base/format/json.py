@@ -3,9 +3,11 @@
 import json
 from typing import Any, ClassVar
 
+from typing_extensions import Unpack
+
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.format.base.reader import FileInfo, SplitReader
-from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, check_layout, encode_json, encode_table
+from smalti.compat.streaming.base.format.base.reader import SplitReader
+from smalti.compat.streaming.base.format.base.writer import SplitWriter, WriterArguments, with_writer_arguments
 from smalti.compat.streaming.errors import BadColumn, check_type
 
 __all__ = ["JSONReader", "JSONWriter", "is_json_encoded", "is_json_encoding"]
@@ -86,27 +88,9 @@ class JSONReader(SplitReader):
     """
 
     _format = "json"
-
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        columns: dict[str, str],
-        compression: str | None,
-        hashes: list[str],
-        newline: str,
-        raw_data: FileInfo,
-        raw_meta: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-        zip_meta: FileInfo | None,
-    ) -> None:
-        super().__init__(
-            dirname, split, compression, hashes, raw_data, raw_meta, samples, size_limit, zip_data, zip_meta
-        )
-        self.columns = columns
-        self.newline = newline
+    _fields = SplitReader._fields | {"columns", "newline"}
+    columns: dict[str, str]
+    newline: str
 
     def decode_sample(self, data: bytes) -> dict[str, Any]:
         """Return the sample that this line is, column to value.
@@ -123,12 +107,7 @@ class JSONWriter(SplitWriter):
     Args:
         columns: Name to type: str, int or float.
         newline: End of each line.
-        out: as for `Writer`, like the arguments that are not named here.
-        keep_local: as for `Writer`.
-        compression: as for `Writer`.
-        hashes: as for `Writer`.
-        size_limit: as for `Writer`; it counts the lines.
-        **kwargs: as for `Writer`.
+        **arguments: as for `Writer`; `size_limit` counts the lines.
 
     Raises:
         AssertionError: a type is unknown; it is a ValueError too.
@@ -136,25 +115,19 @@ class JSONWriter(SplitWriter):
 
     format = "json"
 
+    @with_writer_arguments
     def __init__(
         self,
         *,
         columns: dict[str, str],
         newline: str = "\n",
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        **kwargs: Any,
+        **arguments: Unpack[WriterArguments],
     ) -> None:
         for name, encoding in columns.items():
             if not is_json_encoding(encoding):
                 raise BadColumn(f"column {name!r}: JSON shards hold str, int and float, not {encoding!r:.80}.")
-        check_layout(self.format, columns, newline)
-        super().__init__(
-            out=out, keep_local=keep_local, compression=compression, hashes=hashes, size_limit=size_limit, **kwargs
-        )
+        self._check_layout(columns, newline)
+        super().__init__(**arguments)
         self.columns = columns
         self.newline = newline
 
@@ -171,7 +144,7 @@ class JSONWriter(SplitWriter):
 
     def encode_split_shard(self) -> tuple[bytes, bytes]:
         """Return the files of a shard of the samples in `new_samples`: lines of text, and their offsets."""
-        table = encode_table(map(len, self.new_samples), encode_json(self.get_config()), 0)
+        table = self._encode_table(0)
         return b"".join(self.new_samples), table
 
 

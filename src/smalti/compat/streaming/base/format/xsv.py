@@ -2,9 +2,11 @@
 
 from typing import Any, ClassVar
 
+from typing_extensions import Unpack
+
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.format.base.reader import FileInfo, SplitReader
-from smalti.compat.streaming.base.format.base.writer import Out, SplitWriter, check_layout, encode_json, encode_table
+from smalti.compat.streaming.base.format.base.reader import SplitReader
+from smalti.compat.streaming.base.format.base.writer import SplitWriter, WriterArguments, with_writer_arguments
 from smalti.compat.streaming.errors import BadColumn, BadLine, check_type
 
 __all__ = [
@@ -116,31 +118,11 @@ class XSVReader(SplitReader):
     """
 
     _format = "xsv"
-
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        column_encodings: list[str],
-        column_names: list[str],
-        compression: str | None,
-        hashes: list[str],
-        newline: str,
-        raw_data: FileInfo,
-        raw_meta: FileInfo,
-        samples: int,
-        separator: str,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-        zip_meta: FileInfo | None,
-    ) -> None:
-        super().__init__(
-            dirname, split, compression, hashes, raw_data, raw_meta, samples, size_limit, zip_data, zip_meta
-        )
-        self.column_encodings = column_encodings
-        self.column_names = column_names
-        self.newline = newline
-        self.separator = separator
+    _fields = SplitReader._fields | {"column_encodings", "column_names", "newline", "separator"}
+    column_encodings: list[str]
+    column_names: list[str]
+    newline: str
+    separator: str
 
     def decode_sample(self, data: bytes) -> dict[str, Any]:
         """Return the sample that this line is, column to value.
@@ -152,44 +134,19 @@ class XSVReader(SplitReader):
         return self._decode_line(data, columns, self.newline, self.separator)
 
 
-class _SeparatedReader(XSVReader):
-    """The samples of a shard of a format that fixes the separator."""
-
-    separator: str
-
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        column_encodings: list[str],
-        column_names: list[str],
-        compression: str | None,
-        hashes: list[str],
-        newline: str,
-        raw_data: FileInfo,
-        raw_meta: FileInfo,
-        samples: int,
-        size_limit: int | None,
-        zip_data: FileInfo | None,
-        zip_meta: FileInfo | None,
-    ) -> None:
-        super().__init__(
-            dirname, split, column_encodings, column_names, compression, hashes, newline, raw_data, raw_meta, samples,
-            self.separator, size_limit, zip_data, zip_meta,
-        )  # fmt: skip
-
-
-class CSVReader(_SeparatedReader):
+class CSVReader(XSVReader):
     """The samples of a CSV shard, by number; the arguments are those of `XSVReader` without `separator`."""
 
     _format = "csv"
+    _fields = XSVReader._fields - {"separator"}
     separator = ","
 
 
-class TSVReader(_SeparatedReader):
+class TSVReader(XSVReader):
     """The samples of a TSV shard, by number; the arguments are those of `XSVReader` without `separator`."""
 
     _format = "tsv"
+    _fields = XSVReader._fields - {"separator"}
     separator = "\t"
 
 
@@ -200,12 +157,7 @@ class XSVWriter(SplitWriter):
         columns: Name to type: str, int or float.
         separator: Text between the values.
         newline: End of each line.
-        out: as for `Writer`, like the arguments that are not named here.
-        keep_local: as for `Writer`.
-        compression: as for `Writer`.
-        hashes: as for `Writer`.
-        size_limit: as for `Writer`; it counts the lines of samples.
-        **kwargs: as for `Writer`.
+        **arguments: as for `Writer`; `size_limit` counts the lines of samples.
 
     Raises:
         AssertionError: a type is unknown, or a name contains the separator or the end of a line; it is a ValueError
@@ -214,28 +166,22 @@ class XSVWriter(SplitWriter):
 
     format = "xsv"
 
+    @with_writer_arguments
     def __init__(
         self,
         *,
         columns: dict[str, str],
         separator: str,
         newline: str = "\n",
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        **kwargs: Any,
+        **arguments: Unpack[WriterArguments],
     ) -> None:
         for name, encoding in columns.items():
             if newline in name or separator in name:
                 raise BadColumn(f"column {name!r:.80}: the name contains {separator!r} or {newline!r}; rename it.")
             if not is_xsv_encoding(encoding):
                 raise BadColumn(f"column {name!r}: lines of text hold str, int and float, not {encoding!r:.80}.")
-        check_layout(self.format, columns, newline, separator)
-        super().__init__(
-            out=out, keep_local=keep_local, compression=compression, hashes=hashes, size_limit=size_limit, **kwargs
-        )
+        self._check_layout(columns, newline, separator)
+        super().__init__(**arguments)
         self.columns = columns
         self.column_names: list[str] = sorted(columns)
         self.column_encodings: list[str] = [columns[name] for name in self.column_names]
@@ -273,7 +219,7 @@ class XSVWriter(SplitWriter):
     def encode_split_shard(self) -> tuple[bytes, bytes]:
         """Return the files of a shard of the samples in `new_samples`: lines of text, and their offsets."""
         header = (self.separator.join(self.column_names) + self.newline).encode("utf-8")
-        table = encode_table(map(len, self.new_samples), encode_json(self.get_config()), len(header))
+        table = self._encode_table(len(header))
         return b"".join([header, *self.new_samples]), table
 
 
@@ -282,28 +228,19 @@ class _SeparatedWriter(XSVWriter):
 
     separator: str
 
+    @with_writer_arguments
     def __init__(
         self,
         *,
         columns: dict[str, str],
         newline: str = "\n",
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | None = 1 << 26,
-        **kwargs: Any,
+        **arguments: Unpack[WriterArguments],
     ) -> None:
         super().__init__(
             columns=columns,
             separator=self.separator,
             newline=newline,
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
-            **kwargs,
+            **arguments,
         )
 
     def get_config(self) -> dict[str, Any]:

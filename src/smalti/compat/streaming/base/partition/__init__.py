@@ -71,7 +71,7 @@ def _partition_of(algo: str, behaviour: str) -> Callable[..., NDArray[np.int64]]
             initial_hosts=initial_physical_nodes,
         )
         warn_of_partition(partition, drop_first)
-        return all_ids(partition, partition.shape, partition.start, partition.num_steps)
+        return all_ids(partition.ids_at, len(partition), partition.shape, partition.start, partition.num_steps)
 
     get.__name__ = get.__qualname__ = f"get_partitions_{algo}"
     get.__doc__ = f"""Return the partition of an epoch: int64, shape (nodes, ranks, workers, batches, batch size).

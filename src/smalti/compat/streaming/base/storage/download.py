@@ -10,14 +10,14 @@ import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import SplitResult, unquote, urlparse, urlsplit
+from urllib.parse import unquote, urlparse, urlsplit
 
 from smalti.compat.streaming.base.constant import DEFAULT_TIMEOUT
 from smalti.compat.streaming.errors import GCSAuthError
 from smalti.errors import MissingDependency, StoreAuthError
+from smalti.redaction import redact_address
 from smalti.storage import Store, open_store
 from smalti.storage.errors import FaultKind, classify
-from smalti.storage.redact import redact_address
 from smalti.storage.schemes import SCHEME_BY_NAME, load_extra
 
 __all__ = [
@@ -129,12 +129,17 @@ class _StoreDownloader(CloudDownloader):
 
     _prefix: ClassVar[str]
     """Scheme of the addresses."""
-    _scheme: ClassVar[str] = ""
-    """Name of the engine's scheme, whose client must be installed; "" needs none."""
+    _scheme: ClassVar[str | None] = None
+    """Name of the engine's scheme, where it is not the prefix; its client must be installed, and is not imported yet.
+
+    "" needs none.
+    """
 
     def __init__(self) -> None:
-        if self._scheme:
-            check_client(self._scheme)
+        scheme = self._prefix if self._scheme is None else self._scheme
+        for package in SCHEME_BY_NAME[scheme].packages if scheme else ():
+            if importlib.util.find_spec(package.partition(".")[0]) is None:
+                load_extra(package)
         self._stores: dict[tuple[str, float], Store] = {}
 
     @classmethod
@@ -165,29 +170,16 @@ class _StoreDownloader(CloudDownloader):
         return {**self.__dict__, "_stores": {}}
 
 
-def check_client(scheme: str) -> None:
-    """Check that the client of a scheme is installed, without importing it.
-
-    Raises:
-        MissingDependency: it is not; the message has the pip command.
-    """
-    for package in SCHEME_BY_NAME[scheme].packages:
-        if importlib.util.find_spec(package.partition(".")[0]) is None:
-            load_extra(package)
-
-
 class S3Downloader(_StoreDownloader):
     """Downloads from AWS S3, and from stores with its protocol."""
 
     _prefix = "s3"
-    _scheme = "s3"
 
 
 class SFTPDownloader(_StoreDownloader):
     """Downloads from SFTP servers; a password in the address is handed on as an option, so that no message shows it."""
 
     _prefix = "sftp"
-    _scheme = "sftp"
 
     def _validate_remote_path(self, remote: str) -> None:
         super()._validate_remote_path(remote)
@@ -202,19 +194,14 @@ class SFTPDownloader(_StoreDownloader):
         options: dict[str, Any] = {"request_timeout": timeout}
         if url.password is not None:
             options["password"] = unquote(url.password)
-        return open_store(_without_password(url), options)
-
-
-def _without_password(url: SplitResult) -> str:
-    user, at, host = url.netloc.rpartition("@")
-    return url._replace(netloc=f"{user.partition(':')[0]}{at}{host}").geturl()
+        user, at, host = url.netloc.rpartition("@")
+        return open_store(url._replace(netloc=f"{user.partition(':')[0]}{at}{host}").geturl(), options)
 
 
 class GCSDownloader(_StoreDownloader):
     """Downloads from Google Cloud Storage."""
 
     _prefix = "gs"
-    _scheme = "gs"
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:
         try:
@@ -233,14 +220,12 @@ class OCIDownloader(_StoreDownloader):
     """Downloads from Oracle Cloud Infrastructure, through its protocol of S3."""
 
     _prefix = "oci"
-    _scheme = "oci"
 
 
 class HFDownloader(_StoreDownloader):
     """Downloads from data sets on the Hugging Face Hub."""
 
     _prefix = "hf"
-    _scheme = "hf"
 
 
 class AzureDownloader(_StoreDownloader):
@@ -275,13 +260,13 @@ class DBFSDownloader(_StoreDownloader):
     """Downloads from the Databricks File System."""
 
     _prefix = "dbfs"
-    _scheme = "dbfs"
 
 
 class AlipanDownloader(_StoreDownloader):
     """A downloader whose downloads raise an ImportError: there is no store for Alipan."""
 
     _prefix = "alipan"
+    _scheme = ""
 
     def _download_file_impl(self, remote: str, local: str, timeout: float) -> None:  # noqa: ARG002 - the base's
         check_alipan(remote)

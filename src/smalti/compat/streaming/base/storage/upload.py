@@ -10,20 +10,19 @@ import sys
 from enum import Enum
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlparse
 
 from smalti.compat.streaming.base.storage.download import (
     NO_ALIPAN,
     UNITY_CATALOG,
     check_alipan,
-    check_client,
     gcs_error,
 )
 from smalti.compat.streaming.errors import ReadOnlyStoreError
 from smalti.errors import MissingDependency, StoreAuthError, StoreNotFound
+from smalti.redaction import redact_address
 from smalti.storage import FsspecStore, LocalStore, Store, open_store
-from smalti.storage.redact import redact_address
 from smalti.storage.store import join_key
 from smalti.writer.progress import ProgressLine
 
@@ -188,12 +187,9 @@ def _check_out(out: Out) -> str:
 class _StoreUploader(CloudUploader):
     """An uploader to the stores of one scheme."""
 
-    _scheme: ClassVar[str] = ""
-    """Name of the engine's scheme, whose client must be installed."""
     _store: Store
 
     def _connect(self) -> None:
-        check_client(self._scheme)
         if self.remote is None:
             raise ValueError(f"{type(self).__name__} needs a remote directory, found the local one {self.local!r}.")
         self._store = self._open(self.remote)
@@ -226,18 +222,13 @@ class _StoreUploader(CloudUploader):
 
         Names are keys in the bucket or container, as in MosaicML for S3, GCS and OCI; other stores list here too.
         """
-        start = prefix or ""
-        folder = start.rpartition("/")[0]
-        inside = self._inside()
-        return [join_key(inside, info.key) for info in self._store.list(folder) if info.key.startswith(start)]
-
-    def _inside(self) -> str:
-        """Return the remote folder's name in the bucket or container; the whole path where there is none."""
-        store = self._store
-        if isinstance(store, LocalStore):
-            return store.url
-        root = store.root if isinstance(store, FsspecStore) else ""
-        return root if root.startswith("/") else root.partition("/")[2]
+        start, store = prefix or "", self._store
+        root = store.url if isinstance(store, LocalStore) else store.root if isinstance(store, FsspecStore) else ""
+        inside = (
+            root if root.startswith("/") else root.partition("/")[2]
+        )  # what comes after the bucket, if there is one
+        listed = store.list(start.rpartition("/")[0])
+        return [join_key(inside, info.key) for info in listed if info.key.startswith(start)]
 
 
 class _BucketUploader(_StoreUploader):
@@ -266,13 +257,9 @@ class _BucketUploader(_StoreUploader):
 class S3Uploader(_BucketUploader):
     """Uploads to AWS S3, and to stores with its protocol; arguments and errors are those of `CloudUploader`."""
 
-    _scheme = "s3"
-
 
 class GCSUploader(_BucketUploader):
     """Uploads to Google Cloud Storage; arguments and errors are those of `CloudUploader`."""
-
-    _scheme = "gs"
 
     def _connect(self) -> None:
         has_key = {"GCS_KEY", "GCS_SECRET"} <= os.environ.keys()
@@ -295,8 +282,6 @@ class GCSUploader(_BucketUploader):
 class OCIUploader(_BucketUploader):
     """Uploads to Oracle Cloud Infrastructure; arguments and errors are those of `CloudUploader`."""
 
-    _scheme = "oci"
-
 
 class AzureUploader(_BucketUploader):
     """Uploads to Azure Blob Storage; arguments and errors are those of `CloudUploader`.
@@ -306,8 +291,6 @@ class AzureUploader(_BucketUploader):
     azure://<account>.blob.core.windows.net/<container>/<prefix>.
     """
 
-    _scheme = "abfs"
-
     def _open(self, remote: str) -> Store:
         scheme, _, rest = remote.partition("://")
         is_container = scheme == "azure" and "." not in rest.partition("/")[0]
@@ -316,8 +299,6 @@ class AzureUploader(_BucketUploader):
 
 class AzureDataLakeUploader(_StoreUploader):
     """Uploads to Azure Data Lake; arguments and errors are those of `CloudUploader`."""
-
-    _scheme = "abfs"
 
     def check_container_exists(self, remote: str) -> None:
         """Check that the container of an address exists.
@@ -349,8 +330,6 @@ class HFUploader(CloudUploader):
 
 class DatabricksUploader(_StoreUploader):
     """Base of the uploaders to Databricks workspaces."""
-
-    _scheme = "dbfs"
 
 
 class DatabricksUnityCatalogUploader(DatabricksUploader):

@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from smalti.catalog import Draft, new_write_id, publish
 from smalti.catalog.commit import check_created
@@ -31,8 +30,8 @@ from smalti.errors import (
     StoreNotFound,
     StoreTimeout,
 )
-from smalti.format import FilledShard, Schema, ShardInfo, emit_index
-from smalti.storage import Store, open_store
+from smalti.format import Schema, ShardInfo, emit_index
+from smalti.storage import Store
 from smalti.storage.store import put_own
 from smalti.writer import NoSamples, ShardUploader, UploadOptions
 from smalti.writer.progress import UploadProgress
@@ -41,28 +40,15 @@ CLAIM = markers.marker_key("new-set")
 """The key of the object that marks a place where a new set is being written."""
 
 
-class Place(Protocol):
-    """A place at which a set appears when its writer finishes."""
-
-    folder: Store
-    """The folder of the shards."""
-
-    def publish(self, schema: Schema, shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
-        """Make the set visible, and return its shards with their names below the root of the place."""
-
-    def leave(self) -> None:
-        """Remove the mark of the write; called when nothing of an unfinished write is left."""
-
-
 class NewSet:
-    """A place without a set, which this write has claimed."""
+    """A place without a set, which this write has claimed; the folder of the shards is the place itself."""
 
     def __init__(self, store: Store, write_id: str) -> None:
         self.folder = self._store = store
         self._write_id = write_id
 
-    def publish(self, schema: Schema, shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:  # noqa: ARG002 - of `Place`
-        """Create the index file.
+    def publish(self, schema: Schema, shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:  # noqa: ARG002 - of `NewVersion`
+        """Create the index file, and return the shards with their names below the root.
 
         Raises:
             DatasetExists: another writer has made a set there in the meantime.
@@ -129,13 +115,17 @@ class NewVersion:
         markers.begin(store, write_id)
 
     def publish(self, schema: Schema, shards: Sequence[ShardInfo]) -> Sequence[ShardInfo]:
-        """Publish the version; errors are those of `smalti.catalog.publish`."""
+        """Publish the version, and return its shards; errors are those of `smalti.catalog.publish`."""
         below = tuple(shard.with_prefix(self._prefix) for shard in shards)
         return publish(self._store, Draft(self._write_id, schema, below), mode="overwrite").shards
 
     def leave(self) -> None:
         """Remove the marker of the write."""
         markers.end(self._store, self._write_id)
+
+
+Place = NewSet | NewVersion
+"""A place at which a set appears when its writer finishes."""
 
 
 def open_place(store: Store, write_id: str) -> Place:
@@ -184,20 +174,8 @@ class SetUploader:
         first, *others = (place.folder for place in self._places)
         on_stored = None if self._progress is None else self._progress.add
         self._uploader = ShardUploader(first, "", NoSamples(), uploads=uploads, mirrors=others, on_stored=on_stored)
-
-    @property
-    def folder(self) -> Store:
-        """The folder of the shards at the first place."""
-        return self._places[0].folder
-
-    def write_shard(self, shard: FilledShard) -> None:
-        """Add a shard; its name must be unique among those of this write.
-
-        Raises:
-            StoreError: an upload failed.
-            ValueError: the write was finished.
-        """
-        self._uploader.write_shard(shard)
+        self.write_shard = self._uploader.write_shard
+        """Adds a shard, whose name must be unique among those of this write; a StoreError if an upload failed."""
 
     def finish(self, schema: Schema) -> Sequence[ShardInfo]:
         """Wait for all shards, make the set visible, and return its shards as the first place names them.
@@ -212,7 +190,7 @@ class SetUploader:
         try:
             shards = self._uploader.finish()
         except BaseException as error:
-            self._abort(error)
+            self.abort(error)
             raise
         self._close_progress()
         self._may_be_visible = True
@@ -222,18 +200,19 @@ class SetUploader:
             raise
         except SmaltiError as error:  # it is certain that nothing names the shards
             self._may_be_visible = False
-            self._abort(error)
+            self.abort(error)
             raise
         for place in self._places[1:]:
             place.publish(schema, shards)
         self._leave()
         return listed
 
-    def abort(self) -> None:
-        """Stop, and remove what was stored; no-op once the set may be visible."""
-        self._abort(None)
+    def abort(self, error: BaseException | None = None) -> None:
+        """Stop, and remove what was stored; no-op once the set may be visible.
 
-    def _abort(self, error: BaseException | None) -> None:
+        Args:
+            error: what the write fails with; it gets a note of what could not be removed.
+        """
         self._close_progress()
         if self._may_be_visible:
             return
@@ -252,10 +231,3 @@ class SetUploader:
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-
-
-def stores_of(local: str, remote: str | None, *, keep_local: bool) -> Sequence[Store]:
-    """Return the stores of a pair of places, the deciding one first."""
-    if not remote:
-        return [open_store(local)]
-    return [open_store(remote), *([open_store(local)] if keep_local else [])]

@@ -4,11 +4,11 @@ A reader knows the files of its shard from the index, and opens them anew for ev
 and fetched again at any time. Datasets read through the engine, which maps shards into memory and verifies them.
 """
 
-import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +16,14 @@ import numpy as np
 from typing_extensions import Self
 
 from smalti.compat.streaming.base.array import Array
+from smalti.compat.streaming.errors import EntryError
 from smalti.format import Schema, ShardInfo, check_basename, layout_of, parse_byte_count
+from smalti.format.sizes import VERSION
 from smalti.format.text import make_lines
 from smalti.regular_files import open_regular
 
 __all__ = ["FileInfo", "JointReader", "Reader", "SplitReader"]
 
-_VERSION = 2
 _FILES = ("raw_data", "raw_meta", "zip_data", "zip_meta")
 
 
@@ -42,6 +43,9 @@ FilePair = tuple[FileInfo, FileInfo | None]
 class Reader(Array, ABC):
     """The samples of one shard, by number.
 
+    The arguments follow from the fields of the shard's entry in the index, in alphabetical order, as in MosaicML's
+    readers; each is an attribute.
+
     Args:
         dirname: folder of the set.
         split: folder of the split below it, if any.
@@ -53,23 +57,30 @@ class Reader(Array, ABC):
 
     _format: ClassVar[str]
     """Name of the format in index files."""
+    _kinds: ClassVar[tuple[str, ...]] = ()
+    """The files of a shard: `data`, `meta`."""
+    _fields: ClassVar[frozenset[str]] = frozenset({"compression", "hashes", "samples", "size_limit"})
+    """The fields of an entry, apart from its version and format."""
+    __signature__: ClassVar[Signature]
+    dirname: str
+    split: str
+    compression: str | None
+    hashes: list[str]
+    samples: int
+    size_limit: int | str | None
 
-    def __init__(
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        samples: int,
-        size_limit: int | str | None,
-    ) -> None:
-        self.dirname = dirname
-        self.split = split or ""
-        self.compression = compression
-        self.hashes = hashes
-        self.samples = samples
-        self.size_limit = parse_byte_count(size_limit, what="`size_limit`") if size_limit else size_limit
-        self.file_pairs: list[FilePair] = []
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = _signature_of(cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        vars(self).update(self.__signature__.bind(*args, **kwargs).arguments)
+        self.split = self.split or ""
+        if self.size_limit:
+            self.size_limit = parse_byte_count(self.size_limit, what="`size_limit`")
+        self.file_pairs: list[FilePair] = [
+            (getattr(self, f"raw_{kind}"), getattr(self, f"zip_{kind}")) for kind in self._kinds
+        ]
 
     @classmethod
     def from_json(cls, dirname: str, split: str | None, obj: dict[str, Any]) -> Self:
@@ -81,14 +92,15 @@ class Reader(Array, ABC):
             obj: the shard's entry in the index.
 
         Raises:
-            ValueError: the entry is of another version or format, or a file's name is unsafe.
+            EntryError: the entry is of another version or format.
+            ValueError: a file's name is unsafe.
         """
         arguments = dict(obj)
         version, kind = arguments.pop("version"), arguments.pop("format")
-        if version != _VERSION:
-            raise ValueError(f"Unsupported streaming data version: {version}. Expected version {_VERSION}.")
+        if version != VERSION:
+            raise EntryError(f"Unsupported streaming data version: {version}. Expected version {VERSION}.")
         if kind != cls._format:
-            raise ValueError(f"Unsupported data format: {kind}. Expected to be `{cls._format}`.")
+            raise EntryError(f"Unsupported data format: {kind}. Expected to be `{cls._format}`.")
         for name in _FILES:
             if arguments.get(name):
                 arguments[name] = FileInfo(**arguments[name])
@@ -101,11 +113,10 @@ class Reader(Array, ABC):
         Raises:
             IndexFileError: a value is out of range, or values contradict each other.
         """
-        names = [name for name in inspect.signature(type(self)).parameters if name not in {"dirname", "split"}]
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in self._fields}
         entry = {name: asdict(value) if isinstance(value, FileInfo) else value for name, value in values.items()}
         where = f"{type(self).__name__} in {self.dirname}"
-        return ShardInfo.from_json({"format": self._format, "version": _VERSION, **entry}, where=where)
+        return ShardInfo.from_json({"format": self._format, "version": VERSION, **entry}, where=where)
 
     def validate(self, allow_unsafe_types: bool) -> None:  # noqa: FBT001 - MosaicML's signature
         """Return only if the shard may be read: `pkl` columns run code when they are read.
@@ -232,6 +243,18 @@ class Reader(Array, ABC):
         return found
 
 
+def _signature_of(kind: type[Any]) -> Signature:
+    """Return the signature of a class of readers."""
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        hints |= get_annotations(base)
+    names = ("dirname", "split", *sorted(kind._fields))
+    return Signature([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=hints[name]) for name in names])
+
+
+Reader.__signature__ = _signature_of(Reader)
+
+
 class JointReader(Reader):
     """The samples of a shard that is one file.
 
@@ -246,21 +269,10 @@ class JointReader(Reader):
         zip_data: the compressed file, if any.
     """
 
-    def __init__(
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        raw_data: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-    ) -> None:
-        super().__init__(dirname, split, compression, hashes, samples, size_limit)
-        self.raw_data = raw_data
-        self.zip_data = zip_data
-        self.file_pairs.append((raw_data, zip_data))
+    _kinds = ("data",)
+    _fields = Reader._fields | {"raw_data", "zip_data"}
+    raw_data: FileInfo
+    zip_data: FileInfo | None
 
     def get_sample_data(self, idx: int) -> bytes:
         """Return the stored bytes of the sample at `idx`."""
@@ -283,26 +295,12 @@ class SplitReader(Reader):
         zip_meta: the compressed file of offsets, if any.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        compression: str | None,
-        hashes: list[str],
-        raw_data: FileInfo,
-        raw_meta: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-        zip_meta: FileInfo | None,
-    ) -> None:
-        super().__init__(dirname, split, compression, hashes, samples, size_limit)
-        self.raw_data = raw_data
-        self.raw_meta = raw_meta
-        self.zip_data = zip_data
-        self.zip_meta = zip_meta
-        self.file_pairs.append((raw_meta, zip_meta))
-        self.file_pairs.append((raw_data, zip_data))
+    _kinds = ("meta", "data")
+    _fields = Reader._fields | {"raw_data", "raw_meta", "zip_data", "zip_meta"}
+    raw_data: FileInfo
+    raw_meta: FileInfo
+    zip_data: FileInfo | None
+    zip_meta: FileInfo | None
 
     def get_sample_data(self, idx: int) -> bytes:
         """Return the stored bytes of the sample at `idx`, its line end included."""

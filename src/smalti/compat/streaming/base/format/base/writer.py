@@ -4,23 +4,24 @@ A subclass turns samples into bytes, and the bytes of a shard's samples into fil
 compresses and uploads the files in threads, and makes the set visible when the writer finishes.
 """
 
-import json
 import logging
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from threading import Event
 from types import TracebackType
 from typing import Any
 
 import numpy as np
-from typing_extensions import Self
+from typing_extensions import Required, Self, TypedDict, Unpack
 
+from smalti.compat.paths import with_parameters
 from smalti.compat.streaming.base.compression import is_compression
-from smalti.compat.streaming.base.format.base.places import SetUploader, stores_of
+from smalti.compat.streaming.base.format.base.places import SetUploader
 from smalti.compat.streaming.base.hashing import is_hash
 from smalti.compat.streaming.base.storage.upload import CloudUploader
 from smalti.compat.streaming.base.util import bytes_to_int
@@ -31,7 +32,7 @@ from smalti.format.hashing import hash_rows
 from smalti.format.json_fields import Fields
 from smalti.format.reading.shard import check_written
 from smalti.format.reading.text import check_written_text
-from smalti.format.text import TEXT_FORMATS, parse_layout
+from smalti.format.text import TEXT_FORMATS, encode_config, parse_layout
 from smalti.format.writing.sealing import BuiltShard, FileOptions, ShardOptions
 from smalti.writer import WriterOptions
 
@@ -41,6 +42,20 @@ logger = logging.getLogger(__name__.removeprefix("smalti.compat."))
 
 _OPTIONS = frozenset({"progress_bar", "max_workers", "retry", "exist_ok"})
 Out = str | tuple[str, str]
+
+
+class WriterArguments(TypedDict, total=False):
+    """The arguments that all writers have; see `Writer`."""
+
+    out: Required[Out]
+    keep_local: bool
+    compression: str | None
+    hashes: list[str] | None
+    size_limit: int | str | None
+    progress_bar: bool
+    max_workers: int | None
+    retry: int
+    exist_ok: bool
 
 
 class Writer(ABC):
@@ -106,9 +121,9 @@ class Writer(ABC):
         self.local: str = self.cloud_writer.local
         self.remote: str | None = self.cloud_writer.remote
         try:
-            self._upload = self._open_places(
-                shows_progress=progress_bar, retry=retry, max_workers=kwargs.get("max_workers")
-            )
+            places = (self.local, self.remote) if self.remote else self.local
+            options = WriterOptions(places, keep_local, max_workers=kwargs.get("max_workers"), retry=retry)
+            self._upload = SetUploader(options.stores(), options.uploads(), shows_progress=progress_bar)
         except BaseException:
             self._clear_local()
             raise
@@ -119,12 +134,6 @@ class Writer(ABC):
         self.new_shard_size: int
         """The size of its file so far."""
         self._reset_cache()
-
-    def _open_places(self, *, shows_progress: bool, retry: int, max_workers: int | None) -> SetUploader:
-        """Return the upload to the places of the set, which are checked."""
-        uploads = WriterOptions("", max_workers=max_workers, retry=retry).uploads()
-        stores = stores_of(self.local, self.remote, keep_local=self.keep_local)
-        return SetUploader(stores, uploads, shows_progress=shows_progress)
 
     def _reset_cache(self) -> None:
         """Begin a new shard."""
@@ -144,6 +153,27 @@ class Writer(ABC):
             "hashes": self.hashes,
             "size_limit": self.size_limit,
         }
+
+    def _encode_table(self, first: int, config: bytes | None = None) -> bytes:
+        """Return the number of buffered samples, the offset of each and of the end as uint32, and the description.
+
+        Args:
+            first: the offset of the first sample.
+            config: the encoded description of the shard; by default it is made anew.
+
+        Raises:
+            ValueError: an offset exceeds uint32.
+        """
+        ends = np.cumsum([first, *map(len, self.new_samples)], dtype=np.int64)
+        if ends[-1] > MAX_FILE_BYTES:
+            raise ValueError(
+                f"a shard of {ends[-1]} bytes exceeds the {MAX_FILE_BYTES} of uint32; give a `size_limit`."
+            )
+        return (
+            (len(ends) - 1).to_bytes(4, "little")
+            + ends.astype("<u4").tobytes()
+            + (config or encode_config(self.get_config()))
+        )
 
     @abstractmethod
     def flush_shard(self) -> None:
@@ -232,7 +262,10 @@ class Writer(ABC):
         """Stop, and remove what was uploaded; nothing is published."""
         self._upload.abort()
         self._clear_local()
-        _remove_empty_folders(Path(self.local))
+        # Folders without files are removed, so that the same program can be run again.
+        for folder in sorted((path for path in Path(self.local).rglob("*") if path.is_dir()), reverse=True):
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
     def exception_callback(self, future: "Future[Any]") -> None:
         """Set `event` if `future`, a task of the user's program, has failed; the write then ends with a StoreError."""
@@ -265,32 +298,44 @@ class JointWriter(Writer):
         self._store({"data": self.encode_joint_shard()})
 
 
+with_writer_arguments = with_parameters(
+    each for name, each in signature(Writer).parameters.items() if not name.startswith("extra_")
+)
+"""Decorator of an `__init__` that takes the arguments of all writers as `**arguments`."""
+
+
 class SplitWriter(Writer):
     """A writer of shards of two files each, lines of text and their offsets; arguments as for `Writer`."""
 
     extra_bytes_per_shard = 0
     extra_bytes_per_sample = 0
 
-    def __init__(
-        self,
-        *,
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        **kwargs: Any,
-    ) -> None:
+    @with_writer_arguments
+    def __init__(self, **arguments: Unpack[WriterArguments]) -> None:
         super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
             extra_bytes_per_shard=self.extra_bytes_per_shard,
             extra_bytes_per_sample=self.extra_bytes_per_sample,
-            **kwargs,
+            **arguments,
         )
+
+    def _check_layout(self, columns: Mapping[str, str], newline: str, separator: str | None = None) -> None:
+        """Check that lines of these columns can be read back.
+
+        Raises:
+            ValueError: there is no column, a mark is empty or too long, or one mark contains the other.
+        """
+        names = sorted(columns)
+        fields = {
+            "columns": dict(columns),
+            "column_names": names,
+            "column_encodings": [columns[name] for name in names],
+            "newline": newline,
+            "separator": separator,
+        }
+        try:
+            parse_layout(Fields(fields, "columns"), self.format)
+        except IndexFileError as error:
+            raise BadColumn(f"the writer of {self.format} cannot write such lines: {error.message}") from error
 
     @abstractmethod
     def encode_split_shard(self) -> tuple[bytes, bytes]:
@@ -346,25 +391,6 @@ class _WholeShard:
         return BuiltShard(info, tuple(payloads))
 
 
-def encode_table(lengths: Iterable[int], config: bytes, first: int) -> bytes:
-    """Return the number of samples, the offset of each and of the end as uint32, and the description of the shard.
-
-    `first` is the offset of the first sample.
-
-    Raises:
-        ValueError: an offset exceeds uint32.
-    """
-    ends = np.cumsum([first, *lengths], dtype=np.int64)
-    if ends[-1] > MAX_FILE_BYTES:
-        raise ValueError(f"a shard of {ends[-1]} bytes exceeds the {MAX_FILE_BYTES} of uint32; give a `size_limit`.")
-    return (len(ends) - 1).to_bytes(4, "little") + ends.astype("<u4").tobytes() + config
-
-
-def encode_json(obj: Mapping[str, Any]) -> bytes:
-    """Return the JSON that stands in shards."""
-    return json.dumps(obj, sort_keys=True).encode("utf-8")
-
-
 def _checked_compression(compression: str | None) -> str | None:
     if compression and not is_compression(compression):
         raise ValueError(
@@ -400,33 +426,6 @@ def _empty(local: str) -> None:
     if folder.exists():
         logger.warning("Directory %s exists; its contents are removed (exist_ok=True).", folder)
         shutil.rmtree(folder)
-
-
-def _remove_empty_folders(root: Path) -> None:
-    """Remove what is left of folders without files, so that the same program can be run again."""
-    for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def check_layout(kind: str, columns: Mapping[str, str], newline: str, separator: str | None = None) -> None:
-    """Check that lines of these columns can be read back.
-
-    Raises:
-        ValueError: there is no column, a mark is empty or too long, or one mark contains the other.
-    """
-    names = sorted(columns)
-    encodings = [columns[name] for name in names]
-    marks = {"newline": newline, "separator": separator}
-    try:
-        parse_layout(
-            Fields(
-                {"columns": dict(columns), "column_names": names, "column_encodings": encodings, **marks}, "columns"
-            ),
-            kind,
-        )
-    except IndexFileError as error:
-        raise BadColumn(f"the writer of {kind} cannot write such lines: {error.message}") from error
 
 
 def _schema(config: Mapping[str, Any]) -> Schema:

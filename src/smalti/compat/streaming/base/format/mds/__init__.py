@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from typing_extensions import Unpack
+
 from smalti.compat.paths import serve
-from smalti.compat.streaming.base.format.base.reader import FileInfo, JointReader
-from smalti.compat.streaming.base.format.base.writer import JointWriter, Out, encode_json, encode_table
+from smalti.compat.streaming.base.format.base.reader import JointReader
+from smalti.compat.streaming.base.format.base.writer import JointWriter, WriterArguments, with_writer_arguments
 from smalti.compat.streaming.base.format.mds.encodings import (
     TableEncoding,
     _encodings,
@@ -20,6 +22,7 @@ from smalti.format.encodings.images import Jpeg
 from smalti.format.encodings.numbers import STRUCT_CODES, Int, NdArray, Scalar
 from smalti.format.encodings.text import Bytes, Str
 from smalti.format.reading.batch import DECODER_ERRORS, read_plan
+from smalti.format.text import encode_config
 from smalti.format.writing.rows import FastPath, array_encoder, make_fast_encoder
 
 __all__ = ["MDSReader", "MDSWriter"]
@@ -43,25 +46,10 @@ class MDSReader(JointReader):
     """
 
     _format = "mds"
-
-    def __init__(  # noqa: PLR0913, PLR0917 - MosaicML's signature
-        self,
-        dirname: str,
-        split: str | None,
-        column_encodings: list[str],
-        column_names: list[str],
-        column_sizes: list[int | None],
-        compression: str | None,
-        hashes: list[str],
-        raw_data: FileInfo,
-        samples: int,
-        size_limit: int | str | None,
-        zip_data: FileInfo | None,
-    ) -> None:
-        super().__init__(dirname, split, compression, hashes, raw_data, samples, size_limit, zip_data)
-        self.column_encodings = column_encodings
-        self.column_names = column_names
-        self.column_sizes = column_sizes
+    _fields = JointReader._fields | {"column_encodings", "column_names", "column_sizes"}
+    column_encodings: list[str]
+    column_names: list[str]
+    column_sizes: list[int | None]
 
     def validate(self, allow_unsafe_types: bool) -> None:  # noqa: FBT001 - MosaicML's signature
         """Return only if the shard may be read: `pkl` columns run code when they are read.
@@ -114,12 +102,7 @@ class MDSWriter(JointWriter):
 
     Args:
         columns: Name to encoding.
-        out: as for `Writer`, like the arguments that are not named here.
-        keep_local: as for `Writer`.
-        compression: as for `Writer`.
-        hashes: as for `Writer`.
-        size_limit: as for `Writer`.
-        **kwargs: as for `Writer`.
+        **arguments: as for `Writer`.
 
     Raises:
         TypeError: an encoding is unknown; it is a ValueError too.
@@ -128,16 +111,12 @@ class MDSWriter(JointWriter):
     format = "mds"
     extra_bytes_per_sample = 4
 
+    @with_writer_arguments
     def __init__(
         self,
         *,
         columns: dict[str, str],
-        out: Out,
-        keep_local: bool = False,
-        compression: str | None = None,
-        hashes: list[str] | None = None,
-        size_limit: int | str | None = 1 << 26,
-        **kwargs: Any,
+        **arguments: Unpack[WriterArguments],
     ) -> None:
         for name, encoding in columns.items():
             if not is_mds_encoding(encoding):
@@ -146,13 +125,8 @@ class MDSWriter(JointWriter):
                     f"are {get_mds_encodings()}"
                 )
         super().__init__(
-            out=out,
-            keep_local=keep_local,
-            compression=compression,
-            hashes=hashes,
-            size_limit=size_limit,
             extra_bytes_per_sample=self.extra_bytes_per_sample,
-            **kwargs,
+            **arguments,
         )
         self.columns = columns
         self.column_names: list[str] = sorted(columns)
@@ -161,7 +135,7 @@ class MDSWriter(JointWriter):
         schema = Schema(tuple(self.column_names), tuple(self.column_encodings), tuple(self.column_sizes))
         codecs = tuple(map(writing_codec, self.column_encodings))
         self._encode = make_fast_encoder(schema, codecs, self._encode_slowly, takes_more=True) if columns else None
-        self.config_data = encode_json(self.get_config())
+        self.config_data = encode_config(self.get_config())
         self.extra_bytes_per_shard = 4 + 4 + len(self.config_data)
         self._reset_cache()
 
@@ -199,7 +173,7 @@ class MDSWriter(JointWriter):
     def encode_joint_shard(self) -> bytes:
         """Return the file of a shard of the samples in `new_samples`."""
         first = 4 + 4 * (len(self.new_samples) + 1) + len(self.config_data)
-        return b"".join([encode_table(map(len, self.new_samples), self.config_data, first), *self.new_samples])
+        return b"".join([self._encode_table(first, self.config_data), *self.new_samples])
 
 
 class FilledArray(NdArray):
