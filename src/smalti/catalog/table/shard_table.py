@@ -43,7 +43,7 @@ class TableFile:
     """A file of shards; a segment is loaded on demand."""
 
     facts: Segment | None = None
-    """What the list of segments says of it; None for the only file of a table."""
+    """The facts in the list of segments; None for the only file of a table."""
     store: Store | None = None
     """The store that has it; None if this process made it, and `loaded` is its content."""
     loaded: TableContent | None = None
