@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from smalti.torch.train.run.events import EventLog, EventTail, LineLog, following, read_lines
+from smalti.torch.train.run.events import EventLog, EventTail, following, read_lines
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +51,7 @@ def test_an_unfinished_line_is_cut_off_when_the_log_is_opened_again(tmp_path):
     path, delivered = tmp_path / "m.jsonl", []
     path.write_bytes(b'{"n":1}\n{"n":2,"lo')
     tail = EventTail(path, delivered.append)
-    log = LineLog(path)
+    log = EventLog(path)
     log.append({"n": 3})
     log.close()
     tail.poll()
@@ -62,14 +62,14 @@ def test_an_unfinished_line_is_cut_off_when_the_log_is_opened_again(tmp_path):
 def test_a_long_unfinished_line_is_cut_off_too(tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"n":1}\n' + b"x" * 200_000)
-    LineLog(path).close()
+    EventLog(path).close()
     assert path.read_bytes() == b'{"n":1}\n'
 
 
 def test_all_events_are_delivered_before_the_body_ends(tmp_path):
     path, delivered = tmp_path / "m.jsonl", []
     with following(path, delivered.append):
-        log = LineLog(path)
+        log = EventLog(path)
         for number in range(50):
             log.append({"n": number})
         log.close()
@@ -79,7 +79,7 @@ def test_all_events_are_delivered_before_the_body_ends(tmp_path):
 def test_events_are_delivered_while_the_body_runs(tmp_path):
     path, delivered = tmp_path / "m.jsonl", []
     with following(path, delivered.append):
-        LineLog(path).append({"n": 1})
+        EventLog(path).append({"n": 1})
         deadline = time.monotonic() + 120
         while not delivered and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -91,7 +91,7 @@ def test_an_exception_of_the_callback_is_raised_at_the_end_of_the_body(tmp_path)
         raise ValueError("no room")
 
     with pytest.raises(ValueError, match="no room"), following(tmp_path / "m.jsonl", fail):
-        LineLog(tmp_path / "m.jsonl").append({"n": 1})
+        EventLog(tmp_path / "m.jsonl").append({"n": 1})
 
 
 def test_a_tail_of_a_log_that_was_replaced_begins_at_the_next_line():

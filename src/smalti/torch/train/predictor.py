@@ -83,6 +83,8 @@ class Predictor:
         task: Task | None = None,
     ) -> None:
         self.address, self.options, self.batch_size = str(model), dict(options or {}), batch_size
+        self.sends_files = False
+        """True: it is pickled with the files of its model, also of one in a store, whose options it then leaves out."""
         self._given = task
         with local_files(open_store(self.address, self.options)) as folder:
             self.digest = _digest_of(folder, self.address)
@@ -224,33 +226,18 @@ class Predictor:
         return {name: _as_array(values) for name, values in answers.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(open_store(self.address, self.options), LocalStore):
-            return SentFiles(self).__reduce__()
-        return _received, (self.address, self.options, None, *self._facts())
-
-    def _facts(self) -> tuple[Any, ...]:
+        store = open_store(self.address, self.options)
+        sent: tuple[Any, Any] = (self.options, None)
+        if self.sends_files or isinstance(store, LocalStore):
+            with local_files(store) as folder:
+                sent = (None, {path.name: read_regular(path) for path in _files_in(folder)})
         own = Program(self.config, task=self._given).source_of
         task = None if self._given is None else pickled(self._given)
-        return self.digest, self.batch_size, own, read_source(own), task
+        facts = (self.digest, self.batch_size, own, read_source(own), task)
+        return _received, (self.address, *sent, *facts)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r})"
-
-
-class SentFiles:
-    """A predictor that is pickled with the files of its model; what is unpickled is a `Predictor`.
-
-    The process that unpickles it need not see the address of the model, nor the options of its store.
-    """
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        sent = self.predictor
-        with local_files(open_store(sent.address, sent.options)) as folder:
-            files = {path.name: read_regular(path) for path in _files_in(folder)}
-        return _received, (sent.address, None, files, *sent._facts())
 
 
 _loaded: dict[tuple[str, str | None], Predictor] = {}
@@ -439,7 +426,8 @@ def evaluate_model(
     predictor = Predictor(model, model_options, task=task)
     manifest = load_manifest(open_store(data, options.get("storage_options")), version=version)
     classes = _classes_of(predictor, class_names or manifest.metadata.get("classes") or (), data)
-    argument = {"model": SentFiles(predictor), "split": split, "classes": classes, "batch_size": batch_size}
+    predictor.sends_files = True
+    argument = {"model": predictor, "split": split, "classes": classes, "batch_size": batch_size}
     with TemporaryDirectory(prefix="smalti-evaluation-") as folder:
         run = {"run_dir": folder, "version": manifest.version or version, **options}
         figures = launch(_evaluate, argument, data=data, **run)
@@ -460,8 +448,7 @@ def evaluate_model(
 def _evaluate(context: Context) -> dict[str, Any]:
     """Evaluate the model on this rank's samples; return the figures of all ranks. Collective."""
     given: Any = context.config
-    sent: Any = given["model"]
-    predictor: Predictor = sent if isinstance(sent, Predictor) else sent.predictor
+    predictor: Predictor = given["model"]
     task, model = predictor.task, predictor.model.to(context.device)
     trained = dataclasses.replace(predictor.config, data=context.run.data)
     config = dataclasses.replace(trained, batch_size=given["batch_size"] or trained.batch_size)

@@ -28,15 +28,22 @@ _PREFIXES = {"step": "step/", "epoch": "epoch/"}
 _COUNTERS = frozenset({"step", "epoch", "life", "time"})  # places of an event, not figures of it
 
 
-class LineLog:
+class EventLog:
     """A file of JSON lines to append to. Opening it cuts off an unfinished line that a killed process left.
 
+    Args:
+        path: the file; None: what is appended is dropped, as the events of other ranks than the first.
+        on_event: called with each line that was appended.
+
     Raises:
-        TrainingError: the file cannot be written; `append` raises the same.
+        TrainingError: the file cannot be written; `append` and `emit` raise the same.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, on_event: OnEvent | None = None) -> None:
+        self._path, self._on_event = path, on_event
+        self._descriptor = -1
+        if path is None:
+            return
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -47,10 +54,18 @@ class LineLog:
 
     def append(self, value: Event) -> None:
         """Append one line. It survives the death of this process, but not a crash of the machine."""
+        if self._path is None:
+            return
         line = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        with _writing(self.path):
+        with _writing(self._path):
             while line:
                 line = line[os.write(self._descriptor, line) :]
+        if self._on_event is not None:
+            self._on_event(value)
+
+    def emit(self, kind: str, **facts: Any) -> None:
+        """Record one event."""
+        self.append({"event": kind, "time": round(time.time(), 3), **facts})
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -90,28 +105,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise TrainingError(
             f"{path} cannot be written: {error}; make room or mend the disk, and start the run again.", path=str(path)
         ) from error
-
-
-class EventLog:
-    """The events of one rank: rank 0 writes them to the run's file and calls `on_event`; other ranks drop them."""
-
-    def __init__(self, path: Path | None, on_event: OnEvent | None = None) -> None:
-        self._log = LineLog(path) if path is not None else None
-        self._on_event = on_event
-
-    def emit(self, kind: str, **facts: Any) -> None:
-        """Record one event."""
-        if self._log is None:
-            return
-        event = {"event": kind, "time": round(time.time(), 3), **facts}
-        self._log.append(event)
-        if self._on_event is not None:
-            self._on_event(event)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._log is not None:
-            self._log.close()
 
 
 class EventTail:

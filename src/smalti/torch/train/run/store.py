@@ -40,7 +40,7 @@ from smalti.storage.local_files import local_files
 from smalti.storage.store import delete_own, put_own
 from smalti.torch.train.config import RunConfig
 from smalti.torch.train.run.checkpoint import CHECKPOINTS, CheckpointFolder, newest_life
-from smalti.torch.train.run.events import METRICS_FILE, LineLog, read_lines
+from smalti.torch.train.run.events import METRICS_FILE, EventLog, read_lines
 from smalti.torch.train.run.files import read_json, replace_json, sync_folder
 
 MODEL_FOLDER = "model"
@@ -81,7 +81,7 @@ class LocalRun:
         """
         with run_lock(self.path):
             path = self.path / "lives.jsonl"
-            log = LineLog(path)
+            log = EventLog(path)
             try:
                 lines = read_lines(path, advice="Restore the file, or remove that line and start the run again.")
                 life = max([newest_life(LocalStore(self.path)), *(int(line["life"]) for line in lines)]) + 1
@@ -302,7 +302,12 @@ def opened_run(config: RunConfig, scratch: str | None = None) -> Iterator[LocalR
         return
     store = open_store(config.run_dir, config.run_dir_options)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_new_scratch()) if scratch is None else Path(scratch)
+        if scratch is None:
+            _remove_unused()
+            made = tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True)
+            scratch = stack.enter_context(made)
+            Path(scratch, ".lock").touch()
+        folder = Path(scratch)
         used = stack.enter_context(open_regular(folder / ".lock"))
         fcntl.flock(used, fcntl.LOCK_SH)  # until the body or this process ends
         stack.callback(fcntl.flock, used, fcntl.LOCK_UN)  # a forked process may have the file open
@@ -333,17 +338,13 @@ def log_reader(config: RunConfig) -> Path | Callable[[int], bytes]:
     return read
 
 
-@contextlib.contextmanager
-def _new_scratch() -> Iterator[Path]:
-    """Make a scratch folder for the body; removes those that killed processes have left."""
+def _remove_unused() -> None:
+    """Remove the scratch folders that killed processes have left."""
     for old in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
         with contextlib.suppress(OSError), open_regular(old / ".lock") as file:  # used, foreign, or removed meanwhile
             if os.fstat(file.fileno()).st_mtime <= time.time() - _SWEEP_SECONDS:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(old, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as folder:
-        (Path(folder) / ".lock").touch()
-        yield Path(folder)
 
 
 @contextlib.contextmanager
